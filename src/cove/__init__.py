@@ -1,0 +1,10 @@
+"""Cove: a Linux computer that an AI agent, or any program, can use safely."""
+
+from cove.api import AsyncSandbox
+from cove.api.provider import register_embedded
+from cove.model import ExecResult, Limits, Mount, Outcome, SandboxInfo, SandboxSpec
+from cove.runtime.embedded import Embedded
+
+register_embedded(Embedded())
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""What runs inside the sandbox: standard library only, imports nothing else of Cove."""

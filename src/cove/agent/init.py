@@ -1,0 +1,227 @@
+"""PID 1 of the sandbox: forks launchers, adopts and ends what they leave behind, opens files and ports.
+
+Every process a command starts stays below its launcher. A process that is a child of init and not a
+launcher has therefore lost its launcher, and is ended. When the runtime's socket closes, init exits
+and the kernel ends everything in the namespace: pid_namespaces(7).
+"""
+
+import _signal
+import _socket
+import errno
+import posix
+import select
+import sys
+
+sys.path.insert(0, sys.argv[1])
+
+import kernel  # noqa: E402
+import launcher  # noqa: E402
+import protocol  # noqa: E402
+
+CONTROL = 3
+EVERY_DESCRIPTOR = 1 << 20
+SWEEP_INTERVAL_MS = 2
+
+
+class Init:
+    """Serves the control socket; `launchers` are its legitimate children, `ending` the ends in progress."""
+
+    def __init__(self, sock, wakeup, namespace):
+        # type: (_socket.socket, int, bool) -> None
+        self.sock = sock
+        self.wakeup = wakeup
+        self.namespace = namespace
+        self.launchers = set()  # type: set[int]
+        self.ending = {}  # type: dict[int, bytes]
+        self.sweeping = False
+        self.connecting = {}  # type: dict[int, tuple[_socket.socket, bytes]]
+        self.poll = select.poll()
+        self.poll.register(CONTROL, select.POLLIN)
+        self.poll.register(wakeup, select.POLLIN)
+        self.verbs = {
+            b"launcher": self.fork_launcher,
+            b"end": self.end,
+            b"open": self.open,
+            b"stat": self.stat,
+            b"connect": self.connect,
+        }
+
+    def serve(self):
+        # type: () -> None
+        self.send(b"hello")
+        while True:
+            for fd, _events in self.poll.poll(SWEEP_INTERVAL_MS if self.sweeping else None):
+                if fd == CONTROL:
+                    if not self.receive():
+                        return
+                elif fd == self.wakeup:
+                    posix.read(self.wakeup, 4096)
+                    self.reap()
+                else:
+                    self.finish_connect(fd)
+            if self.sweeping:
+                self.sweep()
+
+    def send(self, *fields, descriptors=()):
+        # type: (*bytes, tuple[int, ...]) -> None
+        try:
+            kernel.send(self.sock, protocol.encode(*fields), descriptors)
+        except OSError:
+            self.leave()
+
+    def leave(self):
+        # type: () -> None
+        """End everything. Outside a pid namespace nobody does that for us."""
+        while not self.namespace:
+            below = kernel.descendants(posix.getpid())
+            if not below:
+                break
+            kernel.signal_all(below, _signal.SIGKILL)
+            try:
+                posix.waitpid(-1, 0)
+            except ChildProcessError:
+                break
+        posix._exit(0)
+
+    def receive(self):
+        # type: () -> bool
+        packet, descriptors = kernel.receive(self.sock, protocol.LIMIT, protocol.MAX_DESCRIPTORS)
+        if not packet:
+            return False
+        fields = packet.split(b"\0")
+        tag = fields[1]
+        try:
+            self.verbs[fields[0]](tag, fields[2:], descriptors)
+        except OSError as error:
+            self.send(b"error", tag, protocol.encode_number(error.errno or errno.EIO))
+        for fd in descriptors:
+            posix.close(fd)
+        return True
+
+    def fork_launcher(self, tag, fields, descriptors):
+        # type: (bytes, list[bytes], list[int]) -> None
+        pid = posix.fork()
+        if not pid:
+            become_launcher(descriptors[0])
+        self.launchers.add(pid)
+        self.send(b"ok", tag, protocol.encode_number(pid))
+
+    def end(self, tag, fields, descriptors):
+        # type: (bytes, list[bytes], list[int]) -> None
+        pid = int(fields[0])
+        self.ending[pid] = tag
+        if pid in self.launchers:
+            posix.kill(pid, _signal.SIGKILL)
+        self.sweeping = True
+
+    def reap(self):
+        # type: () -> None
+        while True:
+            try:
+                pid, _status = posix.waitpid(-1, posix.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid in self.launchers:
+                self.launchers.discard(pid)
+                self.sweeping = True
+
+    def sweep(self):
+        # type: () -> None
+        """One pass over the processes that lost their launcher; repeated until none is left."""
+        self.reap()
+        strays = kernel.descendants(posix.getpid(), frozenset(self.launchers))
+        kernel.signal_all(strays, _signal.SIGKILL)
+        if strays:
+            return
+        for pid in [pid for pid in self.ending if pid not in self.launchers]:
+            self.send(b"ok", self.ending.pop(pid))
+        self.sweeping = bool(self.ending)
+
+    def open(self, tag, fields, descriptors):
+        # type: (bytes, list[bytes], list[int]) -> None
+        flags, mode, path = fields
+        always = posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
+        fd = posix.open(path, int(flags) | always, int(mode))
+        self.send(b"ok", tag, descriptors=(fd,))
+        posix.close(fd)
+
+    def stat(self, tag, fields, descriptors):
+        # type: (bytes, list[bytes], list[int]) -> None
+        follow, path = fields
+        found = posix.stat(path, follow_symlinks=follow == b"1")
+        values = (found.st_mode, found.st_size, found.st_mtime_ns, found.st_uid, found.st_gid, found.st_ino)
+        self.send(b"ok", tag, *[b"%d" % value for value in values])
+
+    def connect(self, tag, fields, descriptors):
+        # type: (bytes, list[bytes], list[int]) -> None
+        host, port = fields
+        family = _socket.AF_INET6 if b":" in host else _socket.AF_INET
+        sock = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC)
+        failure = sock.connect_ex((host.decode(), int(port)))
+        if failure not in (0, errno.EINPROGRESS):
+            sock.close()
+            raise OSError(failure, "connect")
+        self.connecting[sock.fileno()] = (sock, tag)
+        self.poll.register(sock.fileno(), select.POLLOUT)
+
+    def finish_connect(self, fd):
+        # type: (int) -> None
+        sock, tag = self.connecting.pop(fd)
+        self.poll.unregister(fd)
+        failure = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
+        if failure:
+            self.send(b"error", tag, protocol.encode_number(failure))
+        else:
+            self.send(b"ok", tag, descriptors=(fd,))
+        sock.close()
+
+
+def become_launcher(descriptor):
+    # type: (int) -> None
+    """Turn a fresh fork into a launcher that has its own socket and nothing of init's."""
+    try:
+        posix.dup2(descriptor, CONTROL, False)
+        posix.closerange(CONTROL + 1, EVERY_DESCRIPTOR)
+        kernel.guard_process()
+        launcher.run(control_socket(), make_wakeup())
+    finally:
+        posix._exit(0)
+
+
+def control_socket():
+    # type: () -> _socket.socket
+    return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CONTROL)
+
+
+def make_wakeup():
+    # type: () -> int
+    """The read end of a pipe that every caught signal writes to."""
+    read, write = posix.pipe2(posix.O_NONBLOCK | posix.O_CLOEXEC)
+    _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    return read
+
+
+def main():
+    # type: () -> None
+    """Only the control socket is ours: every other descriptor is closed before anything runs."""
+    for number in _signal.valid_signals():
+        if number not in (_signal.SIGKILL, _signal.SIGSTOP, _signal.SIGCHLD):
+            _signal.signal(number, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGCHLD, launcher.ignore)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+    kernel.guard_process()
+    null = posix.open("/dev/null", posix.O_RDWR)
+    for fd in (0, 1):
+        posix.dup2(null, fd)
+    posix.dup2(int(sys.argv[2]), CONTROL, False)
+    posix.closerange(CONTROL + 1, EVERY_DESCRIPTOR)
+    init = Init(control_socket(), make_wakeup(), namespace=posix.getpid() == 1)
+    try:
+        init.serve()
+    finally:
+        init.leave()
+
+
+main()

@@ -1,0 +1,103 @@
+"""The few system calls the agent needs that `posix` does not have, and packets with descriptors."""
+
+import _ctypes
+import _socket
+import posix
+
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
+MSG_CMSG_CLOEXEC = 0x40000000
+SCM_RIGHTS = 1
+DESCRIPTOR_BYTES = 4
+
+_prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+
+
+def guard_process():
+    # type: () -> None
+    """Make this process unreadable to its neighbours and the parent of every orphan below it."""
+    _ctypes.call_function(_prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
+    _ctypes.call_function(_prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def receive(sock, limit, most):
+    # type: (_socket.socket, int, int) -> tuple[bytes, list[int]]
+    """One packet and its descriptors; an empty packet means the other end is closed."""
+    packet, ancillary, _flags, _address = sock.recvmsg(
+        limit, _socket.CMSG_SPACE(most * DESCRIPTOR_BYTES), MSG_CMSG_CLOEXEC
+    )
+    descriptors = []
+    for level, kind, data in ancillary:
+        if level == _socket.SOL_SOCKET and kind == SCM_RIGHTS:
+            for at in range(0, len(data), DESCRIPTOR_BYTES):
+                descriptors.append(int.from_bytes(data[at : at + DESCRIPTOR_BYTES], "little"))
+    return packet, descriptors
+
+
+def send(sock, packet, descriptors=()):
+    # type: (_socket.socket, bytes, tuple[int, ...]) -> None
+    """Send one packet with its descriptors."""
+    rights = b"".join([fd.to_bytes(DESCRIPTOR_BYTES, "little") for fd in descriptors])
+    sock.sendmsg([packet], [(_socket.SOL_SOCKET, SCM_RIGHTS, rights)] if rights else [])
+
+
+def read_all(fd):
+    # type: (int) -> bytes
+    """Everything in a regular file, from its beginning."""
+    size = posix.fstat(fd).st_size
+    chunks = []
+    at = 0
+    while at < size:
+        chunk = posix.pread(fd, size - at, at)
+        if not chunk:
+            break
+        chunks.append(chunk)
+        at += len(chunk)
+    return b"".join(chunks)
+
+
+def parents():
+    # type: () -> dict[int, int]
+    """The parent of every process that /proc shows."""
+    found = {}
+    for name in posix.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fd = posix.open("/proc/%s/stat" % name, posix.O_RDONLY | posix.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                line = posix.read(fd, 1024)
+                # The command name, in parentheses, may itself contain anything.
+                found[int(name)] = int(line[line.rindex(b")") + 2 :].split(None, 2)[1])
+            except (OSError, ValueError):
+                pass
+            finally:
+                posix.close(fd)
+    return found
+
+
+def descendants(root, without=()):
+    # type: (int, frozenset[int] | tuple[()]) -> list[int]
+    """Every process below root, leaving out the subtrees of `without`."""
+    children = {}  # type: dict[int, list[int]]
+    for pid, parent in parents().items():
+        children.setdefault(parent, []).append(pid)
+    found = []
+    pending = [root]
+    while pending:
+        for pid in children.get(pending.pop(), ()):
+            if pid not in without:
+                found.append(pid)
+                pending.append(pid)
+    return found
+
+
+def signal_all(pids, number):
+    # type: (list[int], int) -> None
+    """Send a signal to each of these processes; those already gone do not matter."""
+    for pid in pids:
+        try:
+            posix.kill(pid, number)
+        except OSError:
+            pass

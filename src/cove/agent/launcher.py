@@ -1,0 +1,203 @@
+"""The parent of one command: spawns it, reaps all that descends from it, reports how it ended.
+
+A launcher is forked by init before it is needed and waits for `spawn`. It is a subreaper, so every
+process of the command's tree stays below it, orphaned or not. When nothing is left it can be used again.
+"""
+
+import _signal
+import _socket
+import errno
+import fcntl
+import posix
+import select
+
+import kernel
+import protocol
+
+DRAIN_BYTES = 65536
+FIRST_SPARE_DESCRIPTOR = 100
+
+
+class Launcher:
+    """Serves one socket; `main` is the spawned process while it runs, `busy` while its tree lives."""
+
+    def __init__(self, sock, wakeup):
+        # type: (_socket.socket, int) -> None
+        self.sock = sock
+        self.wakeup = wakeup
+        self.main = 0
+        self.busy = False
+        self.draining = set()  # type: set[int]
+        self.poll = select.poll()
+        self.poll.register(sock.fileno(), select.POLLIN)
+        self.poll.register(wakeup, select.POLLIN)
+
+    def serve(self):
+        # type: () -> None
+        self.send(b"ready")
+        control = self.sock.fileno()
+        while True:
+            for fd, _events in self.poll.poll():
+                if fd == control:
+                    if not self.receive():
+                        return
+                elif fd == self.wakeup:
+                    posix.read(self.wakeup, 4096)
+                    self.reap()
+                else:
+                    self.drain(fd)
+
+    def send(self, *fields):
+        # type: (*bytes) -> None
+        try:
+            kernel.send(self.sock, protocol.encode(*fields))
+        except OSError:
+            posix._exit(0)  # the runtime is gone
+
+    def receive(self):
+        # type: () -> bool
+        packet, descriptors = kernel.receive(self.sock, protocol.LIMIT, protocol.MAX_DESCRIPTORS)
+        if not packet:
+            return False
+        if packet == protocol.LARGE:
+            packet = kernel.read_all(descriptors[-1])
+            posix.close(descriptors.pop())
+        verb, _, rest = packet.partition(b"\0")
+        if verb == b"spawn":
+            self.spawn(rest.split(b"\0"), descriptors)
+        elif verb == b"signal":
+            kernel.signal_all(kernel.descendants(posix.getpid()), int(rest))
+        elif verb == b"drain":
+            for fd in descriptors:
+                self.draining.add(fd)
+                self.poll.register(fd, select.POLLIN)
+        else:
+            raise protocol.ProtocolError("unknown verb")
+        return True
+
+    def spawn(self, fields, descriptors):
+        # type: (list[bytes], list[int]) -> None
+        cwd, targets, tty, argc = fields[:4]
+        argv = fields[4 : 4 + int(argc)]
+        environ = dict([entry.split(b"=", 1) for entry in fields[4 + int(argc) :]])
+        step = b"cwd"
+        try:
+            posix.chdir(cwd)
+            step = b"program"
+            actions = file_actions([int(target) for target in targets.split(b",") if target], descriptors, tty)
+            self.main = start(argv, environ, actions)
+            self.busy = True
+        except OSError as error:
+            self.send(b"refused", step, protocol.encode_number(error.errno or errno.EIO))
+        else:
+            self.send(b"started", protocol.encode_number(self.main))
+        finally:
+            posix.chdir("/")
+            for fd in descriptors:
+                posix.close(fd)
+
+    def reap(self):
+        # type: () -> None
+        ended = None
+        empty = False
+        while True:
+            try:
+                pid, status, usage = posix.wait4(-1, posix.WNOHANG)
+            except ChildProcessError:
+                empty = True
+                break
+            if not pid:
+                break
+            if pid == self.main:
+                ended = (status, usage)
+        if ended is not None:
+            self.main = 0
+            self.report(ended[0], ended[1], empty)
+        elif empty and self.busy and not self.main:
+            self.send(b"empty")
+        if empty and not self.main:
+            self.busy = False
+
+    def report(self, status, usage, empty):
+        # type: (int, object, bool) -> None
+        self.send(
+            b"exit",
+            protocol.encode_number(status),
+            b"%d" % (usage.ru_utime * 1e6),
+            b"%d" % (usage.ru_stime * 1e6),
+            protocol.encode_number(usage.ru_maxrss),
+            b"1" if empty else b"0",
+        )
+
+    def drain(self, fd):
+        # type: (int) -> None
+        try:
+            ended = not posix.read(fd, DRAIN_BYTES)
+        except BlockingIOError:
+            ended = False
+        except OSError:
+            ended = True
+        if ended:
+            self.poll.unregister(fd)
+            self.draining.discard(fd)
+            posix.close(fd)
+
+
+def file_actions(targets, descriptors, tty):
+    # type: (list[int], list[int], bytes) -> list[tuple[object, ...]]
+    """What posix_spawn does with descriptors in the child; afterwards only the targets are open."""
+    actions = []  # type: list[tuple[object, ...]]
+    if tty:
+        # A session leader without a terminal gets the first one it opens: tty_ioctl(4), TIOCSCTTY.
+        actions.append((posix.POSIX_SPAWN_OPEN, 0, tty, posix.O_RDWR, 0))
+        actions.append((posix.POSIX_SPAWN_DUP2, 0, 1))
+        actions.append((posix.POSIX_SPAWN_DUP2, 0, 2))
+    elif 0 not in targets:
+        actions.append((posix.POSIX_SPAWN_OPEN, 0, b"/dev/null", posix.O_RDONLY, 0))
+    if targets and max(targets) > 2:
+        # Out of the way of the targets, so that no dup2 overwrites a source still to come.
+        for at, fd in enumerate(descriptors):
+            descriptors[at] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE_DESCRIPTOR)
+            posix.close(fd)
+    for fd, target in zip(descriptors, targets):
+        actions.append((posix.POSIX_SPAWN_DUP2, fd, target))
+    return actions
+
+
+def start(argv, environ, actions):
+    # type: (list[bytes], dict[bytes, bytes], list[tuple[object, ...]]) -> int
+    """Start a program as the leader of a new session, searching PATH as execvp(3) does."""
+    program = argv[0]
+    if b"/" in program:
+        candidates = [program]
+    else:
+        candidates = [folder + b"/" + program for folder in environ.get(b"PATH", b"").split(b":") if folder]
+    failure = FileNotFoundError(errno.ENOENT, "not found")  # type: OSError
+    for candidate in candidates:
+        try:
+            return posix.posix_spawn(candidate, argv, environ, file_actions=actions, setsid=True, setsigmask=())
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except PermissionError as error:
+            failure = error
+    raise failure
+
+
+def catch_everything():
+    # type: () -> None
+    """Caught signals do nothing here and are back to default in the spawned program: signal(7), execve(2)."""
+    for number in _signal.valid_signals():
+        if number not in (_signal.SIGKILL, _signal.SIGSTOP):
+            _signal.signal(number, ignore)
+
+
+def ignore(number, frame):
+    # type: (int, object) -> None
+    """A handler that does nothing; set_wakeup_fd has already told the loop."""
+
+
+def run(sock, wakeup):
+    # type: (_socket.socket, int) -> None
+    """The life of a launcher, from fork to exit."""
+    catch_everything()
+    Launcher(sock, wakeup).serve()

@@ -1,0 +1,61 @@
+"""How the runtime and the agent write to each other: NUL-separated fields, descriptors beside them.
+
+Theory of operation. Every message is one SOCK_SEQPACKET packet of at most LIMIT bytes with at most
+MAX_DESCRIPTORS descriptors. A packet is a verb and its fields; no field can contain NUL, because
+paths, arguments and environment entries cannot. A request larger than a packet travels in a
+sealed memfd: the packet is then the single verb LARGE, and the memfd is its last descriptor.
+
+    runtime -> init       launcher tag               + socket     fork a launcher, serve it on the socket
+                          end tag pid                             end that launcher and all it started
+                          open tag flags mode path                open a file with the sandbox's rights
+                          stat tag follow path                    describe a file
+                          connect tag host port                   connect inside the network namespace
+    init -> runtime       hello                                   ready for requests
+                          ok tag ...                 (+ fd)       the answer to the request with that tag
+                          error tag errno                         the request failed
+
+    runtime -> launcher   spawn cwd targets tty argc argv... env...   + one fd a target
+                          signal number                           to every process below the launcher
+                          drain                      + fds        read these to their end, for nobody
+    launcher -> runtime   ready                                   parked
+                          started pid | refused step errno        the answer to spawn
+                          exit status user system maxrss empty    the spawned process ended
+                          empty                                   nothing it started is left
+"""
+
+LIMIT = 65536
+MAX_DESCRIPTORS = 16
+
+LARGE = b"large"
+
+
+class ProtocolError(Exception):
+    """The other end broke the protocol; nothing it says can be trusted any more."""
+
+
+def encode(*fields):
+    # type: (*bytes) -> bytes
+    """The packet for these fields."""
+    return b"\0".join(fields)
+
+
+def decode(packet):
+    # type: (bytes) -> list[bytes]
+    """The fields of a packet."""
+    if not packet or len(packet) > LIMIT:
+        raise ProtocolError("packet of %d bytes" % len(packet))
+    return packet.split(b"\0")
+
+
+def number(field):
+    # type: (bytes) -> int
+    """A non-negative decimal field of at most 20 digits."""
+    if not field.isdigit() or len(field) > 20:
+        raise ProtocolError("not a number: %r" % field[:40])
+    return int(field)
+
+
+def encode_number(value):
+    # type: (int) -> bytes
+    """A decimal field."""
+    return b"%d" % value

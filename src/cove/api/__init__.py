@@ -1,0 +1,6 @@
+"""What users hold in their hands: read this first."""
+
+from cove.api.opening import Opening
+from cove.api.sandbox import AsyncSandbox
+
+__all__ = ["AsyncSandbox", "Opening"]

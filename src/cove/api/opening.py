@@ -1,0 +1,36 @@
+"""Something that is opened by `await` or by `async with`."""
+
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Generic, Protocol, TypeVar
+
+
+class Destroyable(Protocol):
+    """What `async with` ends."""
+
+    async def destroy(self) -> None:
+        """End it."""
+
+
+T = TypeVar("T", bound=Destroyable)
+
+
+class Opening(Generic[T]):
+    """`await opening` gives the thing; `async with opening as thing` also destroys it at the end."""
+
+    def __init__(self, open: Callable[[], Awaitable[T]]) -> None:
+        self._open = open
+        self._opened: T | None = None
+
+    def __await__(self) -> Generator[object, None, T]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._opened is not None
+        await self._opened.destroy()

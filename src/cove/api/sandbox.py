@@ -1,0 +1,72 @@
+"""The sandbox as its users see it, wherever it runs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Unpack
+
+from cove.api.opening import Opening
+from cove.api.provider import provider_for
+from cove.model import ExecResult, SandboxInfo, SandboxSpec, SpecFields, make_spec
+
+
+class AsyncSandbox(ABC):
+    """A Linux computer for an agent or any other program. Made by `create`, ended by `destroy`."""
+
+    id: str
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        id: str | None = None,
+        spec: SandboxSpec | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        **spec_fields: Unpack[SpecFields],
+    ) -> "Opening[AsyncSandbox]":
+        """Make a sandbox: `await` it, or use `async with`, which destroys it at the end.
+
+        It lives in this program unless `url` or COVE_URL names a server. Fields of SandboxSpec can be given
+        directly: `create(network="host", env={"A": "1"})`.
+        """
+        return Opening(lambda: provider_for(url, api_key).create(id, make_spec(spec, spec_fields)))
+
+    @classmethod
+    async def connect(cls, id: str, *, url: str | None = None, api_key: str | None = None) -> "AsyncSandbox":
+        """The sandbox with that id; raises SandboxNotFound."""
+        return await provider_for(url, api_key).connect(id)
+
+    @classmethod
+    async def list(cls, *, url: str | None = None, api_key: str | None = None) -> list[SandboxInfo]:
+        """The sandboxes of this program, or of the server."""
+        return await provider_for(url, api_key).list()
+
+
+    @abstractmethod
+    async def info(self) -> SandboxInfo:
+        """What the sandbox is, and what the machine made possible."""
+
+    @abstractmethod
+    async def destroy(self) -> None:
+        """End everything in it and remove all it has on disk. Idempotent."""
+
+    @abstractmethod
+    async def set_env(self, env: Mapping[str, str | None]) -> None:
+        """Change the environment of what starts later; None unsets."""
+
+    @abstractmethod
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bytes | str | None = None,
+        max_output: int | None = None,
+    ) -> ExecResult:
+        """Run one command, wait for it, and give its result. No state is kept from call to call.
+
+        A string is run as `bash -c` would; a list is run without a shell. When `timeout` is over, everything the
+        command started is ended and the result says `timed_out`.
+        """

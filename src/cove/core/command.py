@@ -1,0 +1,113 @@
+"""From what the caller asks to run to the exact arguments and environment that the kernel gets."""
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cove.errors import ValidationFailed
+
+# execve(2): MAX_ARG_STRLEN, one argument or environment entry with its final NUL.
+MAX_ENTRY_BYTES = 131072
+
+SCRIPT_DESCRIPTOR = 63
+# BASH_EXECUTION_STRING is where `bash -c` itself keeps the command.
+_READ_SCRIPT = (
+    f'IFS= read -r -d "" -u {SCRIPT_DESCRIPTOR} BASH_EXECUTION_STRING; '
+    f'exec {SCRIPT_DESCRIPTOR}<&-; eval "$BASH_EXECUTION_STRING"'
+)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+Command = str | Sequence[str]
+Environment = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A validated command; `script` is set when the shell has to read the command from a descriptor."""
+
+    argv: tuple[bytes, ...]
+    env: Mapping[bytes, bytes] = field(default_factory=dict)
+    cwd: bytes = b"/"
+    script: bytes | None = None
+
+
+def build_invocation(command: Command, *, cwd: str, env: Mapping[str, str]) -> Invocation:
+    """Validate and encode one command; raises ValidationFailed before anything has run."""
+    argv, script = _argv(command)
+    return Invocation(argv=argv, env=encode_environment(env), cwd=_encode(cwd, "cwd"), script=script)
+
+
+def merge_environment(*layers: Environment | None) -> dict[str, str]:
+    """Later layers win; None unsets."""
+    merged: dict[str, str] = {}
+    for layer in layers:
+        for name, value in check_environment(layer).items():
+            if value is None:
+                merged.pop(name, None)
+            else:
+                merged[name] = value
+    return merged
+
+
+def check_environment(env: Environment | None) -> Environment:
+    """Return env, or raise ValidationFailed naming the first bad entry."""
+    if env is None:
+        return {}
+    if not isinstance(env, Mapping):
+        raise ValidationFailed(f"env must be a mapping of names to strings, not {type(env).__name__}")
+    for name, value in env.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValidationFailed(
+                f"environment variable name {name!r} is not allowed: use letters, digits and _, not first a digit"
+            )
+        if value is not None:
+            if not isinstance(value, str):
+                raise ValidationFailed(f"environment variable {name} must be a string or None, not {value!r}")
+            if len(name) + 1 + len(_encode(value, f"environment variable {name}")) >= MAX_ENTRY_BYTES:
+                raise ValidationFailed(f"environment variable {name} is over 128 KiB: put it in a file")
+    return env
+
+
+def encode_environment(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    """The environment as the kernel takes it."""
+    return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Return the timeout, or raise ValidationFailed."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout) or timeout < 0:
+        raise ValidationFailed(f"timeout must be None or a number of seconds, 0 or more, not {timeout!r}")
+    return None if math.isinf(timeout) else float(timeout)
+
+
+def _argv(command: Command) -> tuple[tuple[bytes, ...], bytes | None]:
+    if isinstance(command, str):
+        line = _encode(command, "command")
+        if len(line) < MAX_ENTRY_BYTES:
+            return (b"bash", b"-c", line), None
+        return (b"bash", b"-c", _READ_SCRIPT.encode()), line
+    if isinstance(command, bytes) or not isinstance(command, Sequence):
+        raise ValidationFailed(f"command must be a string or a list of strings, not {type(command).__name__}")
+    if not command or not command[0]:
+        raise ValidationFailed("command is an empty list: give at least the program to run")
+    argv = tuple(_encode(word, f"command[{at}]") for at, word in enumerate(command))
+    for at, word in enumerate(argv):
+        if len(word) >= MAX_ENTRY_BYTES:
+            raise ValidationFailed(f"command[{at}] is over 128 KiB, more than Linux passes: use a file or stdin")
+    return argv, None
+
+
+def _encode(text: str, subject: str) -> bytes:
+    if not isinstance(text, str):
+        raise ValidationFailed(f"{subject} must be a string, not {type(text).__name__}")
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ValidationFailed(f"{subject} has a character that UTF-8 cannot carry: {error.reason}") from None
+    if b"\0" in data:
+        raise ValidationFailed(f"{subject} contains a NUL character, which Linux cannot pass")
+    return data

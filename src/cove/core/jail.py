@@ -1,0 +1,184 @@
+"""The jail as a list of bubblewrap arguments: a pure function of the spec and of what the host has."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from cove.errors import PermissionDenied, ValidationFailed
+from cove.model import Mount, Network, SandboxSpec
+
+USER = "user"
+USER_ID = 1000
+HOME = "/home/user"
+WORKSPACE = "/workspace"
+HOSTNAME = "cove"
+AGENT_DIRECTORY = "/run/cove/agent"
+INTERPRETER_DIRECTORY = "/run/cove/python"
+
+ROOT_BYTES = 64 << 20
+SHARED_MEMORY_BYTES = 256 << 20
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BUILT_IN_ENV: Mapping[str, str] = {
+    "HOME": HOME,
+    "USER": USER,
+    "LOGNAME": USER,
+    "SHELL": "/bin/bash",
+    "LANG": "C.UTF-8",
+    "PATH": f"{HOME}/.local/bin:{SYSTEM_PATH}",
+    "TERM": "dumb",
+    "TMPDIR": "/tmp",
+}
+
+# What daily tools read from /etc and what says nothing about the host's people or secrets.
+HOST_ETC = (
+    "alternatives",
+    "bash.bashrc",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "fonts",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "magic",
+    "mime.types",
+    "pki",
+    "profile",
+    "protocols",
+    "python3",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+)
+
+SYNTHETIC_ETC: Mapping[str, str] = {
+    "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n"
+    f"{USER}:x:{USER_ID}:{USER_ID}:{USER}:{HOME}:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": f"root:x:0:\n{USER}:x:{USER_ID}:\nnogroup:x:65534:\n",
+    "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n",
+    "hostname": f"{HOSTNAME}\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    "machine-id": "c0fec0fec0fec0fec0fec0fec0fec0fe\n",
+}
+
+_REFUSED_SOURCES = ("/proc", "/sys", "/dev", "/run")
+_REFUSED_TARGETS = ("/usr", "/proc", "/dev", "/etc", "/run/cove", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the jail is made from: links and directories of the host, and this sandbox's own places."""
+
+    root_links: Mapping[str, str]
+    root_directories: tuple[str, ...]
+    etc: tuple[str, ...]
+    synthetic_etc: str
+    agent: str
+    interpreter: str
+    interpreter_prefix: str | None
+    resolv_conf: str | None
+    workspace: str
+    home: str
+    tmp: str
+
+
+def agent_command(interpreter: str, directory: str, control: int) -> list[str]:
+    """The program that becomes PID 1, and the descriptor of its control socket."""
+    return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control)]
+
+
+def jail_arguments(spec: SandboxSpec, host: Host, *, info_descriptor: int) -> list[str]:
+    """Everything bubblewrap is told, in order; later entries stand on earlier ones."""
+    return [
+        *_namespaces(spec),
+        *_system(host),
+        *_etc(spec, host),
+        *_devices(),
+        *_writable(host),
+        *_agent(host),
+        *_mounts(spec.mounts),
+        *("--info-fd", str(info_descriptor), "--chdir", "/", "--clearenv", "--setenv", "LANG", "C.UTF-8"),
+    ]
+
+
+def _namespaces(spec: SandboxSpec) -> list[str]:
+    arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    if spec.network is Network.NONE:
+        arguments.append("--unshare-net")
+    arguments += ["--disable-userns", "--uid", str(USER_ID), "--gid", str(USER_ID), "--hostname", HOSTNAME]
+    arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    return arguments
+
+
+def _system(host: Host) -> list[str]:
+    arguments = ["--size", str(ROOT_BYTES), "--tmpfs", "/", "--ro-bind", "/usr", "/usr"]
+    for name, target in host.root_links.items():
+        arguments += ["--symlink", target, f"/{name}"]
+    for name in host.root_directories:
+        arguments += ["--ro-bind", f"/{name}", f"/{name}"]
+    return arguments
+
+
+def _etc(spec: SandboxSpec, host: Host) -> list[str]:
+    arguments = ["--size", str(1 << 20), "--tmpfs", "/etc"]
+    for name in host.etc:
+        arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
+    for name in SYNTHETIC_ETC:
+        arguments += ["--ro-bind", f"{host.synthetic_etc}/{name}", f"/etc/{name}"]
+    if spec.network is Network.HOST and host.resolv_conf is not None:
+        arguments += ["--ro-bind", host.resolv_conf, "/etc/resolv.conf"]
+    return [*arguments, "--remount-ro", "/etc"]
+
+
+def _devices() -> list[str]:
+    return [
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--size", str(SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"),
+        *("--remount-ro", "/dev"),
+    ]
+
+
+def _writable(host: Host) -> list[str]:
+    return [
+        *("--dir", "/var", "--symlink", "/tmp", "/var/tmp"),
+        *("--bind", host.workspace, WORKSPACE),
+        *("--bind", host.home, HOME),
+        *("--bind", host.tmp, "/tmp"),
+    ]
+
+
+def _agent(host: Host) -> list[str]:
+    arguments = ["--ro-bind", host.agent, AGENT_DIRECTORY]
+    if host.interpreter_prefix is not None:
+        arguments += ["--ro-bind", host.interpreter_prefix, INTERPRETER_DIRECTORY]
+    return arguments
+
+
+def _mounts(mounts: Iterable[Mount]) -> list[str]:
+    arguments = []
+    for mount in mounts:
+        arguments += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.target]
+    return arguments
+
+
+def check_mount(mount: Mount, *, state_directory: str) -> Mount:
+    """Return the mount with normal paths, or say why it is refused. The source is already resolved."""
+    source, target = PurePosixPath(mount.source), PurePosixPath(mount.target)
+    if not source.is_absolute() or not target.is_absolute() or ".." in target.parts:
+        raise ValidationFailed(f"mount {mount.source} -> {mount.target}: both paths must be absolute and without '..'")
+    if str(source) == "/" or any(_overlaps(source, refused, below_only=True) for refused in _REFUSED_SOURCES):
+        raise PermissionDenied(f"mount source {source} is refused: it would show the host's system to the sandbox")
+    if _overlaps(source, state_directory) or source.is_relative_to(state_directory):
+        raise PermissionDenied(f"mount source {source} is refused: it holds, or lies in, Cove's own state")
+    if str(target) == "/" or any(_overlaps(target, refused, below_only=True) for refused in _REFUSED_TARGETS):
+        raise PermissionDenied(f"mount target {target} is refused: it would replace a part of the system")
+    return Mount(source=str(source), target=str(target), read_only=mount.read_only)
+
+
+def _overlaps(path: PurePosixPath, other: str, *, below_only: bool = False) -> bool:
+    """Path is other or below it; without below_only, also above it."""
+    return path.is_relative_to(other) or (not below_only and PurePosixPath(other).is_relative_to(path))

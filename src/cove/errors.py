@@ -1,0 +1,281 @@
+"""Every error Cove raises, one tree, each with a stable code.
+
+CoveError
+├── RequestError                 change the request
+│   ├── ValidationFailed         the arguments are wrong
+│   ├── Unauthorized · PermissionDenied · LimitExceeded · UnsupportedLanguage
+│   ├── SandboxNotFound · SessionNotFound · ProcessNotFound · TerminalNotFound · ContextNotFound
+│   ├── SandboxAlreadyExists · SessionAlreadyExists · ProcessAlreadyExists
+│   └── FileError                FileNotFound · FileExists · IsDirectory · NotDirectory · FileTooLarge · NoSpace
+├── NothingStarted               nothing ran; trying again is safe
+│   ├── SandboxUnavailable       the machine cannot give a sandbox; the message says what to do
+│   ├── InterpreterNotReady
+│   └── SpawnFailed              our own failure to start a process
+├── MayHaveRun                   something ran, or is running
+│   ├── CommandFailed            raised by `result.check()`
+│   ├── ProcessReadyTimeout · ProcessWaitTimeout · ProcessExitedBeforeReady
+│   ├── ServiceNotResponding
+│   └── SessionTerminated · ContextCrashed · SandboxDestroyed
+└── Internal                     a bug in Cove
+"""
+
+import errno
+import os
+from collections.abc import Mapping
+from typing import ClassVar
+
+class CoveError(Exception):
+    """What every Cove error is: a code, a message that says what to do, and the facts."""
+
+    code: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, object] = details
+
+
+class RequestError(CoveError):
+    """The request has to change before it can succeed."""
+
+
+class NothingStarted(CoveError):
+    """Nothing was started: trying again is safe."""
+
+
+class MayHaveRun(CoveError):
+    """Something has run, or is running."""
+
+
+class Internal(CoveError):
+    """A bug in Cove."""
+
+
+class ValidationFailed(RequestError):
+    """An argument is wrong; nothing was done."""
+
+    code = "VALIDATION_FAILED"
+
+
+class Unauthorized(RequestError):
+    """The key is missing or wrong."""
+
+    code = "UNAUTHORIZED"
+
+
+class PermissionDenied(RequestError):
+    """The sandbox's user may not do that, or the server does not allow it."""
+
+    code = "PERMISSION_DENIED"
+
+
+class LimitExceeded(RequestError):
+    """A configured number of things is in use."""
+
+    code = "LIMIT_EXCEEDED"
+
+
+class UnsupportedLanguage(RequestError):
+    """No executor speaks this language."""
+
+    code = "UNSUPPORTED_LANGUAGE"
+
+
+class NotFound(RequestError):
+    """There is no such thing."""
+
+
+class SandboxNotFound(NotFound):
+    """No sandbox has this id."""
+
+    code = "SANDBOX_NOT_FOUND"
+
+
+class SessionNotFound(NotFound):
+    """No session has this id."""
+
+    code = "SESSION_NOT_FOUND"
+
+
+class ProcessNotFound(NotFound):
+    """No process has this id."""
+
+    code = "PROCESS_NOT_FOUND"
+
+
+class TerminalNotFound(NotFound):
+    """No terminal has this id."""
+
+    code = "TERMINAL_NOT_FOUND"
+
+
+class ContextNotFound(NotFound):
+    """No code context has this id."""
+
+    code = "CONTEXT_NOT_FOUND"
+
+
+class AlreadyExists(RequestError):
+    """The id is taken."""
+
+
+class SandboxAlreadyExists(AlreadyExists):
+    """A sandbox has this id."""
+
+    code = "SANDBOX_ALREADY_EXISTS"
+
+
+class SessionAlreadyExists(AlreadyExists):
+    """A session has this id."""
+
+    code = "SESSION_ALREADY_EXISTS"
+
+
+class ProcessAlreadyExists(AlreadyExists):
+    """A running or remembered process has this id."""
+
+    code = "PROCESS_ALREADY_EXISTS"
+
+
+class FileError(RequestError):
+    """A file operation failed as it would have inside the sandbox."""
+
+
+class FileNotFound(FileError):
+    """There is no such file."""
+
+    code = "FILE_NOT_FOUND"
+
+
+class FileExists(FileError):
+    """The file is already there."""
+
+    code = "FILE_EXISTS"
+
+
+class IsDirectory(FileError):
+    """A file was wanted, a directory is there."""
+
+    code = "IS_DIRECTORY"
+
+
+class NotDirectory(FileError):
+    """A directory was wanted, something else is there."""
+
+    code = "NOT_DIRECTORY"
+
+
+class FileTooLarge(FileError):
+    """The file is larger than allowed."""
+
+    code = "FILE_TOO_LARGE"
+
+
+class NoSpace(FileError):
+    """The disk, or the sandbox's share of it, is full."""
+
+    code = "NO_SPACE"
+
+
+class SandboxUnavailable(NothingStarted):
+    """This machine cannot give the sandbox that was asked for."""
+
+    code = "SANDBOX_UNAVAILABLE"
+
+
+class InterpreterNotReady(NothingStarted):
+    """The interpreter that is needed is not there."""
+
+    code = "INTERPRETER_NOT_READY"
+
+
+class SpawnFailed(NothingStarted):
+    """Cove could not start the process."""
+
+    code = "SPAWN_FAILED"
+
+
+class SandboxDestroyed(MayHaveRun):
+    """The sandbox is gone."""
+
+    code = "SANDBOX_DESTROYED"
+
+
+class SessionTerminated(MayHaveRun):
+    """The session's shell has ended."""
+
+    code = "SESSION_TERMINATED"
+
+    def __init__(self, message: str, *, exit_code: int | None = None, output: str = "") -> None:
+        super().__init__(message, exit_code=exit_code, output=output)
+        self.exit_code = exit_code
+        self.output = output
+
+
+class ContextCrashed(MayHaveRun):
+    """The code context's executor has ended."""
+
+    code = "CONTEXT_CRASHED"
+
+
+class CommandFailed(MayHaveRun):
+    """A command did not end with 0; raised only by `check()`."""
+
+    code = "COMMAND_FAILED"
+
+    def __init__(self, message: str, *, outcome: str, exit_code: int | None) -> None:
+        super().__init__(message, outcome=outcome, exit_code=exit_code)
+        self.outcome = outcome
+        self.exit_code = exit_code
+
+
+class ProcessReadyTimeout(MayHaveRun):
+    """The process was not ready in time; it runs on."""
+
+    code = "PROCESS_READY_TIMEOUT"
+
+
+class ProcessWaitTimeout(MayHaveRun):
+    """The process did not end in time; it runs on."""
+
+    code = "PROCESS_WAIT_TIMEOUT"
+
+
+class ProcessExitedBeforeReady(MayHaveRun):
+    """The process ended before it was ready."""
+
+    code = "PROCESS_EXITED_BEFORE_READY"
+
+    def __init__(self, message: str, *, exit_code: int | None, output: str = "") -> None:
+        super().__init__(message, exit_code=exit_code, output=output)
+        self.exit_code = exit_code
+        self.output = output
+
+
+class ServiceNotResponding(MayHaveRun):
+    """Nothing answers on that port inside the sandbox."""
+
+    code = "SERVICE_NOT_RESPONDING"
+
+
+_BY_ERRNO: Mapping[int, type[RequestError]] = {
+    errno.ENOENT: FileNotFound,
+    errno.EEXIST: FileExists,
+    errno.EISDIR: IsDirectory,
+    errno.ENOTDIR: NotDirectory,
+    errno.EACCES: PermissionDenied,
+    errno.EPERM: PermissionDenied,
+    errno.EROFS: PermissionDenied,
+    errno.ENOSPC: NoSpace,
+    errno.EDQUOT: NoSpace,
+    errno.EFBIG: FileTooLarge,
+    errno.ECONNREFUSED: RequestError,
+}
+
+
+def from_errno(number: int, subject: str) -> CoveError:
+    """The one place where a kernel error becomes one of ours."""
+
+
+    kind = _BY_ERRNO.get(number, ValidationFailed)
+    return kind(f"{subject}: {os.strerror(number)}", errno=errno.errorcode.get(number, str(number)))

@@ -1,0 +1,1 @@
+"""What the kernel offers, one facility per file, no policy."""

@@ -1,0 +1,121 @@
+"""Control groups: where this machine lets us make them, and what they can do there. cgroups(7)."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_V2 = "cgroup2"
+_V1 = "cgroup"
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """Where groups can be made: the unified (v2) tree, and v1 trees by controller."""
+
+    unified: str | None
+    controllers: frozenset[str] = frozenset()
+    v1: dict[str, str] = field(default_factory=dict)
+
+
+def find_hierarchies(parent: str = "cove", *, mounts: str = "/proc/self/mounts") -> Hierarchies:
+    """Look at what is mounted and try to make our parent group in each; what fails is left out."""
+    unified: str | None = None
+    v1: dict[str, str] = {}
+    for line in Path(mounts).read_text().splitlines():
+        _, point, kind, options = line.split(" ")[:4]
+        if kind == _V2 and unified is None:
+            unified = _make_parent(_own_group(point, ""), parent)
+        elif kind == _V1:
+            for controller in ("memory", "pids", "cpu"):
+                if controller in options.split(","):
+                    made = _make_parent(point, parent)
+                    if made is not None:
+                        v1[controller] = made
+    return Hierarchies(unified, _delegate(unified), v1)
+
+
+def _own_group(point: str, _controller: str) -> str:
+    """Where new groups go: as root at the top, as a plain user below the group we are in."""
+    if os.geteuid() == 0:
+        return point
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        if line.startswith("0::"):
+            return point + line[3:].rstrip("/")
+    return point
+
+
+def _make_parent(point: str, name: str) -> str | None:
+    path = os.path.join(point, name)
+    try:
+        os.makedirs(path, exist_ok=True)
+        probe = os.path.join(path, f"probe-{os.getpid()}-{os.urandom(4).hex()}")
+        os.mkdir(probe)
+        os.rmdir(probe)
+        return path if os.access(os.path.join(path, "cgroup.procs"), os.W_OK) and _may_move(point) else None
+    except OSError:
+        return None
+
+
+def _may_move(point: str) -> bool:
+    """Moving a process needs write access to the common ancestor of its old and new group."""
+    return os.access(os.path.join(point, "cgroup.procs"), os.W_OK)
+
+
+def _delegate(unified: str | None) -> frozenset[str]:
+    if unified is None:
+        return frozenset()
+    try:
+        available = Path(unified, "cgroup.controllers").read_text().split()
+        wanted = [name for name in ("memory", "pids", "cpu") if name in available]
+        if wanted:
+            Path(unified, "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
+        return frozenset(wanted)
+    except OSError:
+        return frozenset()
+
+
+class Group:
+    """One group in one tree."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def create(self) -> None:
+        """Make the group."""
+        os.mkdir(self.path)
+
+    def add(self, pid: int) -> None:
+        """Move a process in. This can wait some milliseconds for the kernel: not on an event loop."""
+        self.write("cgroup.procs", str(pid))
+
+    def kill(self) -> None:
+        """SIGKILL for every process in the group and below, at once: unified tree only."""
+        self.write("cgroup.kill", "1")
+
+    def write(self, name: str, value: str) -> None:
+        """Set one control file."""
+        descriptor = os.open(os.path.join(self.path, name), os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, value.encode())
+        finally:
+            os.close(descriptor)
+
+    def read(self, name: str) -> str:
+        """Read one control file."""
+        return Path(self.path, name).read_text()
+
+    def remove(self) -> bool:
+        """Remove the group and the groups below it; False while it still has processes."""
+        try:
+            with os.scandir(self.path) as entries:
+                below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            for path in below:
+                Group(path).remove()
+            os.rmdir(self.path)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True

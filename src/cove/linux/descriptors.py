@@ -1,0 +1,67 @@
+"""Descriptors of this process: how many there may be, and what a received one really is."""
+
+import ctypes
+import os
+import resource
+import socket
+import stat
+from enum import Enum
+
+_PSEUDO_FILESYSTEMS = {
+    0x9FA0: "proc",
+    0x62656572: "sysfs",
+    0x27E0EB: "cgroup",
+    0x63677270: "cgroup2",
+    0x64626720: "debugfs",
+    0x74726163: "tracefs",
+    0x73636673: "securityfs",
+    0xCAFE4A11: "bpf",
+}
+
+
+class Kind(Enum):
+    """What a descriptor was requested to be."""
+
+    FILE = "a regular file"
+    DIRECTORY = "a directory"
+    STREAM = "a TCP socket"
+
+
+class _StatFS(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_long), ("rest", ctypes.c_byte * 248))
+
+
+_fstatfs = ctypes.CDLL(None, use_errno=True).fstatfs
+
+
+def raise_descriptor_limit() -> tuple[int, int]:
+    """Lift the soft limit to the hard one; returns the limits as they were."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[0] != before[1]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    return before
+
+
+def is_kind(descriptor: int, kind: Kind) -> bool:
+    """Whether an untrusted descriptor is what was asked for, and not on a kernel filesystem."""
+    mode = os.fstat(descriptor).st_mode
+    match kind:
+        case Kind.FILE:
+            return stat.S_ISREG(mode) and not _on_pseudo_filesystem(descriptor)
+        case Kind.DIRECTORY:
+            return stat.S_ISDIR(mode) and not _on_pseudo_filesystem(descriptor)
+        case Kind.STREAM:
+            return stat.S_ISSOCK(mode) and _is_tcp(descriptor)
+
+
+def _on_pseudo_filesystem(descriptor: int) -> bool:
+    found = _StatFS()
+    if _fstatfs(descriptor, ctypes.byref(found)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return found.type in _PSEUDO_FILESYSTEMS
+
+
+def _is_tcp(descriptor: int) -> bool:
+    with socket.socket(fileno=os.dup(descriptor)) as sock:
+        return sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM

@@ -1,0 +1,30 @@
+"""Values that travel between caller, runtime and server; no behaviour."""
+
+from cove.model.event import Exit, Gap, LogEvent, LogMatch, Output
+from cove.model.info import SandboxInfo, SandboxStatus, TreeKill, Usage
+from cove.model.outcome import Outcome, ProcessExit, ProcessStatus
+from cove.model.result import ExecResult
+from cove.model.spec import Isolation, Limits, Mount, Network, SandboxSpec, SpecFields, make_spec
+
+__all__ = [
+    "ExecResult",
+    "Exit",
+    "Gap",
+    "Isolation",
+    "Limits",
+    "LogEvent",
+    "LogMatch",
+    "Mount",
+    "Network",
+    "Outcome",
+    "Output",
+    "ProcessExit",
+    "ProcessStatus",
+    "SandboxInfo",
+    "SandboxSpec",
+    "SandboxStatus",
+    "SpecFields",
+    "TreeKill",
+    "Usage",
+    "make_spec",
+]

@@ -1,0 +1,43 @@
+"""What a reader of a process's output sees, in order."""
+
+from typing import Literal
+
+import msgspec
+
+from cove.model.outcome import Outcome
+
+StreamName = Literal["stdout", "stderr"]
+
+
+class Output(msgspec.Struct, frozen=True, tag="output"):
+    """Bytes of one stream; a reader that returns with `cursor` continues right after them."""
+
+    stream: StreamName
+    data: bytes
+    cursor: str
+
+
+class Gap(msgspec.Struct, frozen=True, tag="gap"):
+    """So many bytes are no longer retained; reading continues at `cursor`."""
+
+    bytes: int
+    cursor: str
+
+
+class Exit(msgspec.Struct, frozen=True, tag="exit"):
+    """The end: nothing follows."""
+
+    outcome: Outcome
+    exit_code: int | None
+    signal: int | None
+    cursor: str
+
+
+LogEvent = Output | Gap | Exit
+
+
+class LogMatch(msgspec.Struct, frozen=True):
+    """The line that `wait_for_log` was waiting for."""
+
+    line: str
+    groups: tuple[str | None, ...] = ()

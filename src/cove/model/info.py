@@ -1,0 +1,44 @@
+"""What can be asked about a sandbox."""
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from cove.model.spec import Isolation, SandboxSpec
+
+
+class SandboxStatus(StrEnum):
+    """Whether anything can run in the sandbox."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+
+class TreeKill(StrEnum):
+    """How everything a command started is ended."""
+
+    CGROUP = "cgroup"
+    SUBREAPER = "subreaper"
+
+
+class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of one sandbox: what it was asked to be and what the machine made possible."""
+
+    id: str
+    status: SandboxStatus
+    created_at: datetime
+    spec: SandboxSpec
+    isolation: Isolation
+    tree_kill: TreeKill
+    limits_enforced: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the sandbox uses at this moment; None where the machine cannot tell."""
+
+    memory_bytes: int | None = None
+    cpu_seconds: float | None = None
+    pids: int | None = None

@@ -1,0 +1,62 @@
+"""What one finished command gives back."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from cove.errors import CommandFailed
+from cove.model.outcome import Outcome
+
+
+class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended and what it printed; bytes are exact, text is decoded with replacement."""
+
+    command: str | Sequence[str]
+    outcome: Outcome
+    exit_code: int | None
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    started_at: datetime
+    duration: float
+    truncated: bool = False
+    signal: int | None = None
+    session_id: str | None = None
+    session_restarted: bool = False
+
+    @property
+    def stdout(self) -> str:
+        """Standard output as text."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """Standard error as text."""
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+    @property
+    def ok(self) -> bool:
+        """Exited with 0."""
+        return self.outcome is Outcome.EXITED and self.exit_code == 0
+
+    @property
+    def timed_out(self) -> bool:
+        """Ended because its time was up."""
+        return self.outcome is Outcome.TIMED_OUT
+
+    @property
+    def is_infrastructure_failure(self) -> bool:
+        """The sandbox failed, not the command: a trainer must not score this."""
+        return self.outcome is Outcome.LOST
+
+    def check(self) -> "ExecResult":
+        """Return self if `ok`, raise CommandFailed otherwise."""
+        if self.ok:
+            return self
+        command = self.command if isinstance(self.command, str) else " ".join(self.command)
+        tail = self.stderr_bytes[-500:].decode("utf-8", "replace").strip()
+        raise CommandFailed(
+            f"{command[:200]!r} {self.outcome} with exit code {self.exit_code}" + (f": {tail}" if tail else ""),
+            outcome=self.outcome,
+            exit_code=self.exit_code,
+        )

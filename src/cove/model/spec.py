@@ -1,0 +1,84 @@
+"""What a sandbox shall be."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Literal, TypedDict
+
+import msgspec
+
+from cove.errors import ValidationFailed
+
+
+class Isolation(StrEnum):
+    """What stands between the sandbox and the host."""
+
+    BUBBLEWRAP = "bubblewrap"
+    NONE = "none"
+
+
+class Network(StrEnum):
+    """What the sandbox can reach over the network."""
+
+    NONE = "none"
+    HOST = "host"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the machine a sandbox may use; None means no limit. Bytes, cores, counts."""
+
+    memory: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    disk: int | None = None
+    open_files: int | None = None
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A host directory that the sandbox sees."""
+
+    source: str
+    target: str
+    read_only: bool = True
+
+
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is decided when a sandbox is made."""
+
+    isolation: Isolation = Isolation.BUBBLEWRAP
+    network: Network = Network.NONE
+    limits: Limits = Limits()
+    env: dict[str, str] = {}
+    workdir: str = "/workspace"
+    mounts: tuple[Mount, ...] = ()
+    idle_timeout: float | None = None
+    lifetime: float | None = None
+    keep_alive: bool = False
+    labels: dict[str, str] = {}
+
+
+class SpecFields(TypedDict, total=False):
+    """The fields of SandboxSpec as keyword arguments."""
+
+    isolation: Isolation | Literal["bubblewrap", "none"]
+    network: Network | Literal["none", "host"]
+    limits: Limits
+    env: Mapping[str, str]
+    workdir: str
+    mounts: Sequence[Mount]
+    idle_timeout: float | None
+    lifetime: float | None
+    keep_alive: bool
+    labels: Mapping[str, str]
+
+
+def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
+    """A validated spec: the given one, with the given fields replaced."""
+    if spec is not None and not isinstance(spec, SandboxSpec):
+        raise ValidationFailed(f"spec must be a SandboxSpec, not {type(spec).__name__}")
+    known = msgspec.to_builtins(spec or SandboxSpec())
+    if unknown := set(fields) - set(known):
+        raise ValidationFailed(f"unknown sandbox option {', '.join(sorted(unknown))}: SandboxSpec has {', '.join(known)}")
+    try:
+        return msgspec.convert({**known, **msgspec.to_builtins(fields)}, SandboxSpec)
+    except msgspec.ValidationError as error:
+        raise ValidationFailed(f"the sandbox options are not valid: {error}") from None

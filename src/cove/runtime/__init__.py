@@ -1,0 +1,1 @@
+"""What is alive: sandboxes and the processes in them."""

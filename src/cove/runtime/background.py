@@ -1,0 +1,35 @@
+"""Tasks that belong to an object and end with it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+
+class Background:
+    """Owns tasks; a task that fails reports to `on_failure`, `aclose` cancels and awaits the rest."""
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._on_failure = on_failure
+        self._closed = False
+
+    def start(self, work: Coroutine[object, object, None]) -> None:
+        """Run work until it ends or the owner closes."""
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
+
+    async def aclose(self) -> None:
+        """End every task; work started later is dropped."""
+        self._closed = True
+        while pending := [task for task in self._tasks if task is not asyncio.current_task()]:
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(pending)

@@ -1,0 +1,76 @@
+"""One command, one result."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from cove.core.capture import Capture
+from cove.core.command import Invocation
+from cove.errors import ValidationFailed
+from cove.linux.memory_file import sealed_file
+from cove.model import ExecResult, Outcome
+from cove.runtime.spawner import Spawner
+
+DEFAULT_MAX_OUTPUT = 16 << 20
+TIMEOUT_GRACE = 0.5
+
+
+async def run_command(
+    spawner: Spawner,
+    command: str | Sequence[str],
+    invocation: Invocation,
+    *,
+    timeout: float | None,
+    stdin: bytes | str | None,
+    max_output: int | None,
+) -> ExecResult:
+    """Start, wait, and give what was captured. A cancelled caller's command is killed with all it started."""
+    limit = _check_max_output(max_output)
+    captures = (Capture(limit), Capture(limit))
+    data = _check_stdin(stdin)
+    started_at, began = datetime.now(UTC), time.perf_counter()
+
+    def take(stream: int, data: bytes) -> None:
+        captures[stream].append(data)
+
+    if data:
+        with sealed_file(data) as file:
+            process = await spawner.spawn(invocation, take, stdin=file.fileno())
+    else:
+        process = await spawner.spawn(invocation, take)
+    if timeout is not None:
+        process.set_deadline(timeout, TIMEOUT_GRACE)
+    try:
+        end = await asyncio.shield(process.ended)
+    except asyncio.CancelledError:
+        process.end(Outcome.KILLED, 0)
+        await asyncio.wait([process.ended])
+        raise
+    return ExecResult(
+        command=command,
+        outcome=end.outcome,
+        exit_code=end.exit_code,
+        signal=end.signal,
+        stdout_bytes=captures[0].getvalue(),
+        stderr_bytes=captures[1].getvalue(),
+        truncated=captures[0].truncated or captures[1].truncated,
+        started_at=started_at,
+        duration=time.perf_counter() - began,
+    )
+
+
+def _check_max_output(value: int | None) -> int:
+    if value is None:
+        return DEFAULT_MAX_OUTPUT
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValidationFailed(f"max_output must be a number of bytes, 0 or more, not {value!r}")
+    return value
+
+
+def _check_stdin(stdin: bytes | str | None) -> bytes | None:
+    if stdin is None or isinstance(stdin, bytes):
+        return stdin
+    if isinstance(stdin, str):
+        return stdin.encode("utf-8", "surrogateescape")
+    raise ValidationFailed(f"stdin must be bytes or a string, not {type(stdin).__name__}")

@@ -1,0 +1,205 @@
+"""Cove's state on disk: where a sandbox's directories are, who owns them, and what a crash left behind.
+
+Each sandbox has a directory named by a random key and holds a lock on it while it lives: a directory whose
+lock is free belongs to a program that is gone. All calls here block; the runtime makes them in a thread.
+"""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from cove import agent
+from cove.core.identifier import new_identifier
+from cove.core.jail import SYNTHETIC_ETC
+from cove.errors import SandboxUnavailable
+from cove.linux.cgroup import Group, Hierarchies
+from cove.linux.forking import close_in_forked_child
+from cove.linux.interpreter import Interpreter
+from cove.linux.remove_tree import remove_tree
+
+FIRST_USER_ID = 2_000_000_000
+USER_IDS = 1_000_000
+
+_AGENT_MODULES = ("init", "kernel", "launcher", "protocol")
+_COMPILE = "import py_compile, sys; [py_compile.compile(s, s + 'c', 'cove/' + s, True) for s in sys.argv[1:]]"
+
+
+def default_home() -> Path:
+    """$COVE_HOME, or the usual place for this user."""
+    if configured := os.environ.get("COVE_HOME"):
+        return Path(configured).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/cove")
+    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return Path(data) / "cove"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One sandbox's directory; `lock` is held open as long as it is in use."""
+
+    key: str
+    path: Path
+    lock: FileIO
+    user_id: int | None
+
+    @property
+    def workspace(self) -> Path:
+        """Bound at /workspace."""
+        return self.path / "workspace"
+
+    @property
+    def home(self) -> Path:
+        """Bound at /home/user."""
+        return self.path / "home"
+
+    @property
+    def tmp(self) -> Path:
+        """Bound at /tmp."""
+        return self.path / "tmp"
+
+    @property
+    def logs(self) -> Path:
+        """Where output goes that does not fit in memory."""
+        return self.path / "logs"
+
+
+class Home:
+    """The state directory of this user."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sandboxes = path / "sandboxes"
+        self._is_root = os.geteuid() == 0
+
+    def open(self) -> None:
+        """Make the directories; as root they must be passable for the sandboxes' users."""
+        mode = 0o711 if self._is_root else 0o700
+        for path in (self.path, self.sandboxes, self.path / "users", self.path / "agent", self.path / "etc"):
+            path.mkdir(mode=mode, parents=True, exist_ok=True)
+            if self._is_root:
+                path.chmod(mode)
+        if self._is_root and not is_passable(self.path):
+            raise SandboxUnavailable(
+                f"{self.path} lies below a directory that other users cannot enter: sandboxes run as users of "
+                "their own and must reach it. Set COVE_HOME to a directory all of whose parents have mode o+x."
+            )
+        for name, content in SYNTHETIC_ETC.items():
+            write_once(self.path / "etc" / name, content.encode())
+
+    def prepare_agent(self, interpreter: Interpreter) -> Path:
+        """The agent, compiled for that interpreter; made once for every version of either."""
+        source = Path(agent.__file__).parent
+        files = {name: (source / f"{name}.py").read_bytes() for name in _AGENT_MODULES}
+        version = "%d.%d" % interpreter.version
+        digest = hashlib.sha256(b"\0".join([interpreter.path.encode(), version.encode(), *files.values()]))
+        target = self.path / "agent" / digest.hexdigest()[:16]
+        if not target.exists():
+            self._compile_agent(interpreter, files, target)
+        return target
+
+    def _compile_agent(self, interpreter: Interpreter, files: dict[str, bytes], target: Path) -> None:
+        building = target.with_name(f".{new_identifier()}")
+        building.mkdir(mode=0o755)
+        building.chmod(0o755)
+        for name, content in files.items():
+            (building / f"{name}.py").write_bytes(content)
+        sources = [f"{name}.py" for name in files]
+        subprocess.run([interpreter.path, "-I", "-S", "-c", _COMPILE, *sources], cwd=building, check=True, timeout=60)
+        for path in building.iterdir():
+            path.chmod(0o644)
+        try:
+            building.rename(target)
+        except OSError:
+            remove_tree(str(building))  # another program was first
+
+    def allocate(self) -> Place:
+        """A new place with its own lock and, as root, its own user."""
+        key = new_identifier()
+        path = self.sandboxes / key
+        path.mkdir(mode=0o711)
+        path.chmod(0o711)
+        lock = FileIO(path / "lock", "x+")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        close_in_forked_child(lock)
+        place = Place(key, path, lock, self._allocate_user(key) if self._is_root else None)
+        for directory in (place.workspace, place.home, place.tmp):
+            directory.mkdir(mode=0o700)
+            if place.user_id is not None:
+                os.chown(directory, place.user_id, place.user_id)
+        place.logs.mkdir(mode=0o700)
+        return place
+
+    def release(self, place: Place) -> None:
+        """Remove the place with all that is in it; its user can be used again afterwards."""
+        remove_tree(str(place.path))
+        if place.user_id is not None:
+            (self.path / "users" / str(place.user_id)).unlink(missing_ok=True)
+        place.lock.close()
+
+    def collect(self, hierarchies: Hierarchies) -> int:
+        """Remove what programs that are gone left behind; returns how many places that were."""
+        collected = 0
+        for path in self.sandboxes.iterdir():
+            lock = try_lock(path / "lock")
+            if lock is not None:
+                for tree in (hierarchies.unified, *hierarchies.v1.values()):
+                    if tree is not None:
+                        Group(os.path.join(tree, path.name)).remove()
+                users = [user for user in (self.path / "users").iterdir() if user.read_text() == path.name]
+                self.release(Place(path.name, path, lock, int(users[0].name) if users else None))
+                collected += 1
+        return collected
+
+    def _allocate_user(self, key: str) -> int:
+        """The next user id that no living sandbox has; the file that reserves it names the sandbox."""
+        users = self.path / "users"
+        lock = os.open(self.path / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            last = int(os.pread(lock, 20, 0) or b"0")
+            for step in range(1, USER_IDS):
+                offset = (last + step) % USER_IDS
+                reservation = users / str(FIRST_USER_ID + offset)
+                if not reservation.exists():
+                    reservation.write_text(key)
+                    os.pwrite(lock, b"%-20d" % offset, 0)
+                    return FIRST_USER_ID + offset
+        finally:
+            os.close(lock)
+        raise SandboxUnavailable(f"all {USER_IDS} user ids of {self.path} are in use: destroy some sandboxes")
+
+
+def is_passable(path: Path) -> bool:
+    """Whether other users can enter this directory and all above it."""
+    return all(parent.stat().st_mode & 0o001 for parent in (path, *path.parents))
+
+
+def write_once(path: Path, content: bytes) -> None:
+    """Write a small world-readable file whose content never changes, atomically."""
+    if path.exists() and path.read_bytes() == content:
+        return
+    building = path.with_name(f".{new_identifier()}")
+    building.write_bytes(content)
+    building.chmod(0o644)
+    building.rename(path)
+
+
+def try_lock(path: Path) -> FileIO | None:
+    """The lock of a place whose program is gone, or None."""
+    try:
+        lock = FileIO(path, "r+")
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+

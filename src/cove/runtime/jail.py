@@ -1,0 +1,164 @@
+"""Start and end of one jail: the bwrap process, the agent in it, and their control groups."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from cove.core.jail import AGENT_DIRECTORY, agent_command, jail_arguments
+from cove.errors import SandboxUnavailable
+from cove.linux.bubblewrap import explain_refusal
+from cove.linux.memory_file import sealed_file
+from cove.linux.packets import socket_pair
+from cove.linux.pidfd import reap
+from cove.model import Isolation, SandboxSpec
+from cove.runtime.groups import SandboxGroups
+from cove.runtime.home import Place
+from cove.runtime.link import Link
+from cove.runtime.machine import Machine
+from cove.runtime.threads import in_starter_thread, in_thread
+
+_START_SECONDS = 30.0
+_STOP_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Jail:
+    """A living jail. `pid` is our child: bwrap, or the agent itself without isolation."""
+
+    pid: int
+    link: Link
+    groups: SandboxGroups
+    _errors: int
+    exited: "asyncio.Future[None]"
+
+    def read_errors(self) -> str:
+        """What bwrap or the agent complained about."""
+        try:
+            return os.read(self._errors, 65536).decode("utf-8", "replace")
+        except BlockingIOError:
+            return ""
+
+    async def close(self) -> None:
+        """End the agent and with it everything inside; returns when it is gone. Once only."""
+        self.link.close()
+        done, _ = await asyncio.wait([self.exited], timeout=_STOP_SECONDS)
+        if not done:
+            os.kill(self.pid, signal.SIGKILL)
+            await self.exited
+        os.close(self._errors)
+        await in_thread(self.groups.remove)
+
+
+async def start_jail(
+    machine: Machine, place: Place, spec: SandboxSpec, groups: SandboxGroups, on_lost: Callable[[str], None]
+) -> Jail:
+    """Start the agent, confined as the spec says, and wait for its first word. The caller shields it from cancel."""
+    with ExitStack() as stack:
+        ours, theirs = socket_pair()
+        stack.callback(theirs.close)
+        undo = stack.enter_context(ExitStack())
+        undo.callback(ours.close)
+        info = _pipe(stack, stack)
+        errors = _pipe(undo, stack)
+        command, keep = _command(machine, place, spec, stack, control=theirs.fileno(), info=info[1])
+        pid, pidfd = await in_starter_thread(_popen, command, keep, errors[1])
+        undo.pop_all()
+        jail = Jail(pid, Link(ours, on_lost), groups, errors[0], _watch(pidfd, pid))
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await asyncio.gather(_await_hello(jail), _enter_groups(groups, pid, info[0], spec))
+        except (TimeoutError, OSError) as error:
+            complaint = jail.read_errors()
+            await jail.close()
+            raise SandboxUnavailable(f"the sandbox did not start: {explain_refusal(complaint or str(error))}") from error
+        except SandboxUnavailable:
+            await jail.close()
+            raise
+        return jail
+
+
+def _pipe(read_stack: ExitStack, write_stack: ExitStack) -> tuple[int, int]:
+    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    read_stack.callback(os.close, read)
+    write_stack.callback(os.close, write)
+    return read, write
+
+
+def _command(
+    machine: Machine, place: Place, spec: SandboxSpec, stack: ExitStack, *, control: int, info: int
+) -> tuple[list[str], list[int]]:
+    """What to execute, and the descriptors it inherits."""
+    if spec.isolation is Isolation.NONE:
+        return agent_command(machine.interpreter.path, str(machine.agent), control), [control]
+    arguments = jail_arguments(spec, machine.host(place), info_descriptor=info)
+    file = stack.enter_context(sealed_file("\0".join([*arguments, ""]).encode()))
+    as_user = []
+    if place.user_id is not None and machine.set_user is not None:
+        as_user = [machine.set_user, f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups", "--"]
+    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control)
+    command = [*as_user, machine.require_bubblewrap(), "--args", str(file.fileno()), *agent]
+    return command, [control, info, file.fileno()]
+
+
+def _popen(command: list[str], keep: Sequence[int], errors: int) -> tuple[int, int]:
+    """Start our child with nothing of ours but the named descriptors: no environment, no terminal, no group."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        pass_fds=keep,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    ) as process:
+        pidfd = os.pidfd_open(process.pid)
+        process.returncode = 0  # from here on the child is waited for by its pidfd
+    return process.pid, pidfd
+
+
+def _watch(pidfd: int, pid: int) -> "asyncio.Future[None]":
+    """A future that is done when our child has ended and is reaped."""
+    loop = asyncio.get_running_loop()
+    exited: asyncio.Future[None] = loop.create_future()
+
+    def on_exit() -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        reap(pid)
+        exited.set_result(None)
+
+    loop.add_reader(pidfd, on_exit)
+    return exited
+
+
+async def _await_hello(jail: Jail) -> None:
+    await asyncio.wait([jail.link.hello, jail.exited], return_when=asyncio.FIRST_COMPLETED)
+    if not jail.link.hello.done() or jail.link.hello.cancelled():
+        raise SandboxUnavailable(f"the sandbox did not start: {explain_refusal(jail.read_errors())}")
+
+
+async def _enter_groups(groups: SandboxGroups, pid: int, info: int, spec: SandboxSpec) -> None:
+    """Move the agent as soon as it exists, while its interpreter still starts."""
+    if groups.all:
+        inside = await _read_child_pid(info) if spec.isolation is Isolation.BUBBLEWRAP else pid
+        if inside is not None:
+            await in_thread(groups.enter, inside)
+
+
+async def _read_child_pid(info: int) -> int | None:
+    """The agent's pid on the host as bwrap tells it; None when bwrap ended without a word."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(info, lambda: readable.done() or readable.set_result(None))
+    try:
+        await readable
+    finally:
+        loop.remove_reader(info)
+    found = re.search(rb'"child-pid": *(\d+)', os.read(info, 4096))
+    return None if found is None else int(found[1])

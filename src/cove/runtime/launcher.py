@@ -1,0 +1,216 @@
+"""Launchers: the parked parents of commands, and the pool that keeps one ready."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cove.agent import protocol
+from cove.agent.protocol import ProtocolError
+from cove.errors import CoveError, SandboxDestroyed
+from cove.linux.cgroup import Group
+from cove.linux.packets import close_all, pass_credentials, receive_packet, send_packet, socket_pair
+from cove.runtime.background import Background
+from cove.runtime.link import Link
+from cove.runtime.threads import in_thread
+
+MOST_PARKED = 8
+
+
+class Tenant(Protocol):
+    """Who uses a launcher: told what it says, and when it is gone."""
+
+    def launcher_said(self, fields: list[bytes]) -> None:
+        """One message."""
+
+    def launcher_gone(self) -> None:
+        """The launcher ended; its tree is being swept by init."""
+
+
+class Launcher:
+    """Our end of one launcher. While it has a tenant, everything it says goes there."""
+
+    def __init__(self, sock: socket.socket, group: Group | None, on_fault: Callable[[str], None]) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._on_fault = on_fault
+        self.group = group
+        self.pid = 0
+        self.tenant: Tenant | None = None
+        self.closed = False
+        self.host_pid: asyncio.Future[int] = self._loop.create_future()
+        pass_credentials(sock, True)
+        self._loop.add_reader(sock, self._on_readable)
+
+    def spawn(self, request: bytes, descriptors: Sequence[int]) -> None:
+        """Start a command; the answer goes to the tenant. Raises OSError when the launcher is gone."""
+        send_packet(self._sock, request, descriptors)
+
+    def signal(self, number: int) -> None:
+        """Signal everything below the launcher."""
+        self._tell(b"signal\0%d" % number)
+
+    def drain(self, descriptors: Sequence[int]) -> None:
+        """Hand over pipes that only left-over processes write to, and close them here."""
+        self._tell(b"drain", descriptors)
+        close_all(descriptors)
+
+    def _tell(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
+        try:
+            send_packet(self._sock, packet, descriptors)
+        except OSError:
+            return  # it is gone: _on_readable sees the end of the socket and tells the tenant
+
+    def close(self) -> None:
+        """Let go: the launcher exits and init ends what it leaves. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+        if not self.host_pid.done():
+            self.host_pid.cancel()
+
+    def _on_readable(self) -> None:
+        try:
+            while not self.closed:
+                packet = receive_packet(self._sock)
+                if packet is None:
+                    self._end()
+                    return
+                if packet.descriptors:
+                    close_all(packet.descriptors)
+                    raise ProtocolError("a launcher sent descriptors")
+                self._take(protocol.decode(packet.data), packet.pid)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            self._end()
+        except ProtocolError as error:
+            self.close()
+            self._on_fault(f"a launcher broke the protocol: {error}")
+
+    def _take(self, fields: list[bytes], sender: int | None) -> None:
+        if not self.host_pid.done():
+            if fields != [b"ready"] or sender is None:
+                raise ProtocolError("a launcher did not say it was ready")
+            pass_credentials(self._sock, False)
+            self.host_pid.set_result(sender)
+        elif self.tenant is not None:
+            self.tenant.launcher_said(fields)
+        else:
+            raise ProtocolError("a parked launcher spoke")
+
+    def _end(self) -> None:
+        self.close()
+        if self.tenant is not None:
+            self.tenant.launcher_gone()
+
+
+class LauncherPool:
+    """Parked launchers of one sandbox. Taking one never waits while one is parked."""
+
+    def __init__(
+        self, link: Link, group: Group | None, background: Background, on_fault: Callable[[str], None]
+    ) -> None:
+        self._link = link
+        self._group = group
+        self._background = background
+        self._on_fault = on_fault
+        self._parked: list[Launcher] = []
+        self._all: set[Launcher] = set()
+        self._making = 0
+        self._count = 0
+
+    async def open(self) -> None:
+        """Park the first launcher."""
+        self._parked.append(await self._make())
+
+    async def acquire(self) -> Launcher:
+        """A parked launcher, or a new one."""
+        launcher = self.acquire_nowait()
+        return launcher if launcher is not None else await self._make()
+
+    def acquire_nowait(self) -> Launcher | None:
+        """A parked launcher if there is one; another is made ready when it was the last."""
+        while self._parked:
+            launcher = self._parked.pop()
+            if not self._parked and not self._making:
+                self._background.start(self._refill())
+            if not launcher.closed:
+                return launcher
+        return None
+
+    def release(self, launcher: Launcher) -> None:
+        """Take back a launcher whose tree is empty, or forget one that is gone."""
+        launcher.tenant = None
+        if not launcher.closed and len(self._parked) < MOST_PARKED:
+            self._parked.append(launcher)
+            return
+        launcher.close()
+        self._all.discard(launcher)
+        if launcher.group is not None:
+            self._background.start(self._remove_group(launcher.group, launcher.pid))
+
+    async def end(self, launcher: Launcher) -> None:
+        """Kill everything below the launcher, and the launcher; returns when nothing of it is left."""
+        if launcher.group is not None:
+            await in_thread(_kill_group, launcher.group)
+        await self._link.request(b"end", b"%d" % launcher.pid)
+
+    def close(self) -> None:
+        """Let go of every launcher."""
+        for launcher in self._all:
+            launcher.close()
+        self._parked.clear()
+
+    async def _refill(self) -> None:
+        self._making += 1
+        try:
+            launcher = await self._make()
+        except SandboxDestroyed:
+            return
+        finally:
+            self._making -= 1
+        self._parked.insert(0, launcher)
+
+    async def _make(self) -> Launcher:
+        ours, theirs = socket_pair()
+        self._count += 1
+        group = None if self._group is None else Group(f"{self._group.path}/{self._count}")
+        launcher = Launcher(ours, group, self._on_fault)
+        self._all.add(launcher)
+        try:
+            with theirs:
+                answer = await self._link.request(b"launcher", send=[theirs.fileno()], expect_fields=1)
+            launcher.pid = protocol.number(answer.fields[0])
+            host_pid = await launcher.host_pid
+            if group is not None:
+                await in_thread(_join, group, host_pid)
+        except BaseException as error:
+            launcher.close()
+            self._all.discard(launcher)
+            if isinstance(error, ProtocolError):
+                self._on_fault(f"the agent broke the protocol: {error}")
+            if self._link.closed:
+                raise SandboxDestroyed("the sandbox is gone") from error
+            raise
+        return launcher
+
+    async def _remove_group(self, group: Group, pid: int) -> None:
+        try:
+            await self._link.request(b"end", b"%d" % pid)
+        except CoveError:
+            return  # the sandbox is ending, and removes its whole group itself
+        await in_thread(group.remove)
+
+
+def _join(group: Group, pid: int) -> None:
+    group.create()
+    group.add(pid)
+
+
+def _kill_group(group: Group) -> None:
+    if os.path.exists(group.path):
+        group.kill()

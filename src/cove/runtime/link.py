@@ -1,0 +1,135 @@
+"""The runtime's end of the agent's control socket: requests out, answers in."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cove.agent import protocol
+from cove.agent.protocol import ProtocolError
+from cove.errors import SandboxDestroyed, ValidationFailed, from_errno
+from cove.linux.descriptors import Kind, is_kind
+from cove.linux.packets import Packet, close_all, receive_packet, send_packet
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the agent answered; whoever takes it owns the descriptors."""
+
+    fields: list[bytes]
+    descriptors: list[int]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request under way and the exact shape its answer must have."""
+
+    answer: "asyncio.Future[Answer]"
+    fields: int
+    descriptors: int
+
+
+class Link:
+    """Owns the control socket. `on_lost` is called once, when the agent is gone or broke the protocol."""
+
+    def __init__(self, sock: socket.socket, on_lost: Callable[[str], None]) -> None:
+        self._sock = sock
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._tag = 0
+        self._pending: dict[int, _Pending] = {}
+        self.hello: asyncio.Future[None] = self._loop.create_future()
+        self.closed = False
+        self._loop.add_reader(sock, self._on_readable)
+
+    async def request(
+        self,
+        verb: bytes,
+        *fields: bytes,
+        send: Sequence[int] = (),
+        expect_fields: int = 0,
+        expect_descriptors: int = 0,
+        subject: str = "",
+    ) -> Answer:
+        """One request and its answer, which must have exactly the expected shape."""
+        if self.closed:
+            raise SandboxDestroyed("the sandbox is gone")
+        self._tag += 1
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._pending[self._tag] = _Pending(answer, expect_fields, expect_descriptors)
+        try:
+            send_packet(self._sock, protocol.encode(verb, b"%d" % self._tag, *fields), send)
+            return await answer
+        except ConnectionError as error:
+            raise SandboxDestroyed("the sandbox is gone") from error
+        except OSError as error:
+            raise from_errno(error.errno or 0, subject or verb.decode()) from None
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                close_all(answer.result().descriptors)
+            raise
+
+    async def request_descriptor(self, kind: Kind, verb: bytes, *fields: bytes, subject: str) -> int:
+        """A request whose answer is one descriptor; whoever calls owns it. Anything but `kind` is refused."""
+        answer = await self.request(verb, *fields, expect_descriptors=1, subject=subject)
+        (descriptor,) = answer.descriptors
+        if not is_kind(descriptor, kind):
+            close_all([descriptor])
+            raise ValidationFailed(f"{subject} is not {kind.value}")
+        return descriptor
+
+    def close(self) -> None:
+        """Close the socket, which ends the agent and with it everything inside. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(SandboxDestroyed("the sandbox is gone"))
+        self._pending.clear()
+        if not self.hello.done():
+            self.hello.cancel()
+
+    def _on_readable(self) -> None:
+        try:
+            while not self.closed and (packet := receive_packet(self._sock)) is not None:
+                self._take(packet)
+            if not self.closed:
+                self._lose("the agent ended")
+        except BlockingIOError:
+            return
+        except (ProtocolError, OSError) as error:
+            self._lose(f"the agent broke the protocol: {error}")
+
+    def _lose(self, reason: str) -> None:
+        self.close()
+        self._on_lost(reason)
+
+    def _take(self, packet: Packet) -> None:
+        try:
+            self._dispatch(protocol.decode(packet.data), packet.descriptors)
+        except ProtocolError:
+            close_all(packet.descriptors)
+            raise
+
+    def _dispatch(self, fields: list[bytes], descriptors: list[int]) -> None:
+        if fields == [b"hello"] and not self.hello.done() and not descriptors:
+            self.hello.set_result(None)
+            return
+        if len(fields) < 2 or (tag := protocol.number(fields[1])) not in self._pending:
+            raise ProtocolError("an answer that nobody asked for")
+        pending = self._pending[tag]
+        if fields[0] == b"error" and len(fields) == 3 and not descriptors:
+            number = protocol.number(fields[2])
+            if not pending.answer.done():
+                pending.answer.set_exception(OSError(number, "agent"))
+        elif (fields[0], len(fields) - 2, len(descriptors)) == (b"ok", pending.fields, pending.descriptors):
+            if pending.answer.done():
+                close_all(descriptors)
+            else:
+                pending.answer.set_result(Answer(fields[2:], descriptors))
+        else:
+            raise ProtocolError("malformed answer")
+        del self._pending[tag]

@@ -1,0 +1,93 @@
+"""What this machine has, found out once per program, and what a sandbox cannot do without."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from cove.core.jail import HOST_ETC, INTERPRETER_DIRECTORY, Host
+from cove.errors import InterpreterNotReady, SandboxUnavailable
+from cove.linux.bubblewrap import OLDEST, bubblewrap_version, find_bubblewrap
+from cove.linux.cgroup import Hierarchies, find_hierarchies
+from cove.linux.descriptors import raise_descriptor_limit
+from cove.linux.interpreter import Interpreter, find_interpreter
+from cove.runtime.home import Home, Place, default_home
+
+_ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts and prepared files that all sandboxes of this program share."""
+
+    home: Home
+    interpreter: Interpreter
+    agent: Path
+    hierarchies: Hierarchies
+    bubblewrap: str | None
+    set_user: str | None
+    descriptor_limits: tuple[int, int]
+
+    def host(self, place: Place) -> Host:
+        """What the jail of a sandbox at that place is made from."""
+        links = {name: os.readlink(f"/{name}") for name in _ROOT_NAMES if os.path.islink(f"/{name}")}
+        directories = tuple(name for name in _ROOT_NAMES if name not in links and os.path.isdir(f"/{name}"))
+        resolv_conf = os.path.realpath("/etc/resolv.conf")
+        return Host(
+            root_links=links,
+            root_directories=directories,
+            etc=tuple(name for name in HOST_ETC if os.path.exists(f"/etc/{name}")),
+            synthetic_etc=str(self.home.path / "etc"),
+            agent=str(self.agent),
+            interpreter=self.interpreter_inside,
+            interpreter_prefix=self.interpreter.prefix,
+            resolv_conf=resolv_conf if os.path.exists(resolv_conf) else None,
+            workspace=str(place.workspace),
+            home=str(place.home),
+            tmp=str(place.tmp),
+        )
+
+    @property
+    def interpreter_inside(self) -> str:
+        """The path of the agent's Python as the jail sees it."""
+        if self.interpreter.prefix is None:
+            return self.interpreter.path
+        return os.path.join(INTERPRETER_DIRECTORY, os.path.relpath(self.interpreter.path, self.interpreter.prefix))
+
+    def require_bubblewrap(self) -> str:
+        """The path of bwrap, or what to install."""
+        if self.bubblewrap is None:
+            raise SandboxUnavailable(
+                "bubblewrap is not installed: `sudo apt install bubblewrap` (Debian, Ubuntu), `sudo dnf install "
+                "bubblewrap` (Fedora). Run `cove doctor` to check everything. Trusted code can run without "
+                "isolation if you ask for it: isolation='none'."
+            )
+        return self.bubblewrap
+
+
+def examine_machine() -> Machine:
+    """Look at the machine and prepare what all sandboxes share. Blocks."""
+    is_root = os.geteuid() == 0
+    home = Home(default_home())
+    home.open()
+    interpreter = find_interpreter(0 if is_root else None)
+    if interpreter is None:
+        raise InterpreterNotReady(
+            "no Python 3.10 or newer that a sandbox could run: install the system's (`sudo apt install python3`). "
+            "One below a private home directory cannot be used when Cove runs as root."
+        )
+    bubblewrap = find_bubblewrap()
+    if bubblewrap is not None and (version := bubblewrap_version(bubblewrap)) is not None and version < OLDEST:
+        raise SandboxUnavailable(f"{bubblewrap} is version {version}, Cove needs {OLDEST} or newer")
+    set_user = shutil.which("setpriv") if is_root else None
+    if is_root and set_user is None:
+        raise SandboxUnavailable("setpriv (package util-linux) is needed to run sandboxes as users of their own")
+    return Machine(
+        home=home,
+        interpreter=interpreter,
+        agent=home.prepare_agent(interpreter),
+        hierarchies=find_hierarchies(),
+        bubblewrap=bubblewrap,
+        set_user=set_user,
+        descriptor_limits=raise_descriptor_limit(),
+    )

@@ -1,0 +1,133 @@
+"""One living sandbox: a jail and the calls that use it."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from cove.api import AsyncSandbox
+from cove.core.command import build_invocation, check_environment, check_timeout, merge_environment
+from cove.core.jail import BUILT_IN_ENV, WORKSPACE
+from cove.errors import SandboxDestroyed, SandboxUnavailable
+from cove.model import ExecResult, Isolation, Outcome, SandboxInfo, SandboxSpec, SandboxStatus, TreeKill
+from cove.runtime.exec import run_command
+from cove.runtime.home import Place
+from cove.runtime.jail import Jail
+from cove.runtime.machine import Machine
+from cove.runtime.spawner import Spawner
+from cove.runtime.threads import in_thread
+
+
+class Sandbox(AsyncSandbox):
+    """A running sandbox. `open` gives it its jail; it ends with `destroy`, or is lost with its jail."""
+
+    def __init__(self, id: str, spec: SandboxSpec, machine: Machine, place: Place) -> None:
+        self.id = id
+        self._spec = spec
+        self._machine = machine
+        self._place = place
+        self._created_at = datetime.now(UTC)
+        self._status = SandboxStatus.RUNNING
+        self._env: Mapping[str, str] = merge_environment(_built_in_env(spec, place), spec.env)
+        self._cwd = str(place.workspace) if _is_open(spec) and spec.workdir == WORKSPACE else spec.workdir
+        self._lost_because = ""
+        self._destroying: asyncio.Task[None] | None = None
+        self.on_end: Callable[[], None] = lambda: None
+
+    async def open(self, jail: Jail) -> None:
+        """Take over a started jail."""
+        self._jail = jail
+        self._spawner = Spawner(jail, self.lose)
+        await self._spawner.open()
+
+    async def info(self) -> SandboxInfo:
+        """See AsyncSandbox."""
+        groups = self._jail.groups
+        warnings = [f"limit {name} cannot be enforced on this machine" for name in groups.missing]
+        if _is_open(self._spec):
+            warnings.append("no isolation: code in this sandbox can do whatever you can")
+        return SandboxInfo(
+            id=self.id,
+            status=self._status,
+            created_at=self._created_at,
+            spec=self._spec,
+            isolation=self._spec.isolation,
+            tree_kill=TreeKill.SUBREAPER if groups.tree is None else TreeKill.CGROUP,
+            limits_enforced=groups.enforced,
+            warnings=tuple(warnings),
+        )
+
+    async def set_env(self, env: Mapping[str, str | None]) -> None:
+        """See AsyncSandbox."""
+        self._env = merge_environment(self._env, check_environment(env))
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bytes | str | None = None,
+        max_output: int | None = None,
+    ) -> ExecResult:
+        """See AsyncSandbox."""
+        self._check_running()
+        merged = self._env if not env else merge_environment(self._env, env)
+        invocation = build_invocation(command, cwd=self._resolve(cwd), env=merged)
+        result = await run_command(
+            self._spawner,
+            command,
+            invocation,
+            timeout=check_timeout(timeout),
+            stdin=stdin,
+            max_output=max_output,
+        )
+        if result.outcome is Outcome.KILLED and self._destroying is not None:
+            raise SandboxDestroyed(f"sandbox {self.id} was destroyed while the command ran")
+        return result
+
+    async def destroy(self) -> None:
+        """See AsyncSandbox."""
+        if self._destroying is None:
+            self._status = SandboxStatus.STOPPED
+            self.on_end()
+            self._destroying = asyncio.get_running_loop().create_task(self._destroy())
+        await asyncio.shield(self._destroying)
+
+    async def _destroy(self) -> None:
+        await self._spawner.close(Outcome.KILLED)
+        await self._jail.close()
+        await in_thread(self._machine.home.release, self._place)
+
+    def lose(self, reason: str) -> None:
+        """The agent is gone, or cannot be trusted: the sandbox ends, the program goes on."""
+        if self._status is not SandboxStatus.RUNNING:
+            return
+        self._status = SandboxStatus.LOST
+        self._lost_because = reason
+        self._jail.link.close()
+        self._spawner.closed = True
+        self._spawner.lose(Outcome.LOST)
+
+    def _check_running(self) -> None:
+        if self._status is SandboxStatus.LOST:
+            raise SandboxUnavailable(f"sandbox {self.id} was lost: {self._lost_because}. Destroy it and make a new one.")
+        if self._status is not SandboxStatus.RUNNING:
+            raise SandboxDestroyed(f"sandbox {self.id} was destroyed")
+
+    def _resolve(self, cwd: str | None) -> str:
+        if cwd is None:
+            return self._cwd
+        return cwd if cwd.startswith("/") else f"{self._cwd}/{cwd}"
+
+
+def _is_open(spec: SandboxSpec) -> bool:
+    return spec.isolation is Isolation.NONE
+
+
+def _built_in_env(spec: SandboxSpec, place: Place) -> dict[str, str]:
+    if not _is_open(spec):
+        return dict(BUILT_IN_ENV)
+    home = str(place.home)
+    path = BUILT_IN_ENV["PATH"].replace(BUILT_IN_ENV["HOME"], home)
+    return {**BUILT_IN_ENV, "HOME": home, "PATH": path, "TMPDIR": str(place.tmp)}

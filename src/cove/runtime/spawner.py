@@ -1,0 +1,63 @@
+"""Where every surface gets its processes: a running jail with its launchers."""
+
+import asyncio
+from collections.abc import Callable
+
+from cove.core.command import Invocation
+from cove.errors import SandboxDestroyed
+from cove.model import Outcome
+from cove.runtime.background import Background
+from cove.runtime.jail import Jail
+from cove.runtime.launcher import LauncherPool
+from cove.runtime.supervised import Supervised, Take
+
+
+class Spawner:
+    """Owns the launchers, the background work and the running processes of one jail."""
+
+    def __init__(self, jail: Jail, on_lost: Callable[[str], None]) -> None:
+        self._on_lost = on_lost
+        self.link = jail.link
+        self.background = Background(self._on_bug)
+        self._pool = LauncherPool(jail.link, jail.groups.tree, self.background, on_lost)
+        self._running: set[Supervised] = set()
+        self.closed = False
+
+    async def open(self) -> None:
+        """Park the first launcher."""
+        await self._pool.open()
+
+    async def spawn(self, invocation: Invocation, take: Take, *, stdin: int | None = None) -> Supervised:
+        """Start one process. `stdin` is duplicated into it; without one it reads the end of file."""
+        while True:
+            launcher = self._pool.acquire_nowait() or await self._pool.acquire()
+            if self.closed:
+                raise SandboxDestroyed("the sandbox is gone")
+            process = Supervised(
+                invocation, take, pool=self._pool, background=self.background, on_fault=self._on_lost
+            )
+            try:
+                process.start(launcher, stdin=stdin)
+            except ConnectionError:
+                continue  # that launcher was killed while parked: nothing has run
+            self._running.add(process)
+            process.ended.add_done_callback(lambda _, process=process: self._running.discard(process))
+            return process
+
+    async def close(self, outcome: Outcome) -> None:
+        """End the bookkeeping of every process; the jail itself ends them. Idempotent."""
+        self.closed = True
+        self.lose(outcome)
+        self._pool.close()
+        await self.background.aclose()
+
+    def lose(self, outcome: Outcome) -> None:
+        """Every running process ended with the sandbox."""
+        for process in list(self._running):
+            process.lose(outcome)
+
+    def _on_bug(self, error: BaseException) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "cove: a background task failed", "exception": error}
+        )
+        self._on_lost(f"internal failure: {error!r}")

@@ -1,0 +1,272 @@
+"""One process from spawn to exit record: the core under every surface.
+
+Theory of operation. The process is spawned by a launcher with pipes made here. Its output is pumped
+into a sink while it runs. It ends in one of three ways: the launcher reports its exit; a deadline or
+the caller ends its whole tree (TERM, grace, then KILL by cgroup and by init); or the sandbox is lost.
+When the process itself has ended, exactly the bytes then in its pipes still belong to it; pipes that
+left-over children hold are handed to the launcher, which reads them for nobody. `ended` is set once,
+after the last byte is in the sink. After `end`, it is set only when nothing of the tree is left.
+"""
+
+import asyncio
+import os
+import signal as signals
+from collections.abc import Callable, Mapping, Sequence
+
+from cove.agent.protocol import ProtocolError, encode, number
+from cove.core.command import SCRIPT_DESCRIPTOR, Invocation
+from cove.core.output_log import STDERR, STDOUT
+from cove.errors import CoveError, SandboxDestroyed
+from cove.linux.memory_file import sealed_file
+from cove.model import Outcome, ProcessExit
+from cove.runtime.background import Background
+from cove.runtime.launcher import Launcher, LauncherPool
+from cove.runtime.pump import Pump
+
+TIMEOUT_EXIT_CODE = 124
+CWD_EXIT_CODE = 1
+NOT_EXECUTABLE_EXIT_CODE = 126
+NOT_FOUND_EXIT_CODE = 127
+
+Take = Callable[[int, bytes], None]
+
+
+class Supervised:
+    """A running process. Invariant: the launcher is ours until its tree is empty or it is gone."""
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        take: Take,
+        *,
+        pool: LauncherPool,
+        background: Background,
+        on_fault: Callable[[str], None],
+    ) -> None:
+        self._invocation = invocation
+        self._take = take
+        self._pool = pool
+        self._background = background
+        self._on_fault = on_fault
+        self._loop = asyncio.get_running_loop()
+        self._launcher: Launcher | None = None
+        self._pumps: list[Pump] = []
+        self._main_exit: ProcessExit | None = None
+        self._is_tree_empty = False
+        self._ending: Outcome | None = None
+        self._is_signaled_by_caller = False
+        self._is_killing = False
+        self._kill_timer: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self.pid = 0
+        self.started: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[ProcessExit] = self._loop.create_future()
+
+    def start(self, launcher: Launcher, *, stdin: int | None = None) -> None:
+        """Send the spawn request. Raises OSError if the launcher is gone; then nothing was started."""
+        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        descriptors = {STDOUT + 1: out_write, STDERR + 1: err_write}
+        if stdin is not None:
+            descriptors[0] = stdin
+        script = None if self._invocation.script is None else sealed_file(self._invocation.script)
+        if script is not None:
+            descriptors[SCRIPT_DESCRIPTOR] = script.fileno()
+        try:
+            launcher.spawn(spawn_request(self._invocation, list(descriptors)), list(descriptors.values()))
+        except OSError:
+            os.close(out_read)
+            os.close(err_read)
+            raise
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+            if script is not None:
+                script.close()
+        self._launcher = launcher
+        launcher.tenant = self
+        for stream, descriptor in ((STDOUT, out_read), (STDERR, err_read)):
+            os.set_blocking(descriptor, False)
+            self._pumps.append(Pump(descriptor, lambda data, stream=stream: self._take(stream, data)))
+
+    def set_deadline(self, timeout: float, grace: float) -> None:
+        """End the tree when the time is up."""
+        self._deadline = self._loop.call_later(timeout, self.end, Outcome.TIMED_OUT, grace)
+
+    def pause(self) -> None:
+        """Take no more output for now."""
+        for pump in self._pumps:
+            pump.pause()
+
+    def resume(self) -> None:
+        """Take output again."""
+        for pump in self._pumps:
+            pump.resume()
+
+    def signal(self, number: int) -> None:
+        """Signal the whole tree; an ended process does not mind."""
+        if self.ended.done() or self._launcher is None:
+            return
+        if number == signals.SIGKILL:
+            self.end(Outcome.KILLED, 0)
+        else:
+            self._is_signaled_by_caller = True
+            self._launcher.signal(number)
+
+    def end(self, outcome: Outcome, grace: float) -> None:
+        """End the whole tree: TERM first if there is any grace, KILL after it."""
+        if self.ended.done() or self._launcher is None:
+            return
+        if self._ending is None:
+            self._ending = outcome
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        if grace > 0:
+            self._launcher.signal(signals.SIGTERM)
+            self._kill_timer = self._loop.call_later(grace, self._kill)
+        else:
+            self._kill()
+
+    def lose(self, outcome: Outcome) -> None:
+        """The sandbox is gone, and the process with it."""
+        self._launcher = None
+        self._finish_output()
+        code = None if outcome is Outcome.LOST else 128 + signals.SIGKILL
+        self._main_exit = self._main_exit or ProcessExit(
+            outcome=outcome, exit_code=code, signal=None if code is None else signals.SIGKILL
+        )
+        self._is_tree_empty = True
+        if not self.started.done():
+            self.started.set_exception(SandboxDestroyed("the sandbox is gone"))
+            self.started.exception()
+        self._complete()
+
+    def launcher_said(self, fields: list[bytes]) -> None:
+        """See `agent.protocol`: started, refused, exit, empty."""
+        match fields:
+            case [b"started", pid] if not self.started.done():
+                self.pid = number(pid)
+                self.started.set_result(None)
+            case [b"refused", step, code] if not self.started.done():
+                self._refuse(step, number(code))
+            case [b"exit", status, user, system, rss, empty] if self._main_exit is None and self.started.done():
+                usage = (number(user) / 1e6, number(system) / 1e6, number(rss) * 1024)
+                self._on_exit(number(status), usage, is_empty=empty == b"1")
+            case [b"empty"] if self._main_exit is not None:
+                self._release()
+            case _:
+                raise ProtocolError(f"unexpected {fields[0][:20]!r}")
+
+    def launcher_gone(self) -> None:
+        """Something killed the launcher: init sweeps what it leaves, and the command died with it."""
+        if self._main_exit is None:
+            self._set_main_exit(signals.SIGKILL, None)
+        if not self.started.done():
+            self.started.set_result(None)
+        self._finish_output()
+        self._kill()
+
+    def _refuse(self, step: bytes, code: int) -> None:
+        reason = os.strerror(code)
+        if step == b"cwd":
+            exit_code = CWD_EXIT_CODE
+            message = b"cove: cannot enter directory " + self._invocation.cwd + b": " + reason.encode() + b"\n"
+        else:
+            is_missing = code in (2, 20)
+            exit_code = NOT_FOUND_EXIT_CODE if is_missing else NOT_EXECUTABLE_EXIT_CODE
+            reason = "command not found" if is_missing else reason
+            message = b"cove: " + self._invocation.argv[0] + b": " + reason.encode() + b"\n"
+        self._take(STDERR, message)
+        self._main_exit = ProcessExit(outcome=Outcome.EXITED, exit_code=exit_code)
+        self.started.set_result(None)
+        self._finish_output()
+        self._release()
+
+    def _on_exit(self, status: int, usage: tuple[float, float, int], *, is_empty: bool) -> None:
+        self._set_main_exit(status, usage)
+        self._finish_output()
+        if is_empty:
+            self._release()
+        else:
+            self._complete()
+
+    def _set_main_exit(self, status: int, usage: tuple[float, float, int] | None) -> None:
+        code = os.waitstatus_to_exitcode(status)
+        user, system, rss = usage or (None, None, None)
+        outcome = Outcome.EXITED if code >= 0 else Outcome.SIGNALED
+        if self._ending is Outcome.TIMED_OUT:
+            outcome = Outcome.TIMED_OUT
+        elif code < 0 and (self._is_signaled_by_caller or self._ending is not None):
+            outcome = self._ending or Outcome.KILLED
+        self._main_exit = ProcessExit(
+            outcome=outcome,
+            exit_code=TIMEOUT_EXIT_CODE if outcome is Outcome.TIMED_OUT else code if code >= 0 else 128 - code,
+            signal=-code if code < 0 else None,
+            user_seconds=user,
+            system_seconds=system,
+            max_rss_bytes=rss,
+        )
+
+    def _finish_output(self) -> None:
+        held = [descriptor for pump in self._pumps if (descriptor := pump.finish()) is not None]
+        if held and self._launcher is not None and not self._launcher.closed:
+            self._launcher.drain(held)
+        else:
+            for descriptor in held:
+                os.close(descriptor)
+
+    def _release(self) -> None:
+        """The tree is empty: the launcher can serve someone else."""
+        self._is_tree_empty = True
+        launcher, self._launcher = self._launcher, None
+        if launcher is not None:
+            self._pool.release(launcher)
+        self._complete()
+
+    def _complete(self) -> None:
+        if self._main_exit is None or (self._ending is not None and not self._is_tree_empty):
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._kill_timer is not None and self._is_tree_empty:
+            self._kill_timer.cancel()
+        if not self.ended.done():
+            self.ended.set_result(self._main_exit)
+
+    def _kill(self) -> None:
+        if self._is_killing:
+            return
+        self._is_killing = True
+        self._background.start(self._kill_tree())
+
+    async def _kill_tree(self) -> None:
+        launcher = self._launcher
+        if launcher is None:
+            return
+        try:
+            await self._pool.end(launcher)
+        except CoveError:
+            return  # the sandbox is ending, and says so through `lose`
+        if self._main_exit is None:
+            self._set_main_exit(signals.SIGKILL, None)
+            self._finish_output()
+        launcher.close()
+        self._release()
+
+
+def spawn_request(invocation: Invocation, targets: Sequence[int], tty: bytes = b"") -> bytes:
+    """The spawn packet: see `agent.protocol`."""
+    return encode(
+        b"spawn",
+        invocation.cwd,
+        ",".join(map(str, targets)).encode(),
+        tty,
+        b"%d" % len(invocation.argv),
+        *invocation.argv,
+        *environment_entries(invocation.env),
+    )
+
+
+def environment_entries(env: Mapping[bytes, bytes]) -> list[bytes]:
+    """NAME=value, as execve(2) takes them."""
+    return [name + b"=" + value for name, value in env.items()]
