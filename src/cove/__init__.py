@@ -2,9 +2,12 @@
 
 from cove.api import AsyncSandbox
 from cove.api.provider import register_embedded
+from cove.errors import CoveError
 from cove.model import ExecResult, Limits, Mount, Outcome, SandboxInfo, SandboxSpec
 from cove.runtime.embedded import Embedded
 
-register_embedded(Embedded())
-
 __version__ = "0.1.0"
+
+__all__ = ["AsyncSandbox", "CoveError", "ExecResult", "Limits", "Mount", "Outcome", "SandboxInfo", "SandboxSpec"]
+
+register_embedded(Embedded())

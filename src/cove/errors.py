@@ -24,6 +24,7 @@ import os
 from collections.abc import Mapping
 from typing import ClassVar
 
+
 class CoveError(Exception):
     """What every Cove error is: a code, a message that says what to do, and the facts."""
 
@@ -275,7 +276,6 @@ _BY_ERRNO: Mapping[int, type[RequestError]] = {
 
 def from_errno(number: int, subject: str) -> CoveError:
     """The one place where a kernel error becomes one of ours."""
-
 
     kind = _BY_ERRNO.get(number, ValidationFailed)
     return kind(f"{subject}: {os.strerror(number)}", errno=errno.errorcode.get(number, str(number)))

@@ -14,9 +14,9 @@ import sys
 
 sys.path.insert(0, sys.argv[1])
 
-import kernel  # noqa: E402
-import launcher  # noqa: E402
-import protocol  # noqa: E402
+import kernel
+import launcher
+import protocol
 
 CONTROL = 3
 EVERY_DESCRIPTOR = 1 << 20
@@ -192,6 +192,7 @@ def become_launcher(descriptor):
 
 def control_socket():
     # type: () -> _socket.socket
+    """The one socket that every agent process has."""
     return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CONTROL)
 
 

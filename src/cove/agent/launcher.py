@@ -5,7 +5,6 @@ process of the command's tree stays below it, orphaned or not. When nothing is l
 """
 
 import _signal
-import _socket
 import errno
 import fcntl
 import posix
@@ -166,21 +165,26 @@ def file_actions(targets, descriptors, tty):
 
 def start(argv, environ, actions):
     # type: (list[bytes], dict[bytes, bytes], list[tuple[object, ...]]) -> int
-    """Start a program as the leader of a new session, searching PATH as execvp(3) does."""
-    program = argv[0]
-    if b"/" in program:
-        candidates = [program]
-    else:
-        candidates = [folder + b"/" + program for folder in environ.get(b"PATH", b"").split(b":") if folder]
-    failure = FileNotFoundError(errno.ENOENT, "not found")  # type: OSError
-    for candidate in candidates:
-        try:
-            return posix.posix_spawn(candidate, argv, environ, file_actions=actions, setsid=True, setsigmask=())
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except PermissionError as error:
-            failure = error
-    raise failure
+    """Start a program as the leader of a new session, with no signal blocked."""
+    program = find_program(argv[0], environ.get(b"PATH", b""))
+    return posix.posix_spawn(program, argv, environ, file_actions=actions, setsid=True, setsigmask=())
+
+
+def find_program(name, path):
+    # type: (bytes, bytes) -> bytes
+    """The file that execvp(3) would execute: a candidate that may not be executed is remembered, not taken."""
+    if b"/" in name:
+        return name
+    forbidden = b""
+    for folder in path.split(b":"):
+        candidate = folder + b"/" + name
+        if folder and posix.access(candidate, posix.X_OK):
+            return candidate
+        if folder and not forbidden and posix.access(candidate, posix.F_OK):
+            forbidden = candidate
+    if not forbidden:
+        raise FileNotFoundError(errno.ENOENT, "not found")
+    return forbidden
 
 
 def catch_everything():

@@ -41,7 +41,6 @@ class AsyncSandbox(ABC):
         """The sandboxes of this program, or of the server."""
         return await provider_for(url, api_key).list()
 
-
     @abstractmethod
     async def info(self) -> SandboxInfo:
         """What the sandbox is, and what the machine made possible."""

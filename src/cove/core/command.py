@@ -90,7 +90,7 @@ def _argv(command: Command) -> tuple[tuple[bytes, ...], bytes | None]:
         if len(line) < MAX_ENTRY_BYTES:
             return (b"bash", b"-c", line), None
         return (b"bash", b"-c", _READ_SCRIPT.encode()), line
-    if isinstance(command, bytes) or not isinstance(command, Sequence):
+    if not isinstance(command, Sequence) or isinstance(command, bytes):  # type: ignore[unreachable]  # callers err
         raise ValidationFailed(f"command must be a string or a list of strings, not {type(command).__name__}")
     if not command or not command[0]:
         raise ValidationFailed("command is an empty list: give at least the program to run")

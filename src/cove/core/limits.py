@@ -43,13 +43,13 @@ def v1_settings(limits: Limits) -> list[Setting]:
     return settings
 
 
-def choose_settings(limits: Limits, unified: Collection[str], v1: Collection[str]) -> tuple[list[Setting], list[Setting]]:
+def choose_settings(
+    limits: Limits, unified: Collection[str], v1: Collection[str]
+) -> tuple[list[Setting], list[Setting]]:
     """The settings this machine can take: for the unified tree, and for v1 where that has the controller."""
     chosen = [setting for setting in unified_settings(limits) if setting.controller in unified]
     others = [
-        setting
-        for setting in v1_settings(limits)
-        if setting.controller in v1 and setting.controller not in unified
+        setting for setting in v1_settings(limits) if setting.controller in v1 and setting.controller not in unified
     ]
     return chosen, others
 

@@ -195,10 +195,10 @@ def cut(records: list[Record], cursor: int) -> list[Record]:
     """The records from the cursor on; the first may be a part of one."""
     result = []
     for record in records:
-        if record.end > cursor:
-            if record.start < cursor:
-                record = Record(cursor, record.stream, record.data[cursor - record.start :])
+        if record.start >= cursor:
             result.append(record)
+        elif record.end > cursor:
+            result.append(Record(cursor, record.stream, record.data[cursor - record.start :]))
     return result
 
 

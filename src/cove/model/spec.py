@@ -77,7 +77,9 @@ def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
         raise ValidationFailed(f"spec must be a SandboxSpec, not {type(spec).__name__}")
     known = msgspec.to_builtins(spec or SandboxSpec())
     if unknown := set(fields) - set(known):
-        raise ValidationFailed(f"unknown sandbox option {', '.join(sorted(unknown))}: SandboxSpec has {', '.join(known)}")
+        raise ValidationFailed(
+            f"unknown sandbox option {', '.join(sorted(unknown))}: SandboxSpec has {', '.join(known)}"
+        )
     try:
         return msgspec.convert({**known, **msgspec.to_builtins(fields)}, SandboxSpec)
     except msgspec.ValidationError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from functools import partial
 
 import msgspec
 
@@ -70,8 +71,11 @@ class Embedded:
             await in_thread(machine.home.release, place)
             raise
         self._sandboxes[id] = sandbox
-        sandbox.on_end = lambda: self._sandboxes.pop(id, None) and None
+        sandbox.on_end = partial(self._forget, id)
         return sandbox
+
+    def _forget(self, id: str) -> None:
+        self._sandboxes.pop(id, None)
 
     async def _examine(self) -> Machine:
         if self._machine is None:

@@ -95,7 +95,7 @@ class Home:
         """The agent, compiled for that interpreter; made once for every version of either."""
         source = Path(agent.__file__).parent
         files = {name: (source / f"{name}.py").read_bytes() for name in _AGENT_MODULES}
-        version = "%d.%d" % interpreter.version
+        version = ".".join(map(str, interpreter.version))
         digest = hashlib.sha256(b"\0".join([interpreter.path.encode(), version.encode(), *files.values()]))
         target = self.path / "agent" / digest.hexdigest()[:16]
         if not target.exists():
@@ -201,5 +201,3 @@ def try_lock(path: Path) -> FileIO | None:
         lock.close()
         return None
     return lock
-
-

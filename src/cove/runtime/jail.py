@@ -75,7 +75,9 @@ async def start_jail(
         except (TimeoutError, OSError) as error:
             complaint = jail.read_errors()
             await jail.close()
-            raise SandboxUnavailable(f"the sandbox did not start: {explain_refusal(complaint or str(error))}") from error
+            raise SandboxUnavailable(
+                f"the sandbox did not start: {explain_refusal(complaint or str(error))}"
+            ) from error
         except SandboxUnavailable:
             await jail.close()
             raise
@@ -155,7 +157,12 @@ async def _read_child_pid(info: int) -> int | None:
     """The agent's pid on the host as bwrap tells it; None when bwrap ended without a word."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(info, lambda: readable.done() or readable.set_result(None))
+
+    def on_readable() -> None:
+        loop.remove_reader(info)
+        readable.set_result(None)
+
+    loop.add_reader(info, on_readable)
     try:
         await readable
     finally:

@@ -47,15 +47,9 @@ class Pump:
         if not self.is_open:
             return None
         waiting = int.from_bytes(fcntl.ioctl(self.descriptor, termios.FIONREAD, b"\0\0\0\0"), "little")
-        while waiting > 0 and self.is_open:
+        while waiting > 0:
             waiting -= self._read(min(waiting, _READ_BYTES))
-        if self.is_open and not self._has_writer():
-            self.close()
-        if not self.is_open:
-            return None
-        self.pause()
-        descriptor, self.descriptor = self.descriptor, -1
-        return descriptor
+        return self._detach()
 
     def close(self) -> None:
         """Stop reading and close the pipe. Idempotent."""
@@ -65,15 +59,20 @@ class Pump:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def _has_writer(self) -> bool:
+    def _detach(self) -> int | None:
+        if not self.is_open:
+            return None
         try:
-            return bool(self._peek())
+            # The bytes that belonged to the command are taken: what comes now is read for nobody.
+            has_writer = bool(os.read(self.descriptor, 1))
         except BlockingIOError:
-            return True
-
-    def _peek(self) -> bytes:
-        # The bytes that belonged to the command are taken: what comes now is read for nobody.
-        return os.read(self.descriptor, 1)
+            has_writer = True
+        if not has_writer:
+            self.close()
+            return None
+        self.pause()
+        descriptor, self.descriptor = self.descriptor, -1
+        return descriptor
 
     def _on_readable(self) -> None:
         size = self._read(_READ_BYTES)

@@ -111,7 +111,9 @@ class Sandbox(AsyncSandbox):
 
     def _check_running(self) -> None:
         if self._status is SandboxStatus.LOST:
-            raise SandboxUnavailable(f"sandbox {self.id} was lost: {self._lost_because}. Destroy it and make a new one.")
+            raise SandboxUnavailable(
+                f"sandbox {self.id} was lost: {self._lost_because}. Destroy it and make a new one."
+            )
         if self._status is not SandboxStatus.RUNNING:
             raise SandboxDestroyed(f"sandbox {self.id} was destroyed")
 

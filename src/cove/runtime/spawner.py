@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from cove.core.command import Invocation
 from cove.errors import SandboxDestroyed
@@ -33,16 +34,17 @@ class Spawner:
             launcher = self._pool.acquire_nowait() or await self._pool.acquire()
             if self.closed:
                 raise SandboxDestroyed("the sandbox is gone")
-            process = Supervised(
-                invocation, take, pool=self._pool, background=self.background, on_fault=self._on_lost
-            )
+            process = Supervised(invocation, take, pool=self._pool, background=self.background, on_fault=self._on_lost)
             try:
                 process.start(launcher, stdin=stdin)
             except ConnectionError:
                 continue  # that launcher was killed while parked: nothing has run
             self._running.add(process)
-            process.ended.add_done_callback(lambda _, process=process: self._running.discard(process))
+            process.ended.add_done_callback(partial(self._forget, process))
             return process
+
+    def _forget(self, process: Supervised, _: object) -> None:
+        self._running.discard(process)
 
     async def close(self, outcome: Outcome) -> None:
         """End the bookkeeping of every process; the jail itself ends them. Idempotent."""

@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal as signals
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from cove.agent.protocol import ProtocolError, encode, number
 from cove.core.command import SCRIPT_DESCRIPTOR, Invocation
@@ -87,7 +88,7 @@ class Supervised:
         launcher.tenant = self
         for stream, descriptor in ((STDOUT, out_read), (STDERR, err_read)):
             os.set_blocking(descriptor, False)
-            self._pumps.append(Pump(descriptor, lambda data, stream=stream: self._take(stream, data)))
+            self._pumps.append(Pump(descriptor, partial(self._take, stream)))
 
     def set_deadline(self, timeout: float, grace: float) -> None:
         """End the tree when the time is up."""
