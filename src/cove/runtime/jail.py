@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from cove.core.jail import AGENT_DIRECTORY, agent_command, jail_arguments
+from cove.core.jail import AGENT_DIRECTORY, Host, agent_command, jail_arguments
 from cove.errors import SandboxUnavailable
 from cove.linux.bubblewrap import explain_refusal
 from cove.linux.memory_file import sealed_file
@@ -65,7 +65,8 @@ async def start_jail(
         undo.callback(ours.close)
         info = _pipe(stack, stack)
         errors = _pipe(undo, stack)
-        command, keep = _command(machine, place, spec, stack, control=theirs.fileno(), info=info[1])
+        host = await in_thread(machine.host, place)
+        command, keep = _command(machine, host, place, spec, stack, control=theirs.fileno(), info=info[1])
         pid, pidfd = await in_starter_thread(_popen, command, keep, errors[1])
         undo.pop_all()
         jail = Jail(pid, Link(ours, on_lost), groups, errors[0], _watch(pidfd, pid))
@@ -92,12 +93,12 @@ def _pipe(read_stack: ExitStack, write_stack: ExitStack) -> tuple[int, int]:
 
 
 def _command(
-    machine: Machine, place: Place, spec: SandboxSpec, stack: ExitStack, *, control: int, info: int
+    machine: Machine, host: Host, place: Place, spec: SandboxSpec, stack: ExitStack, *, control: int, info: int
 ) -> tuple[list[str], list[int]]:
     """What to execute, and the descriptors it inherits."""
     if spec.isolation is Isolation.NONE:
         return agent_command(machine.interpreter.path, str(machine.agent), control), [control]
-    arguments = jail_arguments(spec, machine.host(place), info_descriptor=info)
+    arguments = jail_arguments(spec, host, info_descriptor=info)
     file = stack.enter_context(sealed_file("\0".join([*arguments, ""]).encode()))
     as_user = []
     if place.user_id is not None and machine.set_user is not None:
