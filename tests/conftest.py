@@ -1,0 +1,75 @@
+"""What every test gets: a state directory of its own, and a check that it left nothing behind."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blockbuster import BlockBuster
+from leaks import Footprint, adopt_orphans, processes_below, take_footprint
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every `async def` test runs in an event loop."""
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item.obj, "__code__") and item.obj.__code__.co_flags & 0x80:
+            item.add_marker(pytest.mark.anyio)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cove_home() -> Iterator[Path]:
+    """Where the tests' sandboxes live: as root, every directory above it must be open to their users."""
+    adopt_orphans()
+    path = Path(tempfile.mkdtemp(prefix="cove-tests-", dir="/tmp"))
+    path.chmod(0o711)
+    before = os.environ.get("COVE_HOME")
+    os.environ["COVE_HOME"] = str(path)
+    yield path
+    shutil.rmtree(path)
+    if before is None:
+        del os.environ["COVE_HOME"]
+    else:
+        os.environ["COVE_HOME"] = before
+
+
+@pytest.fixture
+def other_home() -> Iterator[Path]:
+    """A second state directory, for programs that the test starts and kills."""
+    path = Path(tempfile.mkdtemp(prefix="cove-other-", dir="/tmp"))
+    path.chmod(0o711)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(cove_home: Path) -> Iterator[None]:
+    """Fails the very test that left a process, a descriptor, a control group or a sandbox directory."""
+    before = take_footprint(cove_home)
+    yield
+    after = take_footprint(cove_home)
+    leaked = after.beyond(before)
+    if leaked:
+        for pid in processes_below(os.getpid()):
+            if pid not in before.processes:
+                os.kill(pid, 9)
+        take_footprint(cove_home)
+        pytest.fail(f"this test leaked {leaked}")
+    assert isinstance(after, Footprint)
+
+
+@pytest.fixture(autouse=True)
+def no_blocking_calls() -> Iterator[None]:
+    """A blocking call of Cove's own in an event loop raises. Calls on non-blocking descriptors are let through."""
+    import cove
+
+    guard = BlockBuster(scanned_modules=[cove])
+    guard.activate()
+    yield
+    guard.deactivate()
