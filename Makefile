@@ -1,0 +1,41 @@
+# Two commands do everything on a fresh Debian or Ubuntu machine: `make demo` and `make test`.
+
+VENV := .venv
+BIN := $(VENV)/bin
+BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
+
+setup: $(VENV)/.ready ## Install what is missing: system packages where allowed, a virtual environment
+
+$(VENV)/.ready: pyproject.toml scripts/system.bash scripts/python.bash
+	@bash scripts/system.bash
+	@bash scripts/python.bash $(VENV)
+	@touch $@
+
+demo: setup ## Show what a sandbox can do, in a real one
+	@$(BIN)/cove demo
+
+test: setup ## Run the tests; when run as root, once more as a plain user
+	$(BIN)/python -m pytest
+	@bash scripts/plain_user.bash
+
+check: setup ## Format, lint, types, import layers, shell scripts, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	shellcheck $(BASH_FILES)
+	@if [ -e scripts/make_blocking.py ]; then $(BIN)/python scripts/make_blocking.py --check; fi
+
+bench: setup ## Measure, each figure beside its floor
+	$(BIN)/python -m bench
+
+clean: ## Remove what the other commands made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@bash scripts/plain_user.bash --clean

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# As root: runs the tests once more as a user who owns nothing here. For anyone else there is nothing to do.
+#
+# That user can read neither root's home nor, often, this directory: the environment is built from the system's
+# Python in a place everyone can read, and each run works on a copy of the project that belongs to the user.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+place=/var/cache/cove-tests
+
+if [ "$(id -u)" -ne 0 ]; then
+    exit 0
+fi
+if [ "${1:-}" = --clean ]; then
+    rm -rf "$place"
+    exit 0
+fi
+
+umask 022
+mkdir -p "$place"
+exec 9>"$place/lock"
+flock 9
+
+user=61000
+while getent passwd "$user" >/dev/null; do
+    user=$((user + 1))
+done
+
+copy_project() {
+    rm -rf "${place:?}/project" "${place:?}/home"
+    mkdir "$place/project" "$place/home"
+    tar --create --exclude-vcs --exclude=./.venv --exclude=__pycache__ --exclude='.*_cache' . |
+        tar --extract --no-same-owner --directory "$place/project"
+}
+
+prepare_environment() {
+    local stamp
+    stamp=$(sha256sum pyproject.toml | cut -d ' ' -f 1)
+    if [ "$(cat "$place/stamp" 2>/dev/null)" = "$stamp" ]; then
+        return
+    fi
+    rm -f "$place/stamp"
+    (cd "$place/project" && PYTHON=/usr/bin/python3 bash scripts/python.bash "$place/venv" 9>&-)
+    echo "$stamp" >"$place/stamp"
+}
+
+as_user() {
+    env -i PATH="$place/venv/bin:/usr/local/bin:/usr/bin:/bin" LANG=C.UTF-8 USER=cove-test LOGNAME=cove-test \
+        HOME="$place/home" COVE_HOME="$place/home/cove" TMPDIR="$place/home" \
+        setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@" 9>&-
+}
+
+copy_project
+prepare_environment
+chown -R "$user:$user" "$place/project" "$place/home"
+cd "$place/project"
+if ! as_user python -c 'import cove'; then
+    echo "The tests as a plain user need a Python that all users can read: apt install python3 python3-venv" >&2
+    exit 1
+fi
+echo "As a plain user (uid $user):"
+as_user python -m pytest "$@"
