@@ -259,7 +259,7 @@ class ServiceNotResponding(MayHaveRun):
     code = "SERVICE_NOT_RESPONDING"
 
 
-_BY_ERRNO: Mapping[int, type[RequestError]] = {
+_BY_ERRNO: Mapping[int, type[CoveError]] = {
     errno.ENOENT: FileNotFound,
     errno.EEXIST: FileExists,
     errno.EISDIR: IsDirectory,
@@ -270,7 +270,8 @@ _BY_ERRNO: Mapping[int, type[RequestError]] = {
     errno.ENOSPC: NoSpace,
     errno.EDQUOT: NoSpace,
     errno.EFBIG: FileTooLarge,
-    errno.ECONNREFUSED: RequestError,
+    errno.ECONNREFUSED: ServiceNotResponding,
+    errno.ETIMEDOUT: ServiceNotResponding,
 }
 
 

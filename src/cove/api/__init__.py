@@ -1,6 +1,7 @@
 """What users hold in their hands: read this first."""
 
 from cove.api.opening import Opening
+from cove.api.process import Process
 from cove.api.sandbox import AsyncSandbox
 
-__all__ = ["AsyncSandbox", "Opening"]
+__all__ = ["AsyncSandbox", "Opening", "Process"]

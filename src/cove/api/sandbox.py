@@ -1,10 +1,12 @@
 """The sandbox as its users see it, wherever it runs."""
 
+import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from cove.api.opening import Opening
+from cove.api.process import Process
 from cove.api.provider import provider_for
 from cove.model import ExecResult, SandboxInfo, SandboxSpec, SpecFields, make_spec
 
@@ -37,7 +39,7 @@ class AsyncSandbox(ABC):
         return await provider_for(url, api_key).connect(id)
 
     @classmethod
-    async def list(cls, *, url: str | None = None, api_key: str | None = None) -> list[SandboxInfo]:
+    async def list(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[SandboxInfo]:
         """The sandboxes of this program, or of the server."""
         return await provider_for(url, api_key).list()
 
@@ -69,3 +71,41 @@ class AsyncSandbox(ABC):
         A string is run as `bash -c` would; a list is run without a shell. When `timeout` is over, everything the
         command started is ended and the result says `timed_out`.
         """
+
+    @abstractmethod
+    async def start_process(
+        self,
+        command: str | Sequence[str],
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+        keep: bool = True,
+    ) -> Process:
+        """Start a process that lives on its own; returns once it runs.
+
+        After its end it is remembered, with its log, until `cleanup_processes`; with `keep=False` it is forgotten
+        when it has ended and its readers are done.
+        """
+
+    @abstractmethod
+    async def get_process(self, id: str) -> Process:
+        """The process with that id; raises ProcessNotFound."""
+
+    @abstractmethod
+    async def list_processes(self) -> builtins.list[Process]:
+        """All running and remembered processes, oldest first."""
+
+    @abstractmethod
+    async def kill_process(self, id: str, signal: int | str = "TERM") -> None:
+        """Signal the whole tree of that process."""
+
+    @abstractmethod
+    async def kill_all_processes(self, signal: int | str = "TERM") -> int:
+        """Signal every running process's tree; returns how many there were."""
+
+    @abstractmethod
+    async def cleanup_processes(self) -> int:
+        """Forget the ended processes; returns how many there were."""

@@ -16,7 +16,9 @@ import struct
 from collections import deque
 from dataclasses import dataclass, field
 
-STREAMS = ("stdout", "stderr")
+from cove.model.event import StreamName
+
+STREAMS: tuple[StreamName, StreamName] = ("stdout", "stderr")
 STDOUT, STDERR = 0, 1
 
 _HEADER = struct.Struct("<BI")
@@ -143,6 +145,10 @@ class OutputLog:
         count = bisect.bisect_left(self._memory, batch.end, key=lambda record: record.start)
         self._memory_cost -= batch.end - batch.start + count * _RECORD_OVERHEAD
         del self._memory[:count]
+        self.forget_disk()
+
+    def forget_disk(self) -> None:
+        """Every segment is gone; only memory is left."""
         self._batches.clear()
         self.disk_bytes = 0
         self._segment += 1

@@ -27,6 +27,7 @@ class _Pending:
     answer: "asyncio.Future[Answer]"
     fields: int
     descriptors: int
+    subject: str
 
 
 class Link:
@@ -56,14 +57,13 @@ class Link:
             raise SandboxDestroyed("the sandbox is gone")
         self._tag += 1
         answer: asyncio.Future[Answer] = self._loop.create_future()
-        self._pending[self._tag] = _Pending(answer, expect_fields, expect_descriptors)
+        self._pending[self._tag] = _Pending(answer, expect_fields, expect_descriptors, subject)
         try:
             send_packet(self._sock, protocol.encode(verb, b"%d" % self._tag, *fields), send)
-            return await answer
         except ConnectionError as error:
             raise SandboxDestroyed("the sandbox is gone") from error
-        except OSError as error:
-            raise from_errno(error.errno or 0, subject or verb.decode()) from None
+        try:
+            return await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
                 close_all(answer.result().descriptors)
@@ -124,7 +124,7 @@ class Link:
         if fields[0] == b"error" and len(fields) == 3 and not descriptors:
             number = protocol.number(fields[2])
             if not pending.answer.done():
-                pending.answer.set_exception(OSError(number, "agent"))
+                pending.answer.set_exception(from_errno(number, pending.subject))
         elif (fields[0], len(fields) - 2, len(descriptors)) == (b"ok", pending.fields, pending.descriptors):
             if pending.answer.done():
                 close_all(descriptors)

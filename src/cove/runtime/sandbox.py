@@ -1,11 +1,12 @@
 """One living sandbox: a jail and the calls that use it."""
 
 import asyncio
+import builtins
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from cove.api import AsyncSandbox
-from cove.core.command import build_invocation, check_environment, check_timeout, merge_environment
+from cove.api import AsyncSandbox, Process
+from cove.core.command import Invocation, build_invocation, check_environment, check_timeout, merge_environment
 from cove.core.jail import BUILT_IN_ENV, WORKSPACE
 from cove.errors import SandboxDestroyed, SandboxUnavailable
 from cove.model import ExecResult, Isolation, Outcome, SandboxInfo, SandboxSpec, SandboxStatus, TreeKill
@@ -13,6 +14,7 @@ from cove.runtime.exec import run_command
 from cove.runtime.home import Place
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine
+from cove.runtime.processes import Processes
 from cove.runtime.spawner import Spawner
 from cove.runtime.threads import in_thread
 
@@ -37,6 +39,7 @@ class Sandbox(AsyncSandbox):
         """Take over a started jail."""
         self._jail = jail
         self._spawner = Spawner(jail, self.lose)
+        self._processes = Processes(self._spawner, self._place.logs)
         await self._spawner.open()
 
     async def info(self) -> SandboxInfo:
@@ -71,9 +74,7 @@ class Sandbox(AsyncSandbox):
         max_output: int | None = None,
     ) -> ExecResult:
         """See AsyncSandbox."""
-        self._check_running()
-        merged = self._env if not env else merge_environment(self._env, env)
-        invocation = build_invocation(command, cwd=self._resolve(cwd), env=merged)
+        invocation = self._invocation(command, cwd, env)
         result = await run_command(
             self._spawner,
             command,
@@ -86,6 +87,48 @@ class Sandbox(AsyncSandbox):
             raise SandboxDestroyed(f"sandbox {self.id} was destroyed while the command ran")
         return result
 
+    async def start_process(
+        self,
+        command: str | Sequence[str],
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+        keep: bool = True,
+    ) -> Process:
+        """See AsyncSandbox."""
+        invocation = self._invocation(command, cwd, env)
+        return await self._processes.start(
+            command, invocation, id=id, timeout=check_timeout(timeout), stdin=stdin, keep=keep
+        )
+
+    async def get_process(self, id: str) -> Process:
+        """See AsyncSandbox."""
+        self._check_running()
+        return self._processes.get(id)
+
+    async def list_processes(self) -> builtins.list[Process]:
+        """See AsyncSandbox."""
+        self._check_running()
+        return [*self._processes.list()]
+
+    async def kill_process(self, id: str, signal: int | str = "TERM") -> None:
+        """See AsyncSandbox."""
+        self._check_running()
+        await self._processes.get(id).kill(signal)
+
+    async def kill_all_processes(self, signal: int | str = "TERM") -> int:
+        """See AsyncSandbox."""
+        self._check_running()
+        return await self._processes.kill_all(signal)
+
+    async def cleanup_processes(self) -> int:
+        """See AsyncSandbox."""
+        self._check_running()
+        return self._processes.cleanup()
+
     async def destroy(self) -> None:
         """See AsyncSandbox."""
         if self._destroying is None:
@@ -96,6 +139,7 @@ class Sandbox(AsyncSandbox):
 
     async def _destroy(self) -> None:
         await self._spawner.close(Outcome.KILLED)
+        self._processes.close()
         await self._jail.close()
         await in_thread(self._machine.home.release, self._place)
 
@@ -116,6 +160,13 @@ class Sandbox(AsyncSandbox):
             )
         if self._status is not SandboxStatus.RUNNING:
             raise SandboxDestroyed(f"sandbox {self.id} was destroyed")
+
+    def _invocation(
+        self, command: str | Sequence[str], cwd: str | None, env: Mapping[str, str | None] | None
+    ) -> Invocation:
+        self._check_running()
+        merged = self._env if not env else merge_environment(self._env, env)
+        return build_invocation(command, cwd=self._resolve(cwd), env=merged)
 
     def _resolve(self, cwd: str | None) -> str:
         if cwd is None:

@@ -1,0 +1,60 @@
+"""What an answer on a port has to look like."""
+
+from dataclasses import dataclass
+
+from cove.errors import ValidationFailed
+
+
+@dataclass(frozen=True, slots=True)
+class TcpTarget:
+    """Something listens."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTarget:
+    """Something answers `GET path` with a status in the range."""
+
+    port: int
+    path: str
+    status: tuple[int, int]
+
+    @property
+    def request(self) -> bytes:
+        """The bytes to send."""
+        return f"GET {self.path} HTTP/1.1\r\nHost: localhost:{self.port}\r\nConnection: close\r\n\r\n".encode()
+
+    def accepts(self, status_line: bytes) -> bool:
+        """Whether the first line of the answer says that it is ready."""
+        words = status_line.split(None, 2)
+        if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+            return False
+        return self.status[0] <= int(words[1]) <= self.status[1]
+
+
+def check_port(port: int) -> int:
+    """Return the port, or raise ValidationFailed."""
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise ValidationFailed(f"port must be a number from 1 to 65535, not {port!r}")
+    return port
+
+
+def make_target(port: int, mode: str, path: str, status: tuple[int, int]) -> HttpTarget | TcpTarget:
+    """A validated target."""
+    check_port(port)
+    if mode == "tcp":
+        return TcpTarget(port)
+    if mode != "http":
+        raise ValidationFailed(f"mode must be 'http' or 'tcp', not {mode!r}")
+    if (
+        not isinstance(path, str)
+        or not path.startswith("/")
+        or not path.isascii()
+        or not path.isprintable()
+        or " " in path
+    ):
+        raise ValidationFailed(f"path must be a percent-encoded URL path that starts with '/', not {path!r}")
+    if not (isinstance(status, tuple) and len(status) == 2 and all(isinstance(code, int) for code in status)):
+        raise ValidationFailed(f"status must be a pair of numbers like (200, 399), not {status!r}")
+    return HttpTarget(port, path, status)

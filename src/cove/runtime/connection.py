@@ -1,0 +1,31 @@
+"""A connection to a port inside the sandbox: made by the agent in its network namespace, used out here."""
+
+import asyncio
+import socket
+
+from cove.errors import ServiceNotResponding
+from cove.linux.descriptors import Kind
+from cove.runtime.link import Link
+
+_LOOPBACKS = (b"127.0.0.1", b"::1")
+
+
+async def connect_inside(link: Link, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to whatever listens on that port, IPv4 first; raises ServiceNotResponding when nothing does."""
+    failure: ServiceNotResponding | None = None
+    for host in _LOOPBACKS:
+        try:
+            descriptor = await link.request_descriptor(
+                Kind.STREAM, b"connect", host, b"%d" % port, subject=f"port {port} inside the sandbox"
+            )
+        except ServiceNotResponding as error:
+            failure = failure or error
+            continue
+        sock = socket.socket(fileno=descriptor)
+        try:
+            return await asyncio.open_connection(sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+    assert failure is not None
+    raise failure

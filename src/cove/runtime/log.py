@@ -1,0 +1,246 @@
+"""The log of one process: a core OutputLog, its segment files, and the readers that wait for more."""
+
+import asyncio
+import errno
+import os
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cove.core.output_log import STREAMS, Batch, Missing, OutputLog, Record, Write, cut, decode_batch, merge
+from cove.errors import ValidationFailed
+from cove.model import Exit, Gap, LogEvent, Output, ProcessExit
+from cove.runtime.background import Background
+from cove.runtime.threads import in_thread
+
+LIMIT_BYTES = 64 << 20
+WINDOW_BYTES = 512 << 10
+SEGMENT_BYTES = 8 << 20
+# What an ended process may keep in memory; more goes to disk.
+ENDED_WINDOW_BYTES = 16 << 10
+_EVENT_BYTES = 256 << 10
+# writev(2): IOV_MAX
+_MOST_CHUNKS = 1024
+
+
+@dataclass(slots=True)
+class _Segment:
+    """An unlinked file. It is closed when it is dropped and no thread reads or writes it."""
+
+    descriptor: int
+    uses: int = 0
+    is_dropped: bool = False
+
+    @contextmanager
+    def used(self) -> Generator[None, None, None]:
+        self.uses += 1
+        try:
+            yield
+        finally:
+            self.uses -= 1
+            self._close_if_unused()
+
+    def drop(self) -> None:
+        self.is_dropped = True
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self.is_dropped and not self.uses:
+            os.close(self.descriptor)
+
+
+class Log:
+    """Takes output without waiting, writes the older part to disk behind the caller's back, wakes readers.
+
+    `on_full` and `on_room` hold the process's output back while the disk is slower than it; `on_grown` is
+    called when more of it is on disk, `on_read` when a reader is done.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        background: Background,
+        *,
+        on_full: Callable[[], None],
+        on_room: Callable[[], None],
+        on_grown: Callable[[], None],
+        on_read: Callable[[], None],
+    ) -> None:
+        self._directory = directory
+        self._background = background
+        self._on_full = on_full
+        self._on_room = on_room
+        self._on_grown = on_grown
+        self._on_read = on_read
+        self._loop = asyncio.get_running_loop()
+        self._core = OutputLog(LIMIT_BYTES, WINDOW_BYTES, SEGMENT_BYTES)
+        self._segments: dict[int, _Segment] = {}
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._is_flushing = False
+        self._end: ProcessExit | None = None
+        self.readers = 0
+
+    @property
+    def disk_bytes(self) -> int:
+        """How much of it is on disk."""
+        return self._core.disk_bytes
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing more will come."""
+        return self._end is not None
+
+    def append(self, stream: int, data: bytes) -> None:
+        """Take output."""
+        self._core.append(stream, data)
+        if self._core.is_full:
+            self._on_full()
+        self._flush()
+        self._wake()
+
+    def finish(self, end: ProcessExit) -> None:
+        """The last byte is in: readers get the end after it, and most of it goes to disk."""
+        self._end = end
+        self._core.window_bytes = ENDED_WINDOW_BYTES
+        self._flush()
+        self._wake()
+
+    def discard(self) -> None:
+        """Free the disk; a reader that is still there sees a gap, what is in memory, and the end."""
+        self._core.forget_disk()
+        for number in list(self._segments):
+            self._drop(number)
+
+    def drop_oldest(self) -> None:
+        """Give back disk space: the oldest segment goes."""
+        self._drop(self._core.drop_first_segment())
+
+    async def read(self, since: str | None, follow: bool) -> AsyncGenerator[LogEvent, None]:
+        """See `api.Process.logs`."""
+        cursor = 0 if since is None else self._parse(since)
+        with self.reading():
+            while True:
+                found = self._core.read(cursor)
+                if isinstance(found, Missing):
+                    cursor = found.end
+                    yield Gap(found.end - found.start, str(cursor))
+                    continue
+                records = cut(await self._load(found), cursor) if isinstance(found, Batch) else found
+                for record in merge(records, _EVENT_BYTES):
+                    cursor = record.end
+                    yield Output(STREAMS[record.stream], record.data, str(cursor))
+                if found:
+                    continue
+                if self._end is not None:
+                    yield Exit(self._end.outcome, self._end.exit_code, self._end.signal, str(cursor))
+                if self._end is not None or not follow:
+                    return
+                await self._changed()
+
+    @contextmanager
+    def reading(self) -> Generator[None, None, None]:
+        """Someone is interested in this process; `on_read` is told when they no longer are."""
+        self.readers += 1
+        try:
+            yield
+        finally:
+            self.readers -= 1
+            self._on_read()
+
+    def _parse(self, cursor: str) -> int:
+        if not isinstance(cursor, str) or not cursor.isdecimal() or len(cursor) > 20 or int(cursor) > self._core.end:
+            raise ValidationFailed(f"{cursor!r} is not a cursor of this log: use one that an event carried")
+        return int(cursor)
+
+    async def _changed(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    def _flush(self) -> None:
+        if not self._is_flushing and (write := self._core.next_write()) is not None:
+            self._is_flushing = True
+            self._background.start(self._write_behind(write))
+
+    async def _write_behind(self, write: Write | None) -> None:
+        try:
+            while write is not None:
+                await self._write(write)
+                write = self._core.next_write()
+        finally:
+            self._is_flushing = False
+
+    async def _write(self, write: Write) -> None:
+        if await self._store(write):
+            for number in self._core.written():
+                self._drop(number)
+        else:
+            self._core.unwritable()
+            for number in list(self._segments):
+                self._drop(number)
+        if not self._core.is_full:
+            self._on_room()
+        self._on_grown()
+
+    async def _store(self, write: Write) -> bool:
+        """False when the host's disk is full, or when the segment was dropped meanwhile: readers get a gap."""
+        try:
+            segment = self._segments.get(write.batch.segment)
+            if segment is None:
+                segment = _Segment(await in_thread(_open_unlinked, self._directory))
+                self._segments[write.batch.segment] = segment
+            with segment.used():
+                await in_thread(_write_at, segment.descriptor, write.batch.position, write.chunks)
+        except OSError:
+            return False
+        return not segment.is_dropped
+
+    async def _load(self, batch: Batch) -> list[Record]:
+        segment = self._segments[batch.segment]
+        with segment.used():
+            data = await in_thread(os.pread, segment.descriptor, batch.size, batch.position)
+        return decode_batch(data, batch.start)
+
+    def _drop(self, number: int) -> None:
+        self._segments.pop(number).drop()
+
+
+def _open_unlinked(directory: Path) -> int:
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except IsADirectoryError:
+        pass  # a filesystem without O_TMPFILE
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+    descriptor, path = tempfile.mkstemp(dir=directory)
+    os.unlink(path)
+    return descriptor
+
+
+def _write_at(descriptor: int, position: int, chunks: list[bytes]) -> None:
+    for start in range(0, len(chunks), _MOST_CHUNKS):
+        part = chunks[start : start + _MOST_CHUNKS]
+        size = sum(map(len, part))
+        written = os.pwritev(descriptor, part, position)
+        if written < size:
+            _write_rest(descriptor, position + written, b"".join(part)[written:])
+        position += size
+
+
+def _write_rest(descriptor: int, position: int, data: bytes) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, position)
+        position += written
+        data = data[written:]

@@ -1,0 +1,168 @@
+"""A supervised process with a log: what `start_process` gives."""
+
+import asyncio
+import re
+import signal as signals
+import time
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+from cove import api
+from cove.core.capture import Capture
+from cove.core.command import check_timeout
+from cove.core.output_log import STREAMS
+from cove.core.port_target import make_target
+from cove.core.signals import parse_signal
+from cove.errors import ProcessWaitTimeout, ValidationFailed
+from cove.model import ExecResult, Gap, LogEvent, LogMatch, Outcome, Output, ProcessExit, ProcessStatus
+from cove.runtime.exec import DEFAULT_MAX_OUTPUT
+from cove.runtime.link import Link
+from cove.runtime.log import Log
+from cove.runtime.readiness import wait_for_log, wait_for_port
+from cove.runtime.stdin import Stdin
+from cove.runtime.supervised import Supervised
+
+
+class Process(api.Process):
+    """A live view: the attributes are always up to date."""
+
+    def __init__(
+        self, id: str, command: str | Sequence[str], *, link: Link, stdin: Stdin | None, session_id: str | None
+    ) -> None:
+        self.id = id
+        self.command = command
+        self.session_id = session_id
+        self.pid = 0
+        self.status = ProcessStatus.STARTING
+        self.started_at = datetime.now(UTC)
+        self.ended_at = None
+        self.outcome = None
+        self.exit_code = None
+        self.signal = None
+        self._began = time.perf_counter()
+        self._duration = 0.0
+        self._link = link
+        self._stdin = stdin
+        self.log: Log
+        self.supervised: Supervised
+
+    def attach(self, supervised: Supervised, log: Log) -> None:
+        """Take over a process that has just been spawned."""
+        self.supervised = supervised
+        self.log = log
+        supervised.ended.add_done_callback(self._on_end)
+
+    def set_running(self) -> None:
+        """The process exists."""
+        self.pid = self.supervised.pid
+        if self.status is ProcessStatus.STARTING:
+            self.status = ProcessStatus.RUNNING
+
+    def hold_output(self) -> None:
+        """Let the process wait on its full pipe."""
+        self.supervised.pause()
+
+    def release_output(self) -> None:
+        """Take its output again."""
+        self.supervised.resume()
+
+    @property
+    def is_attached(self) -> bool:
+        """It has been spawned, so that it has a log."""
+        return self.status is not ProcessStatus.STARTING
+
+    async def refresh(self) -> "Process":
+        """See api.Process."""
+        return self
+
+    async def kill(self, signal: int | str = "TERM") -> None:
+        """See api.Process."""
+        number = parse_signal(signal)
+        self.supervised.signal(number)
+        if number == signals.SIGKILL:
+            await asyncio.wait([self.supervised.ended])
+
+    async def terminate(self, grace: float = 5.0) -> None:
+        """See api.Process."""
+        seconds = check_timeout(grace)
+        if seconds is None:
+            raise ValidationFailed("grace must be a number of seconds")
+        self.supervised.end(Outcome.KILLED, seconds)
+        await asyncio.wait([self.supervised.ended])
+
+    async def wait(self, timeout: float | None = None) -> ProcessExit:
+        """See api.Process."""
+        with self.log.reading():
+            await asyncio.wait([self.supervised.ended], timeout=check_timeout(timeout))
+        if not self.supervised.ended.done():
+            raise ProcessWaitTimeout(f"process {self.id} still runs after {timeout} s", id=self.id)
+        return self.supervised.ended.result()
+
+    async def output(self, timeout: float | None = None) -> ExecResult:
+        """See api.Process."""
+        captures = {name: Capture(DEFAULT_MAX_OUTPUT) for name in STREAMS}
+        has_gap = False
+        with self.log.reading():
+            end = await self.wait(timeout)
+            async for event in self.logs():
+                if isinstance(event, Output):
+                    captures[event.stream].append(event.data)
+                elif isinstance(event, Gap):
+                    has_gap = True
+        return ExecResult(
+            command=self.command,
+            outcome=end.outcome,
+            exit_code=end.exit_code,
+            signal=end.signal,
+            stdout_bytes=captures["stdout"].getvalue(),
+            stderr_bytes=captures["stderr"].getvalue(),
+            truncated=has_gap or any(capture.truncated for capture in captures.values()),
+            started_at=self.started_at,
+            duration=self._duration,
+            session_id=self.session_id,
+        )
+
+    def logs(self, *, since: str | None = None, follow: bool = True) -> AsyncGenerator[LogEvent, None]:
+        """See api.Process."""
+        return self.log.read(since, follow)
+
+    async def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
+        """See api.Process."""
+        return await wait_for_log(self, pattern, check_timeout(timeout))
+
+    async def wait_for_port(
+        self,
+        port: int,
+        *,
+        mode: Literal["http", "tcp"] = "http",
+        path: str = "/",
+        status: tuple[int, int] = (200, 399),
+        timeout: float | None = None,
+    ) -> None:
+        """See api.Process."""
+        target = make_target(port, mode, path, status)
+        await wait_for_port(self, self.supervised.ended, self._link, target, check_timeout(timeout))
+
+    async def write_stdin(self, data: bytes | str) -> None:
+        """See api.Process."""
+        await self._open_stdin().write(data.encode() if isinstance(data, str) else data)
+
+    async def close_stdin(self) -> None:
+        """See api.Process."""
+        self._open_stdin().close()
+
+    def _open_stdin(self) -> Stdin:
+        if self._stdin is None:
+            raise ValidationFailed(f"process {self.id} was started without stdin=True")
+        return self._stdin
+
+    def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
+        end = ended.result()
+        self.ended_at = datetime.now(UTC)
+        self._duration = time.perf_counter() - self._began
+        self.status = end.status
+        self.outcome, self.exit_code, self.signal = end.outcome, end.exit_code, end.signal
+        if self._stdin is not None:
+            self._stdin.close()
+        self.log.finish(end)

@@ -1,0 +1,135 @@
+"""All processes of one sandbox, running and remembered."""
+
+import asyncio
+import builtins
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from cove.core.command import Invocation
+from cove.core.identifier import check_id, new_identifier
+from cove.errors import ProcessAlreadyExists, ProcessNotFound
+from cove.runtime.exec import TIMEOUT_GRACE
+from cove.runtime.log import Log
+from cove.runtime.process import Process
+from cove.runtime.spawner import Spawner
+from cove.runtime.stdin import Stdin
+
+MOST_REMEMBERED = 1000
+LOG_BYTES = 1 << 30
+
+
+class Processes:
+    """Owns the processes by id. An id is taken before the first await."""
+
+    def __init__(self, spawner: Spawner, logs: Path) -> None:
+        self._spawner = spawner
+        self._logs = logs
+        self._processes: dict[str, Process] = {}
+
+    async def start(
+        self,
+        command: str | Sequence[str],
+        invocation: Invocation,
+        *,
+        id: str | None,
+        timeout: float | None,
+        stdin: bool,
+        keep: bool,
+        session_id: str | None = None,
+    ) -> Process:
+        """Start a process and wait until it exists."""
+        id = new_identifier() if id is None else check_id("process", id)
+        if id in self._processes:
+            raise ProcessAlreadyExists(f"process {id} exists already: choose another id, or cleanup_processes()", id=id)
+        stdin_read, stdin_write = os.pipe2(os.O_CLOEXEC) if stdin else (None, None)
+        writer = None if stdin_write is None else Stdin(stdin_write)
+        process = Process(id, command, link=self._spawner.link, stdin=writer, session_id=session_id)
+        self._processes[id] = process
+        try:
+            await self._spawn(process, invocation, stdin_read, keep)
+        except BaseException:
+            del self._processes[id]
+            if writer is not None:
+                writer.close()
+            raise
+        finally:
+            if stdin_read is not None:
+                os.close(stdin_read)
+        if timeout is not None:
+            process.supervised.set_deadline(timeout, TIMEOUT_GRACE)
+        return process
+
+    async def _spawn(self, process: Process, invocation: Invocation, stdin: int | None, keep: bool) -> None:
+        log = Log(
+            self._logs,
+            self._spawner.background,
+            on_full=process.hold_output,
+            on_room=process.release_output,
+            on_grown=self._enforce_budget,
+            on_read=partial(self._forget_if_done, process, keep),
+        )
+        supervised = await self._spawner.spawn(invocation, log.append, stdin=stdin)
+        process.attach(supervised, log)
+        supervised.ended.add_done_callback(lambda _: self._on_end(process, keep))
+        try:
+            await asyncio.wait([supervised.started])
+        except asyncio.CancelledError:
+            await process.kill("KILL")
+            raise
+        supervised.started.result()
+        process.set_running()
+
+    def get(self, id: str) -> Process:
+        """The process with that id."""
+        try:
+            return self._processes[check_id("process", id)]
+        except KeyError:
+            raise ProcessNotFound(f"there is no process {id} in this sandbox", id=id) from None
+
+    def list(self) -> builtins.list[Process]:
+        """All of them, oldest first."""
+        return [process for process in self._processes.values() if process.is_attached]
+
+    async def kill_all(self, signal: int | str) -> int:
+        """Signal every running one."""
+        running = [process for process in self.list() if process.ended_at is None]
+        await asyncio.gather(*(process.kill(signal) for process in running))
+        return len(running)
+
+    def cleanup(self) -> int:
+        """Forget the ended ones."""
+        ended = [process for process in self._processes.values() if process.ended_at is not None]
+        for process in ended:
+            self._forget(process)
+        return len(ended)
+
+    def close(self) -> None:
+        """Free the logs of all."""
+        for process in list(self._processes.values()):
+            self._forget(process)
+
+    def _on_end(self, process: Process, keep: bool) -> None:
+        self._forget_if_done(process, keep)
+        ended = [other for other in self._processes.values() if other.ended_at is not None]
+        for other in ended[:-MOST_REMEMBERED]:
+            self._forget(other)
+
+    def _forget_if_done(self, process: Process, keep: bool) -> None:
+        if not keep and process.ended_at is not None and not process.log.readers:
+            self._forget(process)
+
+    def _forget(self, process: Process) -> None:
+        if self._processes.get(process.id) is process:
+            del self._processes[process.id]
+            if process.is_attached:
+                process.log.discard()
+
+    def _enforce_budget(self) -> None:
+        """Over the sandbox's share, the oldest output of ended processes goes first, then of the largest log."""
+        logs = [process.log for process in self._processes.values() if process.is_attached and process.log.disk_bytes]
+        while sum(log.disk_bytes for log in logs) > LOG_BYTES:
+            ended = [log for log in logs if log.has_ended and log.disk_bytes]
+            victim = ended[0] if ended else max(logs, key=lambda log: log.disk_bytes)
+            victim.drop_oldest()

@@ -1,0 +1,59 @@
+"""The write end of a process's standard input."""
+
+import asyncio
+import os
+
+from cove.errors import ValidationFailed
+
+
+class Stdin:
+    """Owns the pipe's write end; writers take turns and wait while the pipe is full."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._turn = asyncio.Lock()
+        self._waiting: asyncio.Future[None] | None = None
+
+    async def write(self, data: bytes) -> None:
+        """Write everything. A cancelled writer may have written a part."""
+        async with self._turn:
+            view = memoryview(data)
+            while view:
+                view = view[await self._write_some(view) :]
+
+    def close(self) -> None:
+        """Close the pipe; a waiting writer gets an error. Idempotent."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            if self._waiting is not None and not self._waiting.done():
+                self._waiting.set_result(None)
+                self._loop.remove_writer(descriptor)
+            os.close(descriptor)
+
+    async def _write_some(self, view: memoryview) -> int:
+        if self._descriptor < 0:
+            raise ValidationFailed("the process's standard input is closed")
+        try:
+            return os.write(self._descriptor, view)
+        except BlockingIOError:
+            await self._writable()
+            return 0
+        except BrokenPipeError:
+            raise ValidationFailed("the process no longer reads its standard input") from None
+
+    async def _writable(self) -> None:
+        self._waiting = self._loop.create_future()
+        descriptor = self._descriptor
+        self._loop.add_writer(descriptor, self._on_writable)
+        try:
+            await self._waiting
+        finally:
+            if self._descriptor == descriptor:
+                self._loop.remove_writer(descriptor)
+            self._waiting = None
+
+    def _on_writable(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
