@@ -11,6 +11,8 @@ from cove.errors import ValidationFailed
 # execve(2): MAX_ARG_STRLEN, one argument or environment entry with its final NUL.
 MAX_ENTRY_BYTES = 131072
 
+# By its path, because PATH is the caller's; the last argument makes `$0` and messages say `bash`.
+_SHELL, _SHELL_NAME = b"/bin/bash", b"bash"
 SCRIPT_DESCRIPTOR = 63
 # BASH_EXECUTION_STRING is where `bash -c` itself keeps the command.
 _READ_SCRIPT = (
@@ -88,8 +90,8 @@ def _argv(command: Command) -> tuple[tuple[bytes, ...], bytes | None]:
     if isinstance(command, str):
         line = _encode(command, "command")
         if len(line) < MAX_ENTRY_BYTES:
-            return (b"bash", b"-c", line), None
-        return (b"bash", b"-c", _READ_SCRIPT.encode()), line
+            return (_SHELL, b"-c", line, _SHELL_NAME), None
+        return (_SHELL, b"-c", _READ_SCRIPT.encode(), _SHELL_NAME), line
     if not isinstance(command, Sequence) or isinstance(command, bytes):  # type: ignore[unreachable]  # callers err
         raise ValidationFailed(f"command must be a string or a list of strings, not {type(command).__name__}")
     if not command or not command[0]:
