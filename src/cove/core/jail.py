@@ -170,15 +170,15 @@ def check_mount(mount: Mount, *, state_directory: str) -> Mount:
     source, target = PurePosixPath(mount.source), PurePosixPath(mount.target)
     if not source.is_absolute() or not target.is_absolute() or ".." in target.parts:
         raise ValidationFailed(f"mount {mount.source} -> {mount.target}: both paths must be absolute and without '..'")
-    if str(source) == "/" or any(_overlaps(source, refused, below_only=True) for refused in _REFUSED_SOURCES):
+    if any(_overlaps(source, refused) for refused in _REFUSED_SOURCES):
         raise PermissionDenied(f"mount source {source} is refused: it would show the host's system to the sandbox")
-    if _overlaps(source, state_directory) or source.is_relative_to(state_directory):
+    if _overlaps(source, state_directory):
         raise PermissionDenied(f"mount source {source} is refused: it holds, or lies in, Cove's own state")
-    if str(target) == "/" or any(_overlaps(target, refused, below_only=True) for refused in _REFUSED_TARGETS):
+    if any(_overlaps(target, refused) for refused in _REFUSED_TARGETS):
         raise PermissionDenied(f"mount target {target} is refused: it would replace a part of the system")
     return Mount(source=str(source), target=str(target), read_only=mount.read_only)
 
 
-def _overlaps(path: PurePosixPath, other: str, *, below_only: bool = False) -> bool:
-    """Path is other or below it; without below_only, also above it."""
-    return path.is_relative_to(other) or (not below_only and PurePosixPath(other).is_relative_to(path))
+def _overlaps(path: PurePosixPath, other: str) -> bool:
+    """One is the other, or lies below it."""
+    return path.is_relative_to(other) or PurePosixPath(other).is_relative_to(path)
