@@ -6,9 +6,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import cove
 import pytest
 from blockbuster import BlockBuster
-from leaks import Footprint, adopt_orphans, processes_below, take_footprint
+from hypothesis import settings
+from leaks import adopt_orphans, processes_below, take_footprint
+
+# A shared machine may pause for longer than any deadline per example.
+settings.register_profile("cove", deadline=None)
+settings.load_profile("cove")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,14 +67,11 @@ def nothing_leaks(cove_home: Path) -> Iterator[None]:
                 os.kill(pid, 9)
         take_footprint(cove_home)
         pytest.fail(f"this test leaked {leaked}")
-    assert isinstance(after, Footprint)
 
 
 @pytest.fixture(autouse=True)
 def no_blocking_calls() -> Iterator[None]:
     """A blocking call of Cove's own in an event loop raises. Calls on non-blocking descriptors are let through."""
-    import cove
-
     guard = BlockBuster(scanned_modules=[cove])
     guard.activate()
     yield

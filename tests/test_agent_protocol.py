@@ -1,0 +1,29 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cove.agent.protocol import LIMIT, ProtocolError, decode, encode, encode_number, number
+
+FIELDS = st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"\0", b"x")), min_size=1, max_size=20)
+
+
+@given(fields=FIELDS.filter(lambda fields: fields != [b""]))
+def test_fields_come_back_as_they_were_sent(fields: list[bytes]) -> None:
+    assert decode(encode(*fields)) == fields
+
+
+@given(value=st.integers(0, 10**20 - 1))
+def test_numbers_come_back_as_they_were_sent(value: int) -> None:
+    assert number(encode_number(value)) == value
+
+
+@pytest.mark.parametrize("packet", [b"", b"x" * (LIMIT + 1)])
+def test_a_packet_that_is_empty_or_too_large_is_refused(packet: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode(packet)
+
+
+@pytest.mark.parametrize("field", [b"", b"-1", b"+1", b"1.0", b" 1", b"0x1", b"1_0", b"9" * 21, "٣".encode()])
+def test_a_field_that_is_not_a_plain_number_is_refused(field: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        number(field)

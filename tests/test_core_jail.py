@@ -1,0 +1,183 @@
+"""The jail is a list: these tests read it."""
+
+import pytest
+
+from cove.core.jail import (
+    BUILT_IN_ENV,
+    HOST_ETC,
+    SYNTHETIC_ETC,
+    Host,
+    agent_command,
+    check_mount,
+    jail_arguments,
+)
+from cove.errors import PermissionDenied, ValidationFailed
+from cove.model import Mount, Network, SandboxSpec
+
+HOST = Host(
+    root_links={"bin": "usr/bin", "lib": "usr/lib"},
+    root_directories=("lib64",),
+    etc=("alternatives", "ld.so.cache"),
+    synthetic_etc="/state/etc",
+    agent="/state/agent/abc",
+    interpreter="/usr/bin/python3",
+    interpreter_prefix=None,
+    resolv_conf="/host/resolv.conf",
+    workspace="/state/sandboxes/k/workspace",
+    home="/state/sandboxes/k/home",
+    tmp="/state/sandboxes/k/tmp",
+)
+STATE = "/state"
+
+
+def arguments(spec: SandboxSpec | None = None, host: Host = HOST) -> list[str]:
+    return jail_arguments(spec or SandboxSpec(), host, info_descriptor=9)
+
+
+def pairs(words: list[str], option: str) -> list[tuple[str, str]]:
+    return [(words[at + 1], words[at + 2]) for at, word in enumerate(words) if word == option]
+
+
+def replaced(**changes: object) -> Host:
+    return Host(**{**{name: getattr(HOST, name) for name in Host.__dataclass_fields__}, **changes})  # type: ignore[arg-type]
+
+
+def test_the_sandbox_has_namespaces_of_its_own_and_no_rights() -> None:
+    words = arguments()
+    for option in ("user", "pid", "ipc", "uts", "net"):
+        assert f"--unshare-{option}" in words
+    assert "--unshare-cgroup-try" in words
+    assert "--disable-userns" in words
+    assert words[words.index("--cap-drop") + 1] == "ALL"
+    assert {"--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"} <= set(words)
+    assert words[words.index("--uid") + 1] == words[words.index("--gid") + 1] == "1000"
+    assert words[words.index("--info-fd") + 1] == "9"
+
+
+def test_only_the_host_network_is_shared_and_only_when_asked_for() -> None:
+    assert "--unshare-net" not in arguments(SandboxSpec(network=Network.HOST))
+    assert "/etc/resolv.conf" not in arguments()
+    assert ("/host/resolv.conf", "/etc/resolv.conf") in pairs(arguments(SandboxSpec(network=Network.HOST)), "--ro-bind")
+    without = arguments(SandboxSpec(network=Network.HOST), replaced(resolv_conf=None))
+    assert "/etc/resolv.conf" not in without
+
+
+def test_nothing_of_the_host_is_bound_but_the_system_and_our_own_places() -> None:
+    words = arguments()
+    allowed = {"/usr", "/lib64", *(f"/etc/{name}" for name in HOST.etc)}
+    for source, _ in pairs(words, "--ro-bind"):
+        assert source in allowed or source.startswith(("/state/etc/", "/state/agent/"))
+    assert pairs(words, "--bind") == [
+        (HOST.workspace, "/workspace"),
+        (HOST.home, "/home/user"),
+        (HOST.tmp, "/tmp"),
+    ]
+    assert not {"--dev-bind", "--dev-bind-try", "--bind-try", "--share-net"} & set(words)
+
+
+def test_what_is_taken_from_etc_says_nothing_about_the_hosts_people_or_secrets() -> None:
+    private = {"passwd", "shadow", "group", "gshadow", "sudoers", "ssh", "hosts", "hostname", "machine-id", "environment"}
+    assert not private & {name.split("/")[0] for name in HOST_ETC}
+    assert "ssl/private" not in HOST_ETC
+    assert not set(SYNTHETIC_ETC) & set(HOST_ETC)
+
+
+def test_every_place_stands_on_what_was_made_before_it() -> None:
+    words = arguments(SandboxSpec(mounts=(Mount(source="/data", target="/workspace/data"),)))
+    order = [
+        ("--tmpfs", "/"),
+        ("/usr", "/usr"),
+        ("--tmpfs", "/etc"),
+        ("--remount-ro", "/etc"),
+        ("--dev", "/dev"),
+        ("--tmpfs", "/dev/shm"),
+        ("--remount-ro", "/dev"),
+        (HOST.workspace, "/workspace"),
+        (HOST.agent, "/run/cove/agent"),
+        ("/data", "/workspace/data"),
+        ("--chdir", "/"),
+    ]
+    neighbours = list(zip(words, words[1:], strict=False))
+    positions = [neighbours.index(pair) for pair in order]
+    assert positions == sorted(positions)
+    assert neighbours.index(("--ro-bind", "/state/etc/passwd")) < neighbours.index(("--remount-ro", "/etc"))
+
+
+def test_every_tmpfs_has_a_size() -> None:
+    words = arguments()
+    for at, word in enumerate(words):
+        if word == "--tmpfs":
+            assert "--size" in words[at - 4 : at]
+
+
+def test_links_of_the_host_root_are_links_inside() -> None:
+    assert pairs(arguments(), "--symlink") == [("usr/bin", "/bin"), ("usr/lib", "/lib"), ("/tmp", "/var/tmp")]
+
+
+def test_an_interpreter_outside_usr_is_bound_read_only() -> None:
+    words = arguments(host=replaced(interpreter_prefix="/opt/python"))
+    assert ("/opt/python", "/run/cove/python") in pairs(words, "--ro-bind")
+
+
+def test_mounts_are_read_only_unless_asked_for() -> None:
+    mounts = (Mount(source="/data", target="/data"), Mount(source="/out", target="/out", read_only=False))
+    words = arguments(SandboxSpec(mounts=mounts))
+    assert ("/data", "/data") in pairs(words, "--ro-bind")
+    assert ("/out", "/out") in pairs(words, "--bind")
+
+
+def test_the_agent_starts_isolated_from_site_packages_and_user_directories() -> None:
+    command = agent_command("/usr/bin/python3", "/run/cove/agent", 7)
+    assert command[:4] == ["/usr/bin/python3", "-I", "-S", "-B"]
+    assert command[-1] == "7"
+
+
+def test_the_built_in_environment_names_the_sandboxs_own_user() -> None:
+    assert BUILT_IN_ENV["HOME"] == "/home/user"
+    assert BUILT_IN_ENV["USER"] == BUILT_IN_ENV["LOGNAME"] == "user"
+    assert BUILT_IN_ENV["LANG"] == "C.UTF-8"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["/", "/proc", "/proc/1", "/sys", "/sys/fs/cgroup", "/dev", "/dev/sda", "/run", "/run/docker.sock"]
+    + ["/state", "/state/sandboxes/k", "/state/agent"],
+)
+def test_a_source_that_shows_the_hosts_system_is_refused(source: str) -> None:
+    with pytest.raises(PermissionDenied, match="mount source"):
+        check_mount(Mount(source=source, target="/data"), state_directory=STATE)
+
+
+def test_a_source_above_our_own_state_is_refused() -> None:
+    with pytest.raises(PermissionDenied, match="Cove's own state"):
+        check_mount(Mount(source="/var", target="/data"), state_directory="/var/lib/cove")
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/", "/usr", "/usr/lib", "/proc", "/proc/1", "/dev", "/dev/shm", "/etc", "/etc/passwd", "/run/cove", "/run/cove/agent"]
+    + ["/bin", "/sbin", "/lib", "/lib64", "/sys"],
+)
+def test_a_target_that_replaces_the_system_is_refused(target: str) -> None:
+    with pytest.raises(PermissionDenied, match="mount target"):
+        check_mount(Mount(source="/data", target=target), state_directory=STATE)
+
+
+def test_a_target_above_a_part_of_the_system_is_refused() -> None:
+    with pytest.raises(PermissionDenied, match="mount target"):
+        check_mount(Mount(source="/data", target="/run"), state_directory=STATE)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("data", "/data"), ("/data", "data"), ("/data", "/workspace/../usr"), ("", "/data"), ("/data", "")],
+)
+def test_a_mount_needs_absolute_paths_without_dots(source: str, target: str) -> None:
+    with pytest.raises(ValidationFailed, match="absolute"):
+        check_mount(Mount(source=source, target=target), state_directory=STATE)
+
+
+@pytest.mark.parametrize("target", ["/data", "/workspace/data", "/home/user/x", "/mnt", "/opt/tool"])
+def test_any_other_mount_is_taken_with_normal_paths(target: str) -> None:
+    taken = check_mount(Mount(source="/srv//data/", target=f"{target}/", read_only=False), state_directory=STATE)
+    assert taken == Mount(source="/srv/data", target=target, read_only=False)

@@ -1,0 +1,119 @@
+import errno
+import os
+
+import pytest
+
+import cove
+from cove import errors
+from cove.errors import CoveError, from_errno
+
+# The codes of the contract that this version raises, and the one that only `check()` has.
+STABLE_CODES = {
+    "VALIDATION_FAILED",
+    "UNAUTHORIZED",
+    "PERMISSION_DENIED",
+    "SANDBOX_NOT_FOUND",
+    "SESSION_NOT_FOUND",
+    "PROCESS_NOT_FOUND",
+    "TERMINAL_NOT_FOUND",
+    "CONTEXT_NOT_FOUND",
+    "FILE_NOT_FOUND",
+    "PROCESS_READY_TIMEOUT",
+    "PROCESS_WAIT_TIMEOUT",
+    "SANDBOX_ALREADY_EXISTS",
+    "SESSION_ALREADY_EXISTS",
+    "PROCESS_ALREADY_EXISTS",
+    "FILE_EXISTS",
+    "IS_DIRECTORY",
+    "NOT_DIRECTORY",
+    "SESSION_TERMINATED",
+    "CONTEXT_CRASHED",
+    "SANDBOX_DESTROYED",
+    "FILE_TOO_LARGE",
+    "UNSUPPORTED_LANGUAGE",
+    "LIMIT_EXCEEDED",
+    "SPAWN_FAILED",
+    "PROCESS_EXITED_BEFORE_READY",
+    "INTERNAL",
+    "SERVICE_NOT_RESPONDING",
+    "INTERPRETER_NOT_READY",
+    "SANDBOX_UNAVAILABLE",
+    "NO_SPACE",
+    "COMMAND_FAILED",
+}
+FAMILIES = {"RequestError", "NothingStarted", "MayHaveRun", "NotFound", "AlreadyExists", "FileError"}
+
+
+def classes() -> list[type[CoveError]]:
+    found, pending = [], [CoveError]
+    while pending:
+        kind = pending.pop()
+        found.append(kind)
+        pending += kind.__subclasses__()
+    return found
+
+
+def test_every_error_is_reachable_by_name_from_cove_errors() -> None:
+    for kind in classes():
+        assert getattr(errors, kind.__name__) is kind
+
+
+def test_the_codes_are_those_of_the_contract_and_no_two_errors_share_one() -> None:
+    codes = [kind.code for kind in classes() if "code" in kind.__dict__]
+    assert len(codes) == len(set(codes))
+    assert set(codes) == STABLE_CODES
+
+
+def test_only_families_that_are_never_raised_themselves_have_no_code_of_their_own() -> None:
+    without = {kind.__name__ for kind in classes() if "code" not in kind.__dict__}
+    assert without == FAMILIES | {"Internal"}
+
+
+def test_every_error_stands_in_exactly_one_of_the_four_families() -> None:
+    families = (errors.RequestError, errors.NothingStarted, errors.MayHaveRun, errors.Internal)
+    for kind in classes():
+        if kind is not CoveError:
+            assert sum(issubclass(kind, family) for family in families) == 1
+
+
+def test_the_tree_in_the_docstring_names_every_error() -> None:
+    text = errors.__doc__ or ""
+    for kind in classes():
+        if kind.__name__ not in ("NotFound", "AlreadyExists"):
+            assert kind.__name__ in text
+
+
+@pytest.mark.parametrize("name", ["SessionTerminated", "ProcessExitedBeforeReady"])
+def test_an_error_with_facts_carries_them_as_attributes_and_details(name: str) -> None:
+    error = getattr(errors, name)("it ended", exit_code=3, output="bye")
+    assert (error.exit_code, error.output, error.message) == (3, "bye", "it ended")
+    assert error.details == {"exit_code": 3, "output": "bye"}
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOENT, errors.FileNotFound),
+        (errno.EEXIST, errors.FileExists),
+        (errno.EISDIR, errors.IsDirectory),
+        (errno.ENOTDIR, errors.NotDirectory),
+        (errno.EACCES, errors.PermissionDenied),
+        (errno.EPERM, errors.PermissionDenied),
+        (errno.EROFS, errors.PermissionDenied),
+        (errno.ENOSPC, errors.NoSpace),
+        (errno.EDQUOT, errors.NoSpace),
+        (errno.EFBIG, errors.FileTooLarge),
+        (errno.EINVAL, errors.ValidationFailed),
+        (99999, errors.ValidationFailed),
+    ],
+)
+def test_a_kernel_error_becomes_one_of_ours_and_names_its_subject(number: int, kind: type[CoveError]) -> None:
+    error = from_errno(number, "/a/file")
+    assert type(error) is kind
+    assert error.message == f"/a/file: {os.strerror(number)}"
+    assert error.details["errno"] == errno.errorcode.get(number, str(number))
+
+
+def test_every_public_name_exists() -> None:
+    for name in cove.__all__:
+        assert getattr(cove, name) is not None

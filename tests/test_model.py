@@ -1,0 +1,128 @@
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from cove.errors import CommandFailed, ValidationFailed
+from cove.model import (
+    ExecResult,
+    Isolation,
+    Limits,
+    Mount,
+    Network,
+    Outcome,
+    ProcessExit,
+    ProcessStatus,
+    SandboxSpec,
+    make_spec,
+)
+
+
+def result(**fields: object) -> ExecResult:
+    defaults = {"command": "x", "outcome": Outcome.EXITED, "exit_code": 0, "stdout_bytes": b"", "stderr_bytes": b""}
+    return ExecResult(**{**defaults, "started_at": datetime.now(UTC), "duration": 0.1, **fields})  # type: ignore[arg-type]
+
+
+def test_text_is_decoded_with_replacement_and_bytes_stay_exact() -> None:
+    got = result(stdout_bytes=b"\xffok\0", stderr_bytes=b"\xe2\x82")
+    assert (got.stdout, got.stderr) == ("\ufffdok\0", "\ufffd")
+    assert got.stdout_bytes == b"\xffok\0"
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+@pytest.mark.parametrize("exit_code", [0, 1, None])
+def test_only_an_exit_with_zero_is_ok(outcome: Outcome, exit_code: int | None) -> None:
+    got = result(outcome=outcome, exit_code=exit_code)
+    assert got.ok == (outcome is Outcome.EXITED and exit_code == 0)
+    assert got.timed_out == (outcome is Outcome.TIMED_OUT)
+    assert got.is_infrastructure_failure == (outcome is Outcome.LOST)
+
+
+def test_check_gives_an_ok_result_back() -> None:
+    got = result()
+    assert got.check() is got
+
+
+def test_check_raises_with_the_command_the_outcome_and_the_end_of_stderr() -> None:
+    with pytest.raises(CommandFailed) as caught:
+        result(command=["ls", "-l"], exit_code=2, stderr_bytes=b"x" * 1000 + b"no such file\n").check()
+    assert "ls -l" in caught.value.message
+    assert caught.value.message.endswith("no such file")
+    assert (caught.value.exit_code, caught.value.outcome) == (2, "exited")
+    assert len(caught.value.message) < 1000
+
+
+def test_check_of_a_silent_failure_has_no_empty_explanation() -> None:
+    with pytest.raises(CommandFailed) as caught:
+        result(exit_code=1).check()
+    assert caught.value.message == "'x' exited with exit code 1"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "exit_code", "status"),
+    [
+        (Outcome.EXITED, 0, ProcessStatus.COMPLETED),
+        (Outcome.EXITED, 3, ProcessStatus.FAILED),
+        (Outcome.SIGNALED, 139, ProcessStatus.KILLED),
+        (Outcome.KILLED, 137, ProcessStatus.KILLED),
+        (Outcome.TIMED_OUT, 124, ProcessStatus.KILLED),
+        (Outcome.OUT_OF_MEMORY, 137, ProcessStatus.KILLED),
+        (Outcome.LOST, None, ProcessStatus.ERROR),
+    ],
+)
+def test_each_outcome_has_one_process_status(outcome: Outcome, exit_code: int | None, status: ProcessStatus) -> None:
+    assert ProcessExit(outcome=outcome, exit_code=exit_code).status is status
+
+
+def test_every_outcome_in_the_contract_exists() -> None:
+    assert set(Outcome) == {"exited", "signaled", "timed_out", "out_of_memory", "killed", "lost"}
+
+
+def test_a_spec_is_isolated_and_has_no_network_unless_asked_for() -> None:
+    spec = make_spec(None, {})
+    assert spec == SandboxSpec()
+    assert (spec.isolation, spec.network, spec.workdir) == (Isolation.BUBBLEWRAP, Network.NONE, "/workspace")
+
+
+def test_fields_replace_those_of_the_given_spec() -> None:
+    spec = make_spec(
+        SandboxSpec(env={"A": "1"}, limits=Limits(pids=5)),
+        {"network": "host", "mounts": [Mount(source="/a", target="/b")], "labels": {"x": "y"}},
+    )
+    assert spec.network is Network.HOST
+    assert spec.mounts == (Mount(source="/a", target="/b"),)
+    assert (spec.env, spec.limits.pids, spec.labels) == ({"A": "1"}, 5, {"x": "y"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"isolatoin": "none"}, "isolatoin"),
+        ({"isolation": "docker"}, "docker"),
+        ({"network": "internet"}, "internet"),
+        ({"limits": {"memory": "1G"}}, "memory"),
+        ({"env": {"A": 1}}, "env"),
+        ({"keep_alive": "yes"}, "keep_alive"),
+    ],
+)
+def test_options_that_are_not_valid_are_refused_by_name(fields: object, part: str) -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        make_spec(None, fields)  # type: ignore[arg-type]
+    assert part in caught.value.message
+
+
+def test_an_unknown_option_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ValidationFailed, match="isolation, network, limits"):
+        make_spec(None, {"nosuch": 1})  # type: ignore[typeddict-unknown-key]
+
+
+def test_a_spec_of_another_type_is_refused() -> None:
+    with pytest.raises(ValidationFailed, match="SandboxSpec"):
+        make_spec({"network": "host"}, {})  # type: ignore[arg-type]
+
+
+def test_values_survive_the_wire() -> None:
+    spec = SandboxSpec(env={"A": "1"}, mounts=(Mount(source="/a", target="/b"),), limits=Limits(cpus=0.5))
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=SandboxSpec) == spec
+    got = result(stdout_bytes=b"\xff\0")
+    assert msgspec.json.decode(msgspec.json.encode(got), type=ExecResult) == got
