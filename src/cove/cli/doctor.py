@@ -1,0 +1,277 @@
+"""`cove doctor`: what this machine has, what is missing, and what to do about it."""
+
+import asyncio
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from cove import AsyncSandbox
+from cove.core.jail import SYSTEM_PATH, USER_ID
+from cove.errors import CoveError
+from cove.linux.bubblewrap import OLDEST, bubblewrap_version, explain_refusal, find_bubblewrap
+from cove.linux.cgroup import Hierarchies, find_hierarchies
+from cove.linux.interpreter import find_interpreter
+from cove.linux.seccomp import LIBRARY, has_filters, has_library
+from cove.runtime.home import Home, default_home
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_TRIAL_SECONDS = 30.0
+_NOBODY = "65534"
+
+
+class Status(StrEnum):
+    """What a check found."""
+
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at; `advice` says what to do when it is not ok."""
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was looked at. Isolation is possible when a real sandbox has run a command."""
+
+    isolation_possible: bool
+    checks: list[Check]
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False) -> None:
+    """Check what Cove needs from this machine; exit code 1 when isolation is not possible."""
+    report = examine()
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        _print_report(report)
+    raise typer.Exit(0 if report.isolation_possible else 1)
+
+
+def examine() -> Report:
+    """Look at everything; the trial comes last, because it needs all that is checked before."""
+    checks = [check() for check in _CHECKS]
+    trial = asyncio.run(_check_trial())
+    return Report(isolation_possible=trial.status is Status.OK, checks=[*checks, trial])
+
+
+def _ok(name: str, found: str) -> Check:
+    return Check(name=name, status=Status.OK, found=found)
+
+
+def _warning(name: str, found: str, advice: str) -> Check:
+    return Check(name=name, status=Status.WARNING, found=found, advice=advice)
+
+
+def _missing(name: str, found: str, advice: str) -> Check:
+    return Check(name=name, status=Status.MISSING, found=found, advice=advice)
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def _check_python() -> Check:
+    return _ok("Python", f"{platform.python_version()}, {sys.executable}")
+
+
+def _check_bubblewrap() -> Check:
+    path = find_bubblewrap()
+    if path is None:
+        return _missing("bubblewrap", "not installed", _install("bubblewrap"))
+    version = bubblewrap_version(path)
+    if version is None:
+        return _missing("bubblewrap", f"{path} does not tell its version", _install("bubblewrap"))
+    found, oldest = ".".join(map(str, version)), ".".join(map(str, OLDEST))
+    if version < OLDEST:
+        return _missing("bubblewrap", f"{found}, {path}", f"Cove needs {oldest} or newer: {_install('bubblewrap')}")
+    return _ok("bubblewrap", f"{found}, {path}")
+
+
+def _check_namespaces() -> Check:
+    """As the kind of user that sandboxes run as: root may do what others may not."""
+    path = find_bubblewrap()
+    if path is None:
+        return _missing("namespaces", "not tried: bubblewrap is not installed", _install("bubblewrap"))
+    complaint = _try_namespaces([*_as_nobody(), path])
+    if complaint is None:
+        return _ok("namespaces", "user, pid, network, ipc and uts namespaces can be made")
+    return _missing("namespaces", "the kernel refuses them", explain_refusal(complaint))
+
+
+def _try_namespaces(bubblewrap: list[str]) -> str | None:
+    """None, or what bubblewrap complained about."""
+    jail = ["--unshare-all", "--disable-userns", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "--"]
+    try:
+        end = subprocess.run(
+            [*bubblewrap, *jail, "/bin/sh", "-c", ":"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_TRIAL_SECONDS,
+            env={},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if end.returncode == 0 else end.stderr
+
+
+def _as_nobody() -> list[str]:
+    set_user = shutil.which("setpriv")
+    if not _is_root() or set_user is None:
+        return []
+    return [set_user, f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--"]
+
+
+def _check_seccomp() -> Check:
+    if not has_filters():
+        return _warning("seccomp", "the kernel has none", "use a kernel built with CONFIG_SECCOMP_FILTER")
+    if not has_library():
+        return _warning("seccomp", f"the kernel has it, {LIBRARY} is not installed", _install("libseccomp2"))
+    return _ok("seccomp", f"the kernel has it, {LIBRARY} is installed")
+
+
+def _check_cgroups() -> Check:
+    found = find_hierarchies()
+    limits = sorted({*found.controllers, *found.v1})
+    enforced = f"limits: {', '.join(limits)}" if limits else "no limits on memory, cpus and pids"
+    if found.unified is None:
+        advice = "Cove works without: trees are ended by a subreaper, which is slower. " + _delegation()
+        return _warning("cgroups", f"no group of version 2 can be made; tree kill: subreaper; {enforced}", advice)
+    text = f"{_versions(found)} at {found.unified}; tree kill: cgroup; {enforced}"
+    if not limits:
+        return _warning("cgroups", text, f"memory, cpus and pids cannot be limited. {_delegation()}")
+    return _ok("cgroups", text)
+
+
+def _versions(found: Hierarchies) -> str:
+    return "version 2, with controllers of version 1," if found.v1 else "version 2"
+
+
+def _delegation() -> str:
+    if _is_root():
+        return "Mount the unified hierarchy (systemd does: `systemd.unified_cgroup_hierarchy=1`) writable for Cove."
+    return "Start your program in a group of its own: `systemd-run --user --scope -p Delegate=yes -- PROGRAM`."
+
+
+def _check_interpreter() -> Check:
+    found = find_interpreter(0 if _is_root() else None)
+    if found is None:
+        return _missing(
+            "interpreter for the sandbox",
+            "no Python 3.10 or newer that the sandbox's user can read",
+            f"{_install('python3')} One below a private home directory cannot be used when Cove runs as root.",
+        )
+    return _ok("interpreter for the sandbox", f"{'.'.join(map(str, found.version))}, {found.path}")
+
+
+def _check_setpriv() -> Check:
+    if not _is_root():
+        return _ok("user of the sandbox", f"your own (uid {os.geteuid()}); inside it is uid {USER_ID}")
+    path = shutil.which("setpriv")
+    if path is None:
+        return _missing("user of the sandbox", "setpriv is not installed", _install("util-linux"))
+    return _ok("user of the sandbox", f"one of its own for each, set by {path}")
+
+
+def _check_home() -> Check:
+    path = default_home()
+    try:
+        Home(path).open()
+    except CoveError as error:
+        return _missing("state directory", str(path), error.message)
+    except OSError as error:
+        return _missing("state directory", f"{path}: {error.strerror}", "Set COVE_HOME to a directory you can write.")
+    return _ok("state directory", str(path))
+
+
+def _check_program(name: str, purpose: str) -> Check:
+    """Only the system's directories are visible inside, so only those are searched."""
+    path = shutil.which(name, path=SYSTEM_PATH)
+    if path is not None:
+        return _ok(f"{name} (optional)", path)
+    elsewhere = shutil.which(name)
+    found = f"{elsewhere} is not visible inside" if elsewhere else "not installed"
+    package = "nodejs" if name == "node" else name
+    return _warning(f"{name} (optional)", found, f"needed for {purpose}: {_install(package)}")
+
+
+def _check_node() -> Check:
+    return _check_program("node", "JavaScript and TypeScript")
+
+
+def _check_git() -> Check:
+    return _check_program("git", "repositories")
+
+
+async def _check_trial() -> Check:
+    name = "a real sandbox"
+    try:
+        async with AsyncSandbox.create() as sandbox:
+            result = await sandbox.exec(["id", "-u"], timeout=_TRIAL_SECONDS)
+            info = await sandbox.info()
+    except CoveError as error:
+        return _missing(name, "it did not start", error.message)
+    except OSError as error:
+        return _missing(name, "it did not start", f"{error}: see the checks above.")
+    if not result.ok or result.stdout.strip() != str(USER_ID):
+        return _missing(name, f"its first command {result.outcome}: {result.stderr.strip()}", "See the checks above.")
+    return _ok(name, f"runs commands; isolation: {info.isolation}; tree kill: {info.tree_kill}")
+
+
+def _install(package: str) -> str:
+    """How to install a package, named as Debian and Ubuntu name it."""
+    return f"`sudo apt install {package}` (Debian, Ubuntu; other systems have it too)."
+
+
+_CHECKS: tuple[Callable[[], Check], ...] = (
+    _check_python,
+    _check_bubblewrap,
+    _check_namespaces,
+    _check_seccomp,
+    _check_cgroups,
+    _check_interpreter,
+    _check_setpriv,
+    _check_home,
+    _check_node,
+    _check_git,
+)
+
+
+def _print_report(report: Report) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(_table(report.checks))
+    if report.isolation_possible:
+        console.print("\nIsolation works on this machine.", style="bold green")
+    else:
+        console.print("\nIsolation is not possible on this machine yet.", style="bold red")
+
+
+def _table(checks: Iterable[Check]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        table.add_row(Text(check.status, styles[check.status]), Text(check.name), Text(check.found))
+        if check.advice:
+            table.add_row("", "", Text(check.advice, "bold"))
+    return table
