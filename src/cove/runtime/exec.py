@@ -72,5 +72,8 @@ def _check_stdin(stdin: bytes | str | None) -> bytes | None:
     if stdin is None or isinstance(stdin, bytes):
         return stdin
     if isinstance(stdin, str):
-        return stdin.encode("utf-8", "surrogateescape")
+        try:
+            return stdin.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise ValidationFailed(f"stdin has a character that UTF-8 cannot carry: {error.reason}") from None
     raise ValidationFailed(f"stdin must be bytes or a string, not {type(stdin).__name__}")
