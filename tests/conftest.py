@@ -17,13 +17,6 @@ settings.register_profile("cove", deadline=None)
 settings.load_profile("cove")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every `async def` test runs in an event loop."""
-    for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item.obj, "__code__") and item.obj.__code__.co_flags & 0x80:
-            item.add_marker(pytest.mark.anyio)
-
-
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
