@@ -1,0 +1,99 @@
+"""`cove doctor`, `cove version`, `cove demo` and the help, as programs."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import cove
+
+COVE = str(Path(sys.executable).parent / "cove")
+
+
+def run_cove(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COVE, *arguments], capture_output=True, text=True, timeout=100, env={**os.environ, **environment}
+    )
+
+
+def checks_of(report: str) -> dict[str, dict[str, str]]:
+    return {check["name"]: check for check in json.loads(report)["checks"]}
+
+
+def test_doctor_finds_that_isolation_works_here() -> None:
+    end = run_cove("doctor")
+    assert end.returncode == 0, end.stdout
+    assert "Isolation works on this machine." in end.stdout
+
+
+def test_doctor_reports_every_check_as_json() -> None:
+    end = run_cove("doctor", "--json")
+    assert json.loads(end.stdout)["isolation_possible"] is True
+    checks = checks_of(end.stdout)
+    assert {"Python", "bubblewrap", "namespaces", "seccomp", "cgroups", "state directory", "a real sandbox"} <= set(
+        checks
+    )
+    assert all(check["advice"] for check in checks.values() if check["status"] != "ok")
+    assert re.search(r"tree kill: (cgroup|subreaper)", checks["cgroups"]["found"])
+
+
+def test_doctor_agrees_with_the_sandbox_about_how_trees_are_ended() -> None:
+    checks = checks_of(run_cove("doctor", "--json").stdout)
+    by_group = re.search(r"tree kill: (\w+)", checks["cgroups"]["found"])
+    by_sandbox = re.search(r"tree kill: (\w+)", checks["a real sandbox"]["found"])
+    assert by_group is not None
+    assert by_sandbox is not None
+    assert by_group[1] == by_sandbox[1]
+
+
+def test_doctor_fails_and_says_why_when_a_sandbox_cannot_start() -> None:
+    end = run_cove("doctor", "--json", COVE_HOME="/proc/cove")
+    assert end.returncode == 1
+    assert json.loads(end.stdout)["isolation_possible"] is False
+    checks = checks_of(end.stdout)
+    assert checks["state directory"]["status"] == "missing"
+    assert "COVE_HOME" in checks["state directory"]["advice"]
+    assert checks["a real sandbox"]["status"] == "missing"
+
+
+def test_doctor_fails_where_the_kernel_refuses_namespaces(other_home: Path) -> None:
+    place = ["bwrap", "--unshare-user", "--disable-userns", "--dev-bind", "/", "/"]
+    end = subprocess.run(
+        [*place, COVE, "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "COVE_HOME": str(other_home)},
+    )
+    assert end.returncode == 1, end.stderr
+    checks = checks_of(end.stdout)
+    assert (checks["namespaces"]["status"], checks["namespaces"]["found"]) == ("missing", "the kernel refuses them")
+    assert checks["a real sandbox"]["status"] == "missing"
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert run_cove("version").stdout == f"cove {cove.__version__}\n"
+    assert json.loads(run_cove("version", "--json").stdout)["cove"] == cove.__version__
+
+
+def test_help_names_every_command_and_ends_well() -> None:
+    for arguments in ((), ("--help",)):
+        end = run_cove(*arguments)
+        assert end.returncode == 0
+        for command in ("exec", "doctor", "demo", "version"):
+            assert command in end.stdout
+
+
+def test_help_loads_neither_rich_nor_a_server() -> None:
+    script = "import sys, cove.cli; print([name for name in ('rich', 'aiohttp', 'starlette') if name in sys.modules])"
+    end = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert end.stdout == "[]\n"
+
+
+def test_demo_shows_every_scene_and_leaves_nothing() -> None:
+    end = run_cove("demo")
+    assert end.returncode == 0, end.stderr
+    assert "left running: 0" in end.stdout
+    assert "hello from cove" in end.stdout
