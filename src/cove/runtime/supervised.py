@@ -67,6 +67,9 @@ class Supervised:
         """Send the spawn request. Raises OSError if the launcher is gone; then nothing was started."""
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        # The sandbox's user is not the one who made the pipes, and yet `> /dev/stderr` opens them: proc(5).
+        os.fchmod(out_write, 0o666)
+        os.fchmod(err_write, 0o666)
         descriptors = {STDOUT + 1: out_write, STDERR + 1: err_write}
         if stdin is not None:
             descriptors[0] = stdin
