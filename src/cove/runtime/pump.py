@@ -43,12 +43,15 @@ class Pump:
             self._loop.add_reader(self.descriptor, self._on_readable)
 
     def finish(self) -> int | None:
-        """Take exactly the bytes now in the pipe. Returns the descriptor if someone still holds the write end."""
+        """Take exactly the bytes now in the pipe. Returns the descriptor if someone still holds the write end.
+
+        Fewer may be there: a process that holds the write end can open the read end by /proc and read too.
+        """
         if not self.is_open:
             return None
         waiting = int.from_bytes(fcntl.ioctl(self.descriptor, termios.FIONREAD, b"\0\0\0\0"), "little")
-        while waiting > 0:
-            waiting -= self._read(min(waiting, _READ_BYTES))
+        while waiting > 0 and (size := self._read(min(waiting, _READ_BYTES))):
+            waiting -= size
         return self._detach()
 
     def close(self) -> None:
