@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,14 @@ def cove_exec(*arguments: str, stdin: bytes = b"", **environment: str) -> subpro
 
 def start_cove_exec(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([COVE, "exec", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that every user can reach and write: as root, the sandbox has a user of its own."""
+    with tempfile.TemporaryDirectory(prefix="cove-mount-", dir="/tmp") as path:
+        os.chmod(path, 0o777)
+        yield Path(path)
 
 
 def test_one_argument_is_a_shell_line() -> None:
@@ -125,17 +135,13 @@ def test_the_callers_environment_is_not_visible() -> None:
     assert b"s3cret" not in end.stdout
 
 
-def test_a_mount_is_read_only_unless_rw_is_said(tmp_path: Path) -> None:
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory.owner() == tmp_path.owner() and directory != Path("/"):
-            directory.chmod(0o755 if not directory.stat().st_mode & 0o1000 else 0o1777)
-    tmp_path.chmod(0o777)
-    (tmp_path / "file").write_text("from the host\n")
-    end = cove_exec("--mount", f"{tmp_path}:/data", "cat /data/file; touch /data/new")
+def test_a_mount_is_read_only_unless_rw_is_said(open_directory: Path) -> None:
+    (open_directory / "file").write_text("from the host\n")
+    end = cove_exec("--mount", f"{open_directory}:/data", "cat /data/file; touch /data/new")
     assert end.stdout == b"from the host\n"
     assert b"Read-only" in end.stderr
-    assert cove_exec("--mount", f"{tmp_path}:/data:rw", "touch /data/new").returncode == 0
-    assert (tmp_path / "new").exists()
+    assert cove_exec("--mount", f"{open_directory}:/data:rw", "touch /data/new").returncode == 0
+    assert (open_directory / "new").exists()
 
 
 @pytest.mark.parametrize(
