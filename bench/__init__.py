@@ -1,0 +1,1 @@
+"""What Cove costs, every figure beside a floor measured in the same run."""
