@@ -24,6 +24,47 @@ import os
 from collections.abc import Mapping
 from typing import ClassVar
 
+__all__ = [
+    "AlreadyExists",
+    "CommandFailed",
+    "ContextCrashed",
+    "ContextNotFound",
+    "CoveError",
+    "FileError",
+    "FileExists",
+    "FileNotFound",
+    "FileTooLarge",
+    "Internal",
+    "InterpreterNotReady",
+    "IsDirectory",
+    "LimitExceeded",
+    "MayHaveRun",
+    "NoSpace",
+    "NotDirectory",
+    "NotFound",
+    "NothingStarted",
+    "PermissionDenied",
+    "ProcessAlreadyExists",
+    "ProcessExitedBeforeReady",
+    "ProcessNotFound",
+    "ProcessReadyTimeout",
+    "ProcessWaitTimeout",
+    "RequestError",
+    "SandboxAlreadyExists",
+    "SandboxDestroyed",
+    "SandboxNotFound",
+    "SandboxUnavailable",
+    "ServiceNotResponding",
+    "SessionAlreadyExists",
+    "SessionNotFound",
+    "SessionTerminated",
+    "SpawnFailed",
+    "TerminalNotFound",
+    "Unauthorized",
+    "UnsupportedLanguage",
+    "ValidationFailed",
+]
+
 
 class CoveError(Exception):
     """What every Cove error is: a code, a message that says what to do, and the facts."""

@@ -1,7 +1,7 @@
 """What users hold in their hands: read this first."""
 
-from cove.api.opening import Opening
+from cove.api.opening import Destroyable, Opening
 from cove.api.process import Process
 from cove.api.sandbox import AsyncSandbox
 
-__all__ = ["AsyncSandbox", "Opening", "Process"]
+__all__ = ["AsyncSandbox", "Destroyable", "Opening", "Process"]

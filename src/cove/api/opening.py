@@ -16,10 +16,11 @@ T = TypeVar("T", bound=Destroyable)
 
 
 class Opening(Generic[T]):
-    """`await opening` gives the thing; `async with opening as thing` also destroys it at the end."""
+    """`await opening` gives the thing; `async with opening as thing` also destroys it at the end if it is owned."""
 
-    def __init__(self, open: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, open: Callable[[], Awaitable[T]], *, owned: bool) -> None:
         self._open = open
+        self._owned = owned
         self._opened: T | None = None
 
     def __await__(self) -> Generator[object, None, T]:
@@ -32,5 +33,5 @@ class Opening(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._opened is not None
-        await self._opened.destroy()
+        if self._owned and self._opened is not None:
+            await self._opened.destroy()

@@ -26,17 +26,17 @@ class AsyncSandbox(ABC):
         api_key: str | None = None,
         **spec_fields: Unpack[SpecFields],
     ) -> "Opening[AsyncSandbox]":
-        """Make a sandbox: `await` it, or use `async with`, which destroys it at the end.
+        """Make a sandbox; as a context manager it is destroyed at the end.
 
         It lives in this program unless `url` or COVE_URL names a server. Fields of SandboxSpec can be given
         directly: `create(network="host", env={"A": "1"})`.
         """
-        return Opening(lambda: provider_for(url, api_key).create(id, make_spec(spec, spec_fields)))
+        return Opening(lambda: provider_for(url, api_key).create(id, make_spec(spec, spec_fields)), owned=True)
 
     @classmethod
-    async def connect(cls, id: str, *, url: str | None = None, api_key: str | None = None) -> "AsyncSandbox":
-        """The sandbox with that id; raises SandboxNotFound."""
-        return await provider_for(url, api_key).connect(id)
+    def connect(cls, id: str, *, url: str | None = None, api_key: str | None = None) -> "Opening[AsyncSandbox]":
+        """The sandbox with that id; raises SandboxNotFound. Leaving `with` detaches and destroys nothing."""
+        return Opening(lambda: provider_for(url, api_key).connect(id), owned=False)
 
     @classmethod
     async def list(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[SandboxInfo]:

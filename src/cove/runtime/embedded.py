@@ -48,10 +48,10 @@ class Embedded:
         return sandbox
 
     async def connect(self, id: str) -> AsyncSandbox:
-        """A sandbox of this program."""
+        """A sandbox of this program that lives in this event loop."""
         self._forget_after_fork()
         sandbox = self._sandboxes.get(check_sandbox_id(id))
-        if sandbox is None:
+        if sandbox is None or sandbox.loop is not asyncio.get_running_loop():
             raise SandboxNotFound(f"there is no sandbox {id} in this program", id=id)
         return sandbox
 
@@ -59,6 +59,13 @@ class Embedded:
         """All sandboxes of this program."""
         self._forget_after_fork()
         return [await sandbox.info() for sandbox in list(self._sandboxes.values()) if sandbox is not None]
+
+    def abandon(self) -> None:
+        """The program ends normally: remove what its sandboxes have on disk. Their processes end with it."""
+        self._forget_after_fork()
+        for sandbox in list(self._sandboxes.values()):
+            if sandbox is not None:
+                sandbox.abandon()
 
     async def _open(self, id: str, spec: SandboxSpec) -> Sandbox:
         machine = await self._examine()

@@ -53,6 +53,14 @@ class Jail:
         os.close(self._errors)
         await in_thread(self.groups.remove)
 
+    def abandon(self) -> None:
+        """End it without an event loop. Blocks until it is gone."""
+        self.link.abandon()
+        if not self.exited.done():
+            os.kill(self.pid, signal.SIGKILL)
+            reap(self.pid)
+        self.groups.remove()
+
 
 async def start_jail(
     machine: Machine, place: Place, spec: SandboxSpec, groups: SandboxGroups, on_lost: Callable[[str], None]

@@ -92,6 +92,10 @@ class Link:
         if not self.hello.done():
             self.hello.cancel()
 
+    def abandon(self) -> None:
+        """Close the socket when the event loop no longer runs."""
+        self._sock.close()
+
     def _on_readable(self) -> None:
         try:
             while not self.closed and (packet := receive_packet(self._sock)) is not None:

@@ -32,6 +32,7 @@ class Sandbox(AsyncSandbox):
         self._env: Mapping[str, str] = merge_environment(_built_in_env(spec, place), spec.env)
         self._cwd = str(place.workspace) if _is_open(spec) and spec.workdir == WORKSPACE else spec.workdir
         self._lost_because = ""
+        self.loop = asyncio.get_running_loop()
         self._destroying: asyncio.Task[None] | None = None
         self.on_end: Callable[[], None] = lambda: None
 
@@ -142,6 +143,11 @@ class Sandbox(AsyncSandbox):
         self._processes.close()
         await self._jail.close()
         await in_thread(self._machine.home.release, self._place)
+
+    def abandon(self) -> None:
+        """Without an event loop, at the end of the program: end the jail and remove the directories. Blocks."""
+        self._jail.abandon()
+        self._machine.home.release(self._place)
 
     def lose(self, reason: str) -> None:
         """The agent is gone, or cannot be trusted: the sandbox ends, the program goes on."""

@@ -1,0 +1,168 @@
+"""Write src/cove/blocking/facade.py: the blocking classes, made from the asynchronous ones in cove.api.
+
+Every `async def` becomes a plain `def` with the same signature, every asynchronous generator a plain
+one, every annotated attribute a property. `--check` fails when the file is not what would be written.
+"""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+API = ROOT / "src/cove/api"
+TARGET = ROOT / "src/cove/blocking/facade.py"
+
+# File, class, and what the class is called here.
+CLASSES = [("process.py", "Process", "Process"), ("sandbox.py", "AsyncSandbox", "Sandbox")]
+BLOCKING = {name: blocking for _, name, blocking in CLASSES}
+
+HEADER = '''"""The blocking classes. Made by scripts/make_blocking.py from cove.api; change that, then run the script."""
+
+'''
+
+OPENED = """
+
+T = TypeVar("T", bound=api.Destroyable)
+
+
+async def _opened(opening: "api.Opening[T]") -> T:
+    return await opening
+
+
+"""
+
+
+def main() -> None:
+    text = make()
+    if "--check" in sys.argv:
+        if not TARGET.exists() or TARGET.read_text() != text:
+            sys.exit(f"{TARGET.relative_to(ROOT)} is stale: run scripts/make_blocking.py")
+        return
+    TARGET.write_text(text)
+
+
+def make() -> str:
+    imports: dict[str, set[str]] = {}
+    bodies = []
+    for file, name, blocking in CLASSES:
+        tree = ast.parse((API / file).read_text())
+        collect_imports(tree, imports)
+        (definition,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+        bodies.append(make_class(definition, blocking))
+    imports.pop("abc")
+    imports.setdefault("collections.abc", set()).add("Generator")
+    lines = ["import builtins", "import re", "from typing import Self, TypeVar", "from cove import api"]
+    lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in imports.items()]
+    lines += ["from cove.blocking.portal import Portal, get_portal"]
+    return formatted(HEADER + "\n".join(lines) + OPENED + "\n\n".join(bodies))
+
+
+def collect_imports(tree: ast.Module, imports: dict[str, set[str]]) -> None:
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.module.startswith("cove.api"):
+            imports.setdefault(node.module, set()).update(alias.name for alias in node.names)
+
+
+def make_class(definition: ast.ClassDef, blocking: str) -> str:
+    parts = [
+        f"class {blocking}:",
+        f"    {literal(ast.get_docstring(definition) or '')}",
+        f"    def __init__(self, inner: api.{definition.name}, portal: Portal, *, owned: bool = True) -> None:",
+        "        self._inner = inner",
+        "        self._portal = portal",
+        "        self._owned = owned",
+    ]
+    if blocking == "Sandbox":
+        parts += [
+            "    def __enter__(self) -> Self:",
+            "        return self",
+            "    def __exit__(self, *_: object) -> None:",
+            "        if self._owned:",
+            "            self.destroy()",
+        ]
+    for node in definition.body:
+        if isinstance(node, ast.AnnAssign):
+            parts += make_property(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            parts += make_method(node, definition.name, blocking)
+    return "\n".join(parts)
+
+
+def make_property(node: ast.AnnAssign) -> list[str]:
+    name = ast.unparse(node.target)
+    return [
+        "    @property",
+        f"    def {name}(self) -> {ast.unparse(node.annotation)}:",
+        f"        return self._inner.{name}",
+    ]
+
+
+def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blocking: str) -> list[str]:
+    is_class_method = any(ast.unparse(mark) == "classmethod" for mark in node.decorator_list)
+    returns = ast.unparse(node.returns).strip("'\"") if node.returns else "None"
+    owner = f"api.{original}" if is_class_method else "self._inner"
+    call = f"{owner}.{node.name}({arguments(node.args)})"
+    lines = ["    @classmethod"] if is_class_method else []
+    if isinstance(node, ast.FunctionDef) and returns.startswith("AsyncGenerator["):
+        item = returns.removeprefix("AsyncGenerator[").removesuffix(", None]")
+        lines.append(f"    def {node.name}({ast.unparse(node.args)}) -> Generator[{item}, None, None]:")
+        body = f"return self._portal.iterate({call})"
+    else:
+        returns = returns.removeprefix("Opening[").removesuffix("]") if returns.startswith("Opening[") else returns
+        portal = "get_portal()" if is_class_method else "self._portal"
+        lines.append(f"    def {node.name}({ast.unparse(node.args)}) -> {translate(returns)}:")
+        if isinstance(node, ast.FunctionDef):
+            call = f"_opened({call})"
+        ownership = ", owned=False" if node.name == "connect" else ""
+        body = wrap(returns, f"{portal}.call(lambda: {call})", portal + ownership)
+    lines += [f"        {literal(ast.get_docstring(node) or '')}", f"        {body}"]
+    return lines
+
+
+def translate(returns: str) -> str:
+    for name, blocking in BLOCKING.items():
+        if returns == name:
+            return f"'{blocking}'"
+        if returns == f"builtins.list[{name}]":
+            return f"builtins.list['{blocking}']"
+    return returns
+
+
+def wrap(returns: str, value: str, portal: str) -> str:
+    for name, blocking in BLOCKING.items():
+        if returns == name:
+            return f"return {blocking}({value}, {portal})"
+        if returns == f"builtins.list[{name}]":
+            return f"return [{blocking}(each, {portal}) for each in {value}]"
+    return f"return {value}" if returns != "None" else value
+
+
+def arguments(args: ast.arguments) -> str:
+    words = [arg.arg for arg in args.args[1:]]
+    words += [f"{arg.arg}={arg.arg}" for arg in args.kwonlyargs]
+    if args.kwarg:
+        words.append(f"**{args.kwarg.arg}")
+    return ", ".join(words)
+
+
+def literal(docstring: str) -> str:
+    return (
+        '"""'
+        + docstring.replace("\n", "\n        ").replace("\n        \n", "\n\n")
+        + ('\n        """' if "\n" in docstring else '"""')
+    )
+
+
+def formatted(text: str) -> str:
+    tools = Path(sys.executable).parent / "ruff"
+    arguments = ["--config", str(ROOT / "pyproject.toml"), "--stdin-filename", str(TARGET), "-"]
+    for command in (["check", "--fix-only", "--select", "I,F401,UP", "--quiet"], ["format", "--quiet"]):
+        text = subprocess.run(
+            [tools, *command, *arguments], input=text, capture_output=True, text=True, check=True
+        ).stdout
+    return text
+
+
+if __name__ == "__main__":
+    main()

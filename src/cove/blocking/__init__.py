@@ -1,0 +1,5 @@
+"""The same API without asyncio."""
+
+from cove.blocking.facade import Process, Sandbox
+
+__all__ = ["Process", "Sandbox"]

@@ -1,0 +1,98 @@
+"""One event loop in a thread of its own, for programs that do not use asyncio."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+import uvloop
+
+T = TypeVar("T")
+_END = object()
+
+
+class Portal:
+    """Runs coroutines in the loop's thread and waits for them in the caller's."""
+
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cove-loop", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Callable[[], Coroutine[object, object, T]]) -> T:
+        """Run to the end. Ctrl-C cancels the work and is raised when the work has cleaned up."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("blocking Cove calls cannot be made from Cove's own event loop: use AsyncSandbox there")
+        call = _Call(self._loop, work)
+        self._loop.call_soon_threadsafe(call.start)
+        try:
+            return call.result.result()
+        except KeyboardInterrupt:
+            self._loop.call_soon_threadsafe(call.cancel)
+            call.result.exception()
+            raise
+
+    def iterate(self, events: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """The same events, one at a time; leaving early frees everything at once."""
+        try:
+            while (event := self.call(lambda: _next(events))) is not _END:
+                yield event  # type: ignore[misc]  # _END, which is no T, has just been excluded
+        finally:
+            self.call(lambda: _close(events))
+
+
+class _Call(Generic[T]):
+    """One coroutine on its way through the loop; `result` is set when it is completely over."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[object, object, T]]) -> None:
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self.result: Future[T] = Future()
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._work())
+        self._task.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _done(self, task: "asyncio.Task[T]") -> None:
+        if task.cancelled():
+            self.result.set_exception(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self.result.set_exception(error)
+        else:
+            self.result.set_result(task.result())
+
+
+async def _next(events: AsyncGenerator[T, None]) -> T | object:
+    return await anext(events, _END)
+
+
+async def _close(events: AsyncGenerator[T, None]) -> None:
+    await events.aclose()
+
+
+_portal: Portal | None = None
+_lock = threading.Lock()
+
+
+def get_portal() -> Portal:
+    """The portal of this process; a forked child gets its own."""
+    global _portal
+    with _lock:
+        if _portal is None:
+            _portal = Portal()
+        return _portal
+
+
+def _after_fork() -> None:
+    global _portal, _lock
+    _portal, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
