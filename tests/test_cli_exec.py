@@ -1,6 +1,7 @@
 """`cove exec` as a program: real arguments, real pipes, real signals."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -202,3 +203,21 @@ def test_a_pipe_that_does_not_block_is_written_completely() -> None:
         with open(read, "rb") as output:
             assert len(output.read()) == 3_000_000
     assert end.returncode == 0
+
+
+def test_what_a_slow_reader_misses_is_counted(open_directory: Path) -> None:
+    os.mkfifo(open_directory / "printed")
+    os.chmod(open_directory / "printed", 0o666)
+    command = "head -c 200000000 /dev/zero; echo > /data/printed"
+    with subprocess.Popen(
+        [COVE, "exec", "--mount", f"{open_directory}:/data:rw", command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as program:
+        (open_directory / "printed").read_bytes()
+        output, complaint = program.communicate(timeout=60)
+    missed = re.findall(rb"cove: (\d+) bytes of output were not kept\n", complaint)
+    assert missed
+    assert len(output) + sum(map(int, missed)) == 200_000_000
+    assert program.returncode == 0
