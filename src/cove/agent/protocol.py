@@ -28,6 +28,9 @@ MAX_DESCRIPTORS = 16
 
 LARGE = b"large"
 
+MOST_ERRNO = 4095
+MOST_WAIT_STATUS = 0xFFFF
+
 
 class ProtocolError(Exception):
     """The other end broke the protocol; nothing it says can be trusted any more."""
@@ -47,11 +50,11 @@ def decode(packet):
     return packet.split(b"\0")
 
 
-def number(field):
-    # type: (bytes) -> int
-    """A non-negative decimal field of at most 20 digits."""
-    if not field.isdigit() or len(field) > 20:
-        raise ProtocolError("not a number: %r" % field[:40])
+def number(field, most=(1 << 63) - 1):
+    # type: (bytes, int) -> int
+    """A decimal field from 0 to `most`."""
+    if not field.isdigit() or len(field) > 19 or int(field) > most:
+        raise ProtocolError("not a number up to %d: %r" % (most, field[:40]))
     return int(field)
 
 

@@ -126,7 +126,7 @@ class Link:
             raise ProtocolError("an answer that nobody asked for")
         pending = self._pending[tag]
         if fields[0] == b"error" and len(fields) == 3 and not descriptors:
-            number = protocol.number(fields[2])
+            number = protocol.number(fields[2], protocol.MOST_ERRNO)
             if not pending.answer.done():
                 pending.answer.set_exception(from_errno(number, pending.subject))
         elif (fields[0], len(fields) - 2, len(descriptors)) == (b"ok", pending.fields, pending.descriptors):

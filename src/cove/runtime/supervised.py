@@ -14,7 +14,7 @@ import signal as signals
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from cove.agent.protocol import ProtocolError, encode, number
+from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, ProtocolError, encode, number
 from cove.core.command import SCRIPT_DESCRIPTOR, Invocation
 from cove.core.output_log import STDERR, STDOUT
 from cove.errors import CoveError, SandboxDestroyed
@@ -152,10 +152,10 @@ class Supervised:
                 self.pid = number(pid)
                 self.started.set_result(None)
             case [b"refused", step, code] if not self.started.done():
-                self._refuse(step, number(code))
+                self._refuse(step, number(code, MOST_ERRNO))
             case [b"exit", status, user, system, rss, empty] if self._main_exit is None and self.started.done():
                 usage = (number(user) / 1e6, number(system) / 1e6, number(rss) * 1024)
-                self._on_exit(number(status), usage, is_empty=empty == b"1")
+                self._on_exit(_check_status(status), usage, is_empty=empty == b"1")
             case [b"empty"] if self._main_exit is not None:
                 self._release()
             case _:
@@ -256,6 +256,14 @@ class Supervised:
             self._finish_output()
         launcher.close()
         self._release()
+
+
+def _check_status(field: bytes) -> int:
+    """The wait status of a process that has ended: wait(2)."""
+    status = number(field, MOST_WAIT_STATUS)
+    if not os.WIFEXITED(status) and not os.WIFSIGNALED(status):
+        raise ProtocolError(f"wait status {status} is not an end")
+    return status
 
 
 def spawn_request(invocation: Invocation, targets: Sequence[int], tty: bytes = b"") -> bytes:
