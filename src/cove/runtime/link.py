@@ -39,6 +39,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._tag = 0
         self._pending: dict[int, _Pending] = {}
+        self._writable: asyncio.Future[None] | None = None
         self.hello: asyncio.Future[None] = self._loop.create_future()
         self.closed = False
         self._loop.add_reader(sock, self._on_readable)
@@ -56,18 +57,36 @@ class Link:
         if self.closed:
             raise SandboxDestroyed("the sandbox is gone")
         self._tag += 1
+        tag = self._tag
+        await self._send(protocol.encode(verb, b"%d" % tag, *fields), send)
         answer: asyncio.Future[Answer] = self._loop.create_future()
-        self._pending[self._tag] = _Pending(answer, expect_fields, expect_descriptors, subject)
-        try:
-            send_packet(self._sock, protocol.encode(verb, b"%d" % self._tag, *fields), send)
-        except ConnectionError as error:
-            raise SandboxDestroyed("the sandbox is gone") from error
+        self._pending[tag] = _Pending(answer, expect_fields, expect_descriptors, subject)
         try:
             return await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
                 close_all(answer.result().descriptors)
             raise
+
+    async def _send(self, packet: bytes, descriptors: Sequence[int]) -> None:
+        """Send at once if the socket takes it, otherwise when the agent has worked off what is there."""
+        while not self.closed:
+            try:
+                return send_packet(self._sock, packet, descriptors)
+            except BlockingIOError:
+                if self._writable is None:
+                    self._writable = self._loop.create_future()
+                    self._loop.add_writer(self._sock, self._on_writable)
+                await asyncio.shield(self._writable)
+            except ConnectionError as error:
+                raise SandboxDestroyed("the sandbox is gone") from error
+        raise SandboxDestroyed("the sandbox is gone")
+
+    def _on_writable(self) -> None:
+        if self._writable is not None:
+            self._loop.remove_writer(self._sock)
+            self._writable.set_result(None)
+            self._writable = None
 
     async def request_descriptor(self, kind: Kind, verb: bytes, *fields: bytes, subject: str) -> int:
         """A request whose answer is one descriptor; whoever calls owns it. Anything but `kind` is refused."""
@@ -84,6 +103,7 @@ class Link:
             return
         self.closed = True
         self._loop.remove_reader(self._sock)
+        self._on_writable()
         self._sock.close()
         for pending in self._pending.values():
             if not pending.answer.done():
