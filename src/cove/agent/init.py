@@ -44,6 +44,7 @@ class Init:
             b"open": self.open,
             b"stat": self.stat,
             b"connect": self.connect,
+            b"readlink": self.readlink,
         }
 
     def serve(self):
@@ -153,6 +154,10 @@ class Init:
         found = posix.stat(path, follow_symlinks=follow == b"1")
         values = (found.st_mode, found.st_size, found.st_mtime_ns, found.st_uid, found.st_gid, found.st_ino)
         self.send(b"ok", tag, *[b"%d" % value for value in values])
+
+    def readlink(self, tag, fields, descriptors):
+        # type: (bytes, list[bytes], list[int]) -> None
+        self.send(b"ok", tag, posix.readlink(fields[0]))
 
     def connect(self, tag, fields, descriptors):
         # type: (bytes, list[bytes], list[int]) -> None

@@ -62,19 +62,34 @@ def parents():
     found = {}
     for name in posix.listdir("/proc"):
         if name.isdigit():
-            try:
-                fd = posix.open("/proc/%s/stat" % name, posix.O_RDONLY | posix.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                line = posix.read(fd, 1024)
-                # The command name, in parentheses, may itself contain anything.
-                found[int(name)] = int(line[line.rindex(b")") + 2 :].split(None, 2)[1])
-            except (OSError, ValueError):
-                pass
-            finally:
-                posix.close(fd)
+            facts = stat_fields(int(name))
+            if facts:
+                found[int(name)] = int(facts[1])
     return found
+
+
+def start_ticks(pid):
+    # type: (int) -> int
+    """When a process started, in clock ticks since boot; 0 when it is gone."""
+    facts = stat_fields(pid)
+    return int(facts[19]) if facts else 0
+
+
+def stat_fields(pid):
+    # type: (int) -> list[bytes]
+    """The fields of /proc/PID/stat from the third on: proc(5). Empty when the process is gone."""
+    try:
+        fd = posix.open("/proc/%d/stat" % pid, posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        line = posix.read(fd, 1024)
+    except OSError:
+        return []
+    finally:
+        posix.close(fd)
+    # The command name, in parentheses, may itself contain anything.
+    return line[line.rindex(b")") + 2 :].split()
 
 
 def descendants(root, without=()):

@@ -25,6 +25,7 @@ class Launcher:
         self.sock = sock
         self.wakeup = wakeup
         self.main = 0
+        self.marked = frozenset()  # type: frozenset[int]
         self.busy = False
         self.draining = set()  # type: set[int]
         self.poll = select.poll()
@@ -65,7 +66,12 @@ class Launcher:
         if verb == b"spawn":
             self.spawn(rest.split(b"\0"), descriptors)
         elif verb == b"signal":
-            kernel.signal_all(kernel.descendants(posix.getpid()), int(rest))
+            number, scope, ticks = rest.split(b"\0")
+            kernel.signal_all(self.choose(scope, int(ticks)), int(number))
+            self.send(b"signaled")
+        elif verb == b"mark":
+            self.marked = frozenset(kernel.descendants(posix.getpid()))
+            self.send(b"marked")
         elif verb == b"drain":
             for fd in descriptors:
                 self.draining.add(fd)
@@ -73,6 +79,16 @@ class Launcher:
         else:
             raise protocol.ProtocolError("unknown verb")
         return True
+
+    def choose(self, scope, ticks):
+        # type: (bytes, int) -> list[int]
+        if scope == b"main":
+            return [self.main] if self.main else []
+        below = kernel.descendants(posix.getpid())
+        if scope == b"tree":
+            return below
+        without = self.marked | {self.main}
+        return [pid for pid in below if pid not in without and kernel.start_ticks(pid) >= ticks]
 
     def spawn(self, fields, descriptors):
         # type: (list[bytes], list[int]) -> None
@@ -101,13 +117,16 @@ class Launcher:
         empty = False
         while True:
             try:
-                pid, status, usage = posix.wait4(-1, posix.WNOHANG)
+                pid, status, usage = posix.wait4(-1, posix.WNOHANG | posix.WUNTRACED)
             except ChildProcessError:
                 empty = True
                 break
             if not pid:
                 break
-            if pid == self.main:
+            if posix.WIFSTOPPED(status):
+                if pid == self.main:
+                    self.send(b"stopped")
+            elif pid == self.main:
                 ended = (status, usage)
         if ended is not None:
             self.main = 0

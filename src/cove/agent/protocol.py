@@ -10,15 +10,22 @@ sealed memfd: the packet is then the single verb LARGE, and the memfd is its las
                           open tag flags mode path                open a file with the sandbox's rights
                           stat tag follow path                    describe a file
                           connect tag host port                   connect inside the network namespace
+                          readlink tag path                       where a symbolic link points
     init -> runtime       hello                                   ready for requests
                           ok tag ...                 (+ fd)       the answer to the request with that tag
                           error tag errno                         the request failed
 
     runtime -> launcher   spawn cwd targets tty argc argv... env...   + one fd a target
-                          signal number                           to every process below the launcher
+                          signal number scope ticks               scope tree: every process below the launcher;
+                                                                  main: the spawned one; new: those below it that
+                                                                  came after `mark` and, with ticks, not before them
+                          mark                                    remember what is below the launcher now
                           drain                      + fds        read these to their end, for nobody
     launcher -> runtime   ready                                   parked
                           started pid | refused step errno        the answer to spawn
+                          marked                                  the answer to mark
+                          signaled                                the answer to signal
+                          stopped                                 the spawned process was stopped by a signal
                           exit status user system maxrss empty    the spawned process ended
                           empty                                   nothing it started is left
 """

@@ -3,12 +3,13 @@
 import asyncio
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cove.agent import protocol
 from cove.agent.protocol import ProtocolError
-from cove.errors import CoveError, SandboxDestroyed
+from cove.errors import CoveError, SandboxDestroyed, SpawnFailed
 from cove.linux.cgroup import Group
 from cove.linux.packets import close_all, pass_credentials, receive_packet, send_packet, socket_pair
 from cove.runtime.background import Background
@@ -38,6 +39,7 @@ class Launcher:
         self.group = group
         self.pid = 0
         self.tenant: Tenant | None = None
+        self._replies: deque[asyncio.Future[None]] = deque()
         self.closed = False
         self.host_pid: asyncio.Future[int] = self._loop.create_future()
         pass_credentials(sock, True)
@@ -47,9 +49,22 @@ class Launcher:
         """Start a command; the answer goes to the tenant. Raises OSError when the launcher is gone."""
         send_packet(self._sock, request, descriptors)
 
-    def signal(self, number: int) -> None:
-        """Signal everything below the launcher."""
-        self._tell(b"signal\0%d" % number)
+    def signal(self, number: int, scope: bytes = b"tree", ticks: int = 0) -> "asyncio.Future[None]":
+        """Signal what `scope` says: see `agent.protocol`. Done when the signals are sent, or the launcher is gone."""
+        return self._ask(b"signal\0%d\0%s\0%d" % (number, scope, ticks))
+
+    def mark(self) -> "asyncio.Future[None]":
+        """Remember what runs now as old."""
+        return self._ask(b"mark")
+
+    def _ask(self, packet: bytes) -> "asyncio.Future[None]":
+        reply: asyncio.Future[None] = self._loop.create_future()
+        if self.closed:
+            reply.set_result(None)
+        else:
+            self._replies.append(reply)
+            self._tell(packet)
+        return reply
 
     def drain(self, descriptors: Sequence[int]) -> None:
         """Hand over pipes that only left-over processes write to, and close them here."""
@@ -71,6 +86,9 @@ class Launcher:
         self._sock.close()
         if not self.host_pid.done():
             self.host_pid.cancel()
+        for reply in self._replies:
+            _resolve(reply)
+        self._replies.clear()
 
     def _on_readable(self) -> None:
         try:
@@ -97,12 +115,17 @@ class Launcher:
                 raise ProtocolError("a launcher did not say it was ready")
             pass_credentials(self._sock, False)
             self.host_pid.set_result(sender)
+        elif fields in ([b"marked"], [b"signaled"]) and self._replies:
+            _resolve(self._replies.popleft())
         elif self.tenant is not None:
             self.tenant.launcher_said(fields)
         else:
             raise ProtocolError("a parked launcher spoke")
 
     def _end(self) -> None:
+        if not self.host_pid.done():
+            self.host_pid.set_exception(ConnectionResetError("it ended before it was ready"))
+            self.host_pid.exception()  # whoever still waits gets it; nobody has to
         self.close()
         if self.tenant is not None:
             self.tenant.launcher_gone()
@@ -140,6 +163,7 @@ class LauncherPool:
                 self._background.start(self._refill())
             if not launcher.closed:
                 return launcher
+            self.release(launcher)  # killed while parked
         return None
 
     def release(self, launcher: Launcher) -> None:
@@ -169,7 +193,7 @@ class LauncherPool:
         self._making += 1
         try:
             launcher = await self._make()
-        except SandboxDestroyed:
+        except (SandboxDestroyed, SpawnFailed):
             return
         finally:
             self._making -= 1
@@ -190,20 +214,28 @@ class LauncherPool:
                 await in_thread(_join, group, host_pid)
         except BaseException as error:
             launcher.close()
-            self._all.discard(launcher)
+            self.release(launcher)
             if isinstance(error, ProtocolError):
                 self._on_fault(f"the agent broke the protocol: {error}")
             if self._link.closed:
                 raise SandboxDestroyed("the sandbox is gone") from error
+            if isinstance(error, OSError):
+                raise SpawnFailed(f"no launcher for the command: {error}. Nothing was started.") from error
             raise
         return launcher
 
     async def _remove_group(self, group: Group, pid: int) -> None:
         try:
-            await self._link.request(b"end", b"%d" % pid)
+            if pid:
+                await self._link.request(b"end", b"%d" % pid)
         except CoveError:
             return  # the sandbox is ending, and removes its whole group itself
         await in_thread(group.remove)
+
+
+def _resolve(reply: "asyncio.Future[None]") -> None:
+    if not reply.done():
+        reply.set_result(None)
 
 
 def _join(group: Group, pid: int) -> None:

@@ -60,6 +60,7 @@ class Supervised:
         self._kill_timer: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.pid = 0
+        self.on_stopped: Callable[[], None] = lambda: None
         self.started: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[ProcessExit] = self._loop.create_future()
 
@@ -81,6 +82,8 @@ class Supervised:
         except OSError:
             os.close(out_read)
             os.close(err_read)
+            launcher.close()
+            self._pool.release(launcher)
             raise
         finally:
             os.close(out_write)
@@ -116,6 +119,11 @@ class Supervised:
         else:
             self._is_signaled_by_caller = True
             self._launcher.signal(number)
+
+    @property
+    def launcher(self) -> Launcher | None:
+        """The launcher, while anything of the tree may be left."""
+        return self._launcher
 
     def end(self, outcome: Outcome, grace: float) -> None:
         """End the whole tree: TERM first if there is any grace, KILL after it."""
@@ -156,6 +164,8 @@ class Supervised:
             case [b"exit", status, user, system, rss, empty] if self._main_exit is None and self.started.done():
                 usage = (number(user) / 1e6, number(system) / 1e6, number(rss) * 1024)
                 self._on_exit(_check_status(status), usage, is_empty=empty == b"1")
+            case [b"stopped"] if self.started.done():
+                self.on_stopped()
             case [b"empty"] if self._main_exit is not None:
                 self._release()
             case _:

@@ -1,0 +1,224 @@
+"""A shell's state as text: what bash prints about itself, and the script that makes another bash the same.
+
+bash prints variables as `declare -flags NAME=value` with values in "..." or $'...', over several lines where the
+value has newlines. Everything else it prints is already a script. What bash owns, and what is ours, is left out.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cove.agent.protocol import ProtocolError
+
+_OWNED = frozenset(
+    "BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_EXECUTION_STRING "
+    "BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO BASH_VERSION COMP_WORDBREAKS "
+    "DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD LINENO OLDPWD PIPESTATUS PPID PWD RANDOM SECONDS "
+    "SHELLOPTS SRANDOM UID _".split()
+)
+_OURS = "__cove"
+_DECLARATION = re.compile(r"declare -([-aAcfilnrtux]+) ([A-Za-z_][A-Za-z0-9_]*)(=?)")
+_FUNCTION = re.compile(r"^__cove_\w+ \(\) *$")
+_LIMIT = re.compile(r"-(\w)\) +(\w+)$")
+_FIXED_OPTIONS = frozenset(["restricted_shell", "login_shell"])
+_UNSAFE_OPTIONS = frozenset(["noexec", "onecmd", "interactive-comments"])
+_ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One variable as bash prints it."""
+
+    name: str
+    flags: str
+    value: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShellState:
+    """Everything that makes up a session's shell."""
+
+    cwd: str
+    previous_cwd: str
+    status: int
+    parameters: tuple[str, ...]
+    directories: tuple[str, ...]
+    umask: str
+    limits: tuple[tuple[str, str], ...]
+    shopt: str
+    options: str
+    functions: str
+    variables: tuple[Declaration, ...]
+    aliases: str
+    traps: str
+
+    @property
+    def readonly_names(self) -> frozenset[str]:
+        """Variables that nothing can change any more."""
+        return frozenset(variable.name for variable in self.variables if "r" in variable.flags)
+
+    def script(self, *, traps: bool, env: Mapping[str, str | None] | None = None, before_options: str = "") -> str:
+        """What a fresh bash executes to become the same; options come last, because they change how it executes."""
+        parts = [
+            self.shopt,
+            self.functions,
+            *[variable.text for variable in self.variables],
+            self.aliases,
+            " ".join(["set --", *map(quote, self.parameters)]),
+            f"umask {quote(self.umask)}",
+            *[f"ulimit -S -{letter} {value} 2>/dev/null" for letter, value in self.limits],
+            *_directories(self),
+            *_environment(env or {}),
+            *([self.traps] if traps else []),
+            before_options,
+            self.options,
+        ]
+        return "\n".join(parts) + "\n"
+
+
+def _directories(state: ShellState) -> Iterator[str]:
+    for directory in reversed(state.directories[1:]):
+        yield f"builtin pushd -n {quote(directory)} >/dev/null"
+    yield f"builtin cd -- {quote(state.cwd)} 2>/dev/null"
+    if state.previous_cwd:
+        yield f"OLDPWD={quote(state.previous_cwd)}"
+
+
+def _environment(env: Mapping[str, str | None]) -> Iterator[str]:
+    for name, value in env.items():
+        yield f"builtin unset -v {name}" if value is None else f"builtin export {name}={quote(value)}"
+
+
+def environment_script(env: Mapping[str, str | None]) -> str:
+    """Export and unset, in a shell that is already running."""
+    return "\n".join(_environment(env))
+
+
+def quote(text: str) -> str:
+    """A word that bash reads as exactly this text."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def parse_snapshot(data: bytes) -> ShellState:
+    """The state from what `__cove_snapshot` wrote; ProtocolError when it is something else."""
+    fields = iter(data.decode("utf-8", "surrogateescape").split("\0"))
+    try:
+        cwd, previous, status = next(fields), next(fields), int(next(fields))
+        parameters = tuple(next(fields) for _ in range(int(next(fields))))
+        directories = tuple(next(fields) for _ in range(int(next(fields))))
+        umask, limits, shopt, options, functions, variables, aliases, traps = (next(fields) for _ in range(8))
+    except (StopIteration, RuntimeError, ValueError):
+        raise ProtocolError("the shell's snapshot is not complete") from None
+    return ShellState(
+        cwd=cwd,
+        previous_cwd=previous,
+        status=status,
+        parameters=parameters,
+        directories=directories,
+        umask=umask.strip(),
+        limits=tuple(_parse_limits(limits)),
+        shopt=_without(shopt, _FIXED_OPTIONS),
+        options=_without(options, _UNSAFE_OPTIONS),
+        functions=_without_ours(functions),
+        variables=tuple(_kept(parse_declarations(variables))),
+        aliases=aliases,
+        traps="\n".join(line for line in traps.split("\n") if not line.endswith(" SIGRTMAX-7")),
+    )
+
+
+def _parse_limits(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        found = _LIMIT.search(line)
+        if found and found[1] not in "pR":
+            yield found[1], found[2]
+
+
+def _without(lines: str, names: frozenset[str]) -> str:
+    return "\n".join(line for line in lines.splitlines() if line.rpartition(" ")[2] not in names)
+
+
+def _without_ours(functions: str) -> str:
+    kept = []
+    is_ours = False
+    for line in functions.split("\n"):
+        is_ours = is_ours or _FUNCTION.match(line) is not None
+        if not is_ours:
+            kept.append(line)
+        elif line == "}":
+            is_ours = False
+    return "\n".join(kept)
+
+
+def _kept(declarations: Iterator[Declaration]) -> Iterator[Declaration]:
+    return (each for each in declarations if each.name not in _OWNED and not each.name.startswith(_OURS))
+
+
+def parse_exports(text: str) -> dict[str, str]:
+    """The environment from what `export -p` prints; exported but unset variables are not in it."""
+    found = {}
+    for declaration in parse_declarations(text):
+        if declaration.value is not None and "a" not in declaration.flags and "A" not in declaration.flags:
+            found[declaration.name] = unquote(declaration.value)
+    return found
+
+
+def parse_declarations(text: str) -> Iterator[Declaration]:
+    """Split what `declare -p` prints."""
+    at = 0
+    while at < len(text):
+        head = _DECLARATION.match(text, at)
+        if head is None:
+            raise ProtocolError(f"not a declaration: {text[at : at + 40]!r}")
+        end = _value_end(text, head.end())
+        value = text[head.end() : end] if head[3] else None
+        yield Declaration(head[2], head[1], value, text[at:end])
+        at = end + 1
+
+
+def _value_end(text: str, at: int) -> int:
+    """The position of the newline that ends a declaration: outside quotes and parentheses."""
+    depth = 0
+    while at < len(text):
+        character = text[at]
+        if character == '"' or text.startswith("$'", at):
+            at = _skip_quoted(text, at)
+            continue
+        if character == "\\":
+            at += 1
+        elif character in "()":
+            depth += 1 if character == "(" else -1
+        elif character == "\n" and depth <= 0:
+            return at
+        at += 1
+    return len(text)
+
+
+def _skip_quoted(text: str, at: int) -> int:
+    """The position after a "..." or $'...' that starts here."""
+    closing = '"' if text[at] == '"' else "'"
+    at += 1 if closing == '"' else 2
+    while at < len(text) and text[at] != closing:
+        at += 2 if text[at] == "\\" else 1
+    return at + 1
+
+
+def unquote(value: str) -> str:
+    """The text that bash printed as a "..." or $'...' word."""
+    if value.startswith('"'):
+        return re.sub(r"\\([\"\\$`])", r"\1", value[1:-1])
+    if value.startswith("$'"):
+        return _unescape(value[2:-1])
+    return value
+
+
+def _unescape(text: str) -> str:
+    def replace(found: re.Match[str]) -> str:
+        escape = found[1]
+        if escape[0] in "01234567":
+            return bytes([int(escape, 8) & 0xFF]).decode("utf-8", "surrogateescape")
+        return _ESCAPES.get(escape, escape)
+
+    plain = re.sub(r"\\([0-7]{1,3}|.)", replace, text, flags=re.DOTALL)
+    # Neighbouring octal escapes may be the bytes of one character.
+    return plain.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
