@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import select
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -28,13 +29,17 @@ _STOP_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Jail:
-    """A living jail. `pid` is our child: bwrap, or the agent itself without isolation."""
+    """A living jail. `pid` is our child: bwrap, or the agent itself without isolation.
+
+    `_agent` is a pidfd of the agent when that is bwrap's child: all inside is gone when the agent is, not when bwrap is.
+    """
 
     pid: int
     link: Link
     groups: SandboxGroups
     _errors: int
     exited: "asyncio.Future[None]"
+    _agent: int | None = None
 
     def read_errors(self) -> str:
         """What bwrap or the agent complained about."""
@@ -50,6 +55,9 @@ class Jail:
         if not done:
             os.kill(self.pid, signal.SIGKILL)
             await self.exited
+        if self._agent is not None:
+            await _readable(self._agent)
+            os.close(self._agent)
         os.close(self._errors)
         await in_thread(self.groups.remove)
 
@@ -57,8 +65,13 @@ class Jail:
         """End it without an event loop. Blocks until it is gone."""
         self.link.abandon()
         if not self.exited.done():
-            os.kill(self.pid, signal.SIGKILL)
+            child = os.pidfd_open(self.pid)
+            if not select.select([child], [], [], _STOP_SECONDS)[0]:
+                os.kill(self.pid, signal.SIGKILL)
+            os.close(child)
             reap(self.pid)
+        if self._agent is not None:
+            select.select([self._agent], [], [], _STOP_SECONDS)
         self.groups.remove()
 
 
@@ -80,7 +93,7 @@ async def start_jail(
         jail = Jail(pid, Link(ours, on_lost), groups, errors[0], _watch(pidfd, pid))
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await asyncio.gather(_await_hello(jail), _enter_groups(groups, pid, info[0], spec))
+                await _begin(jail, info[0], spec)
         except (TimeoutError, OSError) as error:
             complaint = jail.read_errors()
             await jail.close()
@@ -154,27 +167,43 @@ async def _await_hello(jail: Jail) -> None:
         raise SandboxUnavailable(f"the sandbox did not start: {explain_refusal(jail.read_errors())}")
 
 
-async def _enter_groups(groups: SandboxGroups, pid: int, info: int, spec: SandboxSpec) -> None:
-    """Move the agent as soon as it exists, while its interpreter still starts."""
-    if groups.all:
-        inside = await _read_child_pid(info) if spec.isolation is Isolation.BUBBLEWRAP else pid
-        if inside is not None:
-            await in_thread(groups.enter, inside)
+async def _begin(jail: Jail, info: int, spec: SandboxSpec) -> None:
+    """Wait for the agent's first word; meanwhile, while its interpreter still starts, move it to its groups."""
+    entering = asyncio.get_running_loop().create_task(_enter_groups(jail, info, spec))
+    try:
+        await _await_hello(jail)
+        await entering
+    finally:
+        entering.cancel()
+        await asyncio.wait([entering])
+
+
+async def _enter_groups(jail: Jail, info: int, spec: SandboxSpec) -> None:
+    inside: int | None = jail.pid
+    if spec.isolation is Isolation.BUBBLEWRAP:
+        inside = await _read_child_pid(info)
+        jail._agent = None if inside is None else os.pidfd_open(inside)
+    if inside is not None and jail.groups.all:
+        await in_thread(jail.groups.enter, inside)
 
 
 async def _read_child_pid(info: int) -> int | None:
     """The agent's pid on the host as bwrap tells it; None when bwrap ended without a word."""
+    await _readable(info)
+    found = re.search(rb'"child-pid": *(\d+)', os.read(info, 4096))
+    return None if found is None else int(found[1])
+
+
+async def _readable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
     def on_readable() -> None:
-        loop.remove_reader(info)
+        loop.remove_reader(descriptor)
         readable.set_result(None)
 
-    loop.add_reader(info, on_readable)
+    loop.add_reader(descriptor, on_readable)
     try:
         await readable
     finally:
-        loop.remove_reader(info)
-    found = re.search(rb'"child-pid": *(\d+)', os.read(info, 4096))
-    return None if found is None else int(found[1])
+        loop.remove_reader(descriptor)
