@@ -24,6 +24,7 @@ class Embedded:
 
     def __init__(self) -> None:
         self._sandboxes: dict[str, Sandbox | None] = {}
+        self._undoing: set[asyncio.Task[None]] = set()
         self._machine: Machine | None = None
         self._pid = os.getpid()
 
@@ -36,16 +37,13 @@ class Embedded:
         self._sandboxes[id] = None
         opening = asyncio.get_running_loop().create_task(self._open(id, spec))
         try:
-            sandbox = await asyncio.shield(opening)
+            return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await asyncio.wait([opening])
-            if not opening.cancelled() and opening.exception() is None:
-                await opening.result().destroy()
+            undoing = asyncio.get_running_loop().create_task(_undo(opening))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
+            await asyncio.shield(undoing)
             raise
-        finally:
-            if self._sandboxes.get(id, self) is None:
-                del self._sandboxes[id]
-        return sandbox
 
     async def connect(self, id: str) -> AsyncSandbox:
         """A sandbox of this program that lives in this event loop."""
@@ -68,6 +66,16 @@ class Embedded:
                 sandbox.abandon()
 
     async def _open(self, id: str, spec: SandboxSpec) -> Sandbox:
+        try:
+            sandbox = await self._start(id, spec)
+        except BaseException:
+            self._forget(id)
+            raise
+        self._sandboxes[id] = sandbox
+        sandbox.on_end = partial(self._forget, id)
+        return sandbox
+
+    async def _start(self, id: str, spec: SandboxSpec) -> Sandbox:
         machine = await self._examine()
         spec = await in_thread(_resolve_mounts, spec, str(machine.home.path))
         place = await in_thread(machine.home.allocate)
@@ -77,8 +85,6 @@ class Embedded:
         except BaseException:
             await in_thread(machine.home.release, place)
             raise
-        self._sandboxes[id] = sandbox
-        sandbox.on_end = partial(self._forget, id)
         return sandbox
 
     def _forget(self, id: str) -> None:
@@ -95,6 +101,13 @@ class Embedded:
         """A forked child has no sandboxes: their sockets were closed in it."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]  # a fresh start is exactly what is meant
+
+
+async def _undo(opening: "asyncio.Task[Sandbox]") -> None:
+    """Destroy what a cancelled creation still makes. A second cancel does not stop this."""
+    await asyncio.wait([opening])
+    if not opening.cancelled() and opening.exception() is None:
+        await opening.result().destroy()
 
 
 async def _start(sandbox: Sandbox, machine: Machine, place: Place, spec: SandboxSpec) -> None:
