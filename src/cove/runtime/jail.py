@@ -66,12 +66,12 @@ class Jail:
         self.link.abandon()
         if not self.exited.done():
             child = os.pidfd_open(self.pid)
-            if not select.select([child], [], [], _STOP_SECONDS)[0]:
+            if not _has_ended(child):
                 os.kill(self.pid, signal.SIGKILL)
             os.close(child)
             reap(self.pid)
         if self._agent is not None:
-            select.select([self._agent], [], [], _STOP_SECONDS)
+            _has_ended(self._agent)
         self.groups.remove()
 
 
@@ -192,6 +192,13 @@ async def _read_child_pid(info: int) -> int | None:
     await _readable(info)
     found = re.search(rb'"child-pid": *(\d+)', os.read(info, 4096))
     return None if found is None else int(found[1])
+
+
+def _has_ended(pidfd: int) -> bool:
+    """Wait for a process without an event loop, but not for ever."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(_STOP_SECONDS * 1000))
 
 
 async def _readable(descriptor: int) -> None:
