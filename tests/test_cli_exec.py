@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -208,6 +209,7 @@ def test_a_pipe_that_does_not_block_is_written_completely() -> None:
 def test_what_a_slow_reader_misses_is_counted(open_directory: Path) -> None:
     os.mkfifo(open_directory / "printed")
     os.chmod(open_directory / "printed", 0o666)
+    printed = os.open(open_directory / "printed", os.O_RDONLY | os.O_NONBLOCK)
     command = "head -c 200000000 /dev/zero; echo > /data/printed"
     with subprocess.Popen(
         [COVE, "exec", "--mount", f"{open_directory}:/data:rw", command],
@@ -215,7 +217,8 @@ def test_what_a_slow_reader_misses_is_counted(open_directory: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as program:
-        (open_directory / "printed").read_bytes()
+        assert select.select([printed], [], [], 60)[0]
+        os.close(printed)
         output, complaint = program.communicate(timeout=60)
     missed = re.findall(rb"cove: (\d+) bytes of output were not kept\n", complaint)
     assert missed

@@ -29,8 +29,8 @@ def test_an_example_of_the_readme_runs_as_it_stands(example: str, tmp_path: Path
 
 def test_the_architecture_names_every_module_and_no_other() -> None:
     package = ROOT / "src/cove"
-    modules = {str(path.relative_to(package)) for path in package.rglob("*.py")}
-    named = re.findall(r"^\| `([\w/]+\.py)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    modules = {str(path.relative_to(package)) for path in package.rglob("*.*") if path.suffix in (".py", ".bash")}
+    named = re.findall(r"^\| `([\w/]+\.(?:py|bash))` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(modules)
 
 
