@@ -39,7 +39,7 @@ class Launcher:
         self.group = group
         self.pid = 0
         self.tenant: Tenant | None = None
-        self._replies: deque[asyncio.Future[None]] = deque()
+        self._replies: deque[asyncio.Future[int]] = deque()
         self.closed = False
         self.host_pid: asyncio.Future[int] = self._loop.create_future()
         pass_credentials(sock, True)
@@ -49,18 +49,18 @@ class Launcher:
         """Start a command; the answer goes to the tenant. Raises OSError when the launcher is gone."""
         send_packet(self._sock, request, descriptors)
 
-    def signal(self, number: int, scope: bytes = b"tree", ticks: int = 0) -> "asyncio.Future[None]":
-        """Signal what `scope` says: see `agent.protocol`. Done when the signals are sent, or the launcher is gone."""
+    def signal(self, number: int, scope: bytes = b"tree", ticks: int = 0) -> "asyncio.Future[int]":
+        """Signal what `scope` says: see `agent.protocol`. Gives their number; 0 when it is gone."""
         return self._ask(b"signal\0%d\0%s\0%d" % (number, scope, ticks))
 
-    def mark(self) -> "asyncio.Future[None]":
+    def mark(self) -> "asyncio.Future[int]":
         """Remember what runs now as old."""
         return self._ask(b"mark")
 
-    def _ask(self, packet: bytes) -> "asyncio.Future[None]":
-        reply: asyncio.Future[None] = self._loop.create_future()
+    def _ask(self, packet: bytes) -> "asyncio.Future[int]":
+        reply: asyncio.Future[int] = self._loop.create_future()
         if self.closed:
-            reply.set_result(None)
+            reply.set_result(0)
         else:
             self._replies.append(reply)
             self._tell(packet)
@@ -85,9 +85,10 @@ class Launcher:
         self._loop.remove_reader(self._sock)
         self._sock.close()
         if not self.host_pid.done():
-            self.host_pid.cancel()
+            self.host_pid.set_exception(ConnectionResetError("it ended before it was ready"))
+            self.host_pid.exception()  # whoever still waits gets it; nobody has to
         for reply in self._replies:
-            _resolve(reply)
+            _resolve(reply, 0)
         self._replies.clear()
 
     def _on_readable(self) -> None:
@@ -115,17 +116,14 @@ class Launcher:
                 raise ProtocolError("a launcher did not say it was ready")
             pass_credentials(self._sock, False)
             self.host_pid.set_result(sender)
-        elif fields in ([b"marked"], [b"signaled"]) and self._replies:
-            _resolve(self._replies.popleft())
+        elif fields[0] in (b"marked", b"signaled") and len(fields) == 2 and self._replies:
+            _resolve(self._replies.popleft(), protocol.number(fields[1]))
         elif self.tenant is not None:
             self.tenant.launcher_said(fields)
         else:
             raise ProtocolError("a parked launcher spoke")
 
     def _end(self) -> None:
-        if not self.host_pid.done():
-            self.host_pid.set_exception(ConnectionResetError("it ended before it was ready"))
-            self.host_pid.exception()  # whoever still waits gets it; nobody has to
         self.close()
         if self.tenant is not None:
             self.tenant.launcher_gone()
@@ -145,6 +143,7 @@ class LauncherPool:
         self._all: set[Launcher] = set()
         self._making = 0
         self._count = 0
+        self._closed = False
 
     async def open(self) -> None:
         """Park the first launcher."""
@@ -185,6 +184,7 @@ class LauncherPool:
 
     def close(self) -> None:
         """Let go of every launcher."""
+        self._closed = True
         for launcher in self._all:
             launcher.close()
         self._parked.clear()
@@ -217,9 +217,9 @@ class LauncherPool:
             self.release(launcher)
             if isinstance(error, ProtocolError):
                 self._on_fault(f"the agent broke the protocol: {error}")
-            if self._link.closed:
+            if self._link.closed or self._closed:
                 raise SandboxDestroyed("the sandbox is gone") from error
-            if isinstance(error, OSError):
+            if isinstance(error, OSError | CoveError):
                 raise SpawnFailed(f"no launcher for the command: {error}. Nothing was started.") from error
             raise
         return launcher
@@ -233,9 +233,9 @@ class LauncherPool:
         await in_thread(group.remove)
 
 
-def _resolve(reply: "asyncio.Future[None]") -> None:
+def _resolve(reply: "asyncio.Future[int]", count: int) -> None:
     if not reply.done():
-        reply.set_result(None)
+        reply.set_result(count)
 
 
 def _join(group: Group, pid: int) -> None:
