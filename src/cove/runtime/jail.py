@@ -27,6 +27,10 @@ _START_SECONDS = 30.0
 _STOP_SECONDS = 5.0
 
 
+def _start_fails(_: str) -> None:
+    """Who starts a jail sees for itself that it did not start."""
+
+
 @dataclass(slots=True)
 class Jail:
     """A living jail. `pid` is our child: bwrap, or the agent itself without isolation.
@@ -40,6 +44,7 @@ class Jail:
     _errors: int
     exited: "asyncio.Future[None]"
     _agent: int | None = None
+    lose: Callable[[str], None] = _start_fails
 
     def read_errors(self) -> str:
         """What bwrap or the agent complained about."""
@@ -90,19 +95,18 @@ async def start_jail(
         command, keep = _command(machine, host, place, spec, stack, control=theirs.fileno(), info=info[1])
         pid, pidfd = await in_starter_thread(_popen, command, keep, errors[1])
         undo.pop_all()
-        jail = Jail(pid, Link(ours, on_lost), groups, errors[0], _watch(pidfd, pid))
+        jail = Jail(pid, Link(ours, lambda reason: jail.lose(reason)), groups, errors[0], _watch(pidfd, pid))
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await _begin(jail, info[0], spec)
-        except (TimeoutError, OSError) as error:
+        except BaseException as error:
             complaint = jail.read_errors()
             await jail.close()
-            raise SandboxUnavailable(
-                f"the sandbox did not start: {explain_refusal(complaint or str(error))}"
-            ) from error
-        except SandboxUnavailable:
-            await jail.close()
-            raise
+            if not isinstance(error, TimeoutError | OSError):
+                raise
+            reason = await in_thread(explain_refusal, complaint or str(error))
+            raise SandboxUnavailable(f"the sandbox did not start: {reason}") from error
+        jail.lose = on_lost
         return jail
 
 
@@ -164,7 +168,7 @@ def _watch(pidfd: int, pid: int) -> "asyncio.Future[None]":
 async def _await_hello(jail: Jail) -> None:
     await asyncio.wait([jail.link.hello, jail.exited], return_when=asyncio.FIRST_COMPLETED)
     if not jail.link.hello.done() or jail.link.hello.cancelled():
-        raise SandboxUnavailable(f"the sandbox did not start: {explain_refusal(jail.read_errors())}")
+        raise ConnectionResetError("bwrap gave no reason")
 
 
 async def _begin(jail: Jail, info: int, spec: SandboxSpec) -> None:
