@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import stat
 from functools import partial
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from cove.api import AsyncSandbox
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.core.jail import check_mount
-from cove.errors import SandboxAlreadyExists, SandboxNotFound, from_errno
+from cove.errors import PermissionDenied, SandboxAlreadyExists, SandboxNotFound, from_errno
 from cove.model import Mount, SandboxInfo, SandboxSpec
 from cove.runtime.groups import make_groups
 from cove.runtime.home import Place
@@ -130,6 +131,7 @@ def _resolve_mounts(spec: SandboxSpec, state_directory: str) -> SandboxSpec:
     for mount in spec.mounts:
         try:
             source = os.path.realpath(mount.source, strict=True)
+            _check_source(source)
         except OSError as error:
             raise from_errno(error.errno or 0, f"mount source {mount.source}") from None
         resolved.append(
@@ -138,3 +140,16 @@ def _resolve_mounts(spec: SandboxSpec, state_directory: str) -> SandboxSpec:
             )
         )
     return msgspec.structs.replace(spec, mounts=tuple(resolved))
+
+
+def _check_source(path: str) -> None:
+    """What is mounted is a directory or a file that the sandbox's user can reach. As root that is another user."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise PermissionDenied(f"mount source {path} is refused: a socket, device or pipe leads out of the sandbox")
+    while os.geteuid() == 0 and path != "/":
+        path = os.path.dirname(path)
+        if not os.stat(path).st_mode & stat.S_IXOTH:
+            raise PermissionDenied(
+                f"mount source: the sandbox's user cannot enter {path}: allow it with `chmod o+x` or mount another place"
+            )
