@@ -14,10 +14,14 @@ API = ROOT / "src/cove/api"
 TARGET = ROOT / "src/cove/blocking/facade.py"
 
 # File, class, and what the class is called here.
-CLASSES = [("process.py", "Process", "Process"), ("sandbox.py", "AsyncSandbox", "Sandbox")]
+CLASSES = [
+    ("process.py", "Process", "Process"),
+    ("session.py", "Session", "Session"),
+    ("sandbox.py", "AsyncSandbox", "Sandbox"),
+]
 BLOCKING = {name: blocking for _, name, blocking in CLASSES}
 
-HEADER = '''"""The blocking classes. Made by scripts/make_blocking.py from cove.api; change that, then run the script."""
+HEADER = '''"""The blocking classes. Made from cove.api by scripts/make_blocking.py; change that, then run it."""
 
 '''
 

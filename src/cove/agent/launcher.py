@@ -67,11 +67,12 @@ class Launcher:
             self.spawn(rest.split(b"\0"), descriptors)
         elif verb == b"signal":
             number, scope, ticks = rest.split(b"\0")
-            kernel.signal_all(self.choose(scope, int(ticks)), int(number))
-            self.send(b"signaled")
+            chosen = self.choose(scope, int(ticks))
+            kernel.signal_all(chosen, int(number))
+            self.send(b"signaled", protocol.encode_number(len(chosen)))
         elif verb == b"mark":
             self.marked = frozenset(kernel.descendants(posix.getpid()))
-            self.send(b"marked")
+            self.send(b"marked", protocol.encode_number(len(self.marked)))
         elif verb == b"drain":
             for fd in descriptors:
                 self.draining.add(fd)

@@ -23,8 +23,8 @@ sealed memfd: the packet is then the single verb LARGE, and the memfd is its las
                           drain                      + fds        read these to their end, for nobody
     launcher -> runtime   ready                                   parked
                           started pid | refused step errno        the answer to spawn
-                          marked                                  the answer to mark
-                          signaled                                the answer to signal
+                          marked count                            the answer to mark
+                          signaled count                          the answer to signal
                           stopped                                 the spawned process was stopped by a signal
                           exit status user system maxrss empty    the spawned process ended
                           empty                                   nothing it started is left

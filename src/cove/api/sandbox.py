@@ -8,7 +8,8 @@ from typing import Unpack
 from cove.api.opening import Opening
 from cove.api.process import Process
 from cove.api.provider import provider_for
-from cove.model import ExecResult, SandboxInfo, SandboxSpec, SpecFields, make_spec
+from cove.api.session import Session
+from cove.model import ExecResult, SandboxInfo, SandboxSpec, SessionInfo, SpecFields, make_spec
 
 
 class AsyncSandbox(ABC):
@@ -109,3 +110,26 @@ class AsyncSandbox(ABC):
     @abstractmethod
     async def cleanup_processes(self) -> int:
         """Forget the ended processes; returns how many there were."""
+
+    @abstractmethod
+    async def create_session(
+        self,
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+    ) -> Session:
+        """A new shell; `timeout` is the default for its commands. An id whose shell has ended can be taken again."""
+
+    @abstractmethod
+    async def get_session(self, id: str) -> Session:
+        """The session with that id; raises SessionNotFound."""
+
+    @abstractmethod
+    async def list_sessions(self) -> builtins.list[SessionInfo]:
+        """All sessions, oldest first."""
+
+    @abstractmethod
+    async def delete_session(self, id: str) -> None:
+        """End the session with that id and everything it started."""

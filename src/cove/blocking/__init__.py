@@ -1,5 +1,5 @@
 """The same API without asyncio."""
 
-from cove.blocking.facade import Process, Sandbox
+from cove.blocking.facade import Process, Sandbox, Session
 
-__all__ = ["Process", "Sandbox"]
+__all__ = ["Process", "Sandbox", "Session"]

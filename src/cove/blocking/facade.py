@@ -1,4 +1,4 @@
-"""The blocking classes. Made by scripts/make_blocking.py from cove.api; change that, then run the script."""
+"""The blocking classes. Made from cove.api by scripts/make_blocking.py; change that, then run it."""
 
 import builtins
 import re
@@ -17,6 +17,7 @@ from cove.model import (
     ProcessStatus,
     SandboxInfo,
     SandboxSpec,
+    SessionInfo,
     SpecFields,
 )
 
@@ -128,6 +129,76 @@ class Process:
     def close_stdin(self) -> None:
         """End its standard input. Idempotent."""
         self._portal.call(lambda: self._inner.close_stdin())
+
+
+class Session:
+    """A persistent bash: what one command leaves behind, the next one finds."""
+
+    def __init__(self, inner: api.Session, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bytes | str | None = None,
+        max_output: int | None = None,
+    ) -> ExecResult:
+        """Run one command in the shell. Commands of one session run one at a time, in the order they came.
+
+        `cwd` and `env` hold for this call only. When `timeout` is over the command is interrupted and the session
+        goes on with its state; if bash cannot be brought back, it is restarted and the result says so. A command
+        that ends the shell (`exit`, `exec`) raises SessionTerminated.
+        """
+        return self._portal.call(
+            lambda: self._inner.exec(command, cwd=cwd, env=env, timeout=timeout, stdin=stdin, max_output=max_output)
+        )
+
+    def start_process(
+        self,
+        command: str | Sequence[str],
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+        keep: bool = True,
+    ) -> "Process":
+        """Start a process from a copy of the session's state; it changes nothing in the session."""
+        return Process(
+            self._portal.call(
+                lambda: self._inner.start_process(
+                    command, id=id, cwd=cwd, env=env, timeout=timeout, stdin=stdin, keep=keep
+                )
+            ),
+            self._portal,
+        )
+
+    def set_env(self, env: Mapping[str, str | None]) -> None:
+        """Export variables in the shell; None unsets."""
+        self._portal.call(lambda: self._inner.set_env(env))
+
+    def cwd(self) -> str:
+        """The working directory after the last completed command."""
+        return self._portal.call(lambda: self._inner.cwd())
+
+    def env(self) -> dict[str, str]:
+        """The exported variables after the last completed command."""
+        return self._portal.call(lambda: self._inner.env())
+
+    def delete(self) -> None:
+        """End the shell, its running command and every process it started. Idempotent."""
+        self._portal.call(lambda: self._inner.delete())
 
 
 class Sandbox:
@@ -260,3 +331,29 @@ class Sandbox:
     def cleanup_processes(self) -> int:
         """Forget the ended processes; returns how many there were."""
         return self._portal.call(lambda: self._inner.cleanup_processes())
+
+    def create_session(
+        self,
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+    ) -> "Session":
+        """A new shell; `timeout` is the default for its commands. An id whose shell has ended can be taken again."""
+        return Session(
+            self._portal.call(lambda: self._inner.create_session(id=id, cwd=cwd, env=env, timeout=timeout)),
+            self._portal,
+        )
+
+    def get_session(self, id: str) -> "Session":
+        """The session with that id; raises SessionNotFound."""
+        return Session(self._portal.call(lambda: self._inner.get_session(id)), self._portal)
+
+    def list_sessions(self) -> builtins.list[SessionInfo]:
+        """All sessions, oldest first."""
+        return self._portal.call(lambda: self._inner.list_sessions())
+
+    def delete_session(self, id: str) -> None:
+        """End the session with that id and everything it started."""
+        self._portal.call(lambda: self._inner.delete_session(id))

@@ -27,18 +27,19 @@ Environment = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A validated command; `script` is set when the shell has to read the command from a descriptor."""
+    """A validated command; `files` are what it finds open under these descriptor numbers."""
 
     argv: tuple[bytes, ...]
     env: Mapping[bytes, bytes] = field(default_factory=dict)
     cwd: bytes = b"/"
-    script: bytes | None = None
+    files: Mapping[int, bytes] = field(default_factory=dict)
 
 
 def build_invocation(command: Command, *, cwd: str, env: Mapping[str, str]) -> Invocation:
     """Validate and encode one command; raises ValidationFailed before anything has run."""
     argv, script = _argv(command)
-    return Invocation(argv=argv, env=encode_environment(env), cwd=_encode(cwd, "cwd"), script=script)
+    files = {} if script is None else {SCRIPT_DESCRIPTOR: script}
+    return Invocation(argv=argv, env=encode_environment(env), cwd=encode_text(cwd, "cwd"), files=files)
 
 
 def merge_environment(*layers: Environment | None) -> dict[str, str]:
@@ -67,7 +68,7 @@ def check_environment(env: Environment | None) -> Environment:
         if value is not None:
             if not isinstance(value, str):
                 raise ValidationFailed(f"environment variable {name} must be a string or None, not {value!r}")
-            if len(name) + 1 + len(_encode(value, f"environment variable {name}")) >= MAX_ENTRY_BYTES:
+            if len(name) + 1 + len(encode_text(value, f"environment variable {name}")) >= MAX_ENTRY_BYTES:
                 raise ValidationFailed(f"environment variable {name} is over 128 KiB: put it in a file")
     return env
 
@@ -88,7 +89,7 @@ def check_timeout(timeout: float | None) -> float | None:
 
 def _argv(command: Command) -> tuple[tuple[bytes, ...], bytes | None]:
     if isinstance(command, str):
-        line = _encode(command, "command")
+        line = encode_text(command, "command")
         if len(line) < MAX_ENTRY_BYTES:
             return (_SHELL, b"-c", line, _SHELL_NAME), None
         return (_SHELL, b"-c", _READ_SCRIPT.encode(), _SHELL_NAME), line
@@ -96,14 +97,15 @@ def _argv(command: Command) -> tuple[tuple[bytes, ...], bytes | None]:
         raise ValidationFailed(f"command must be a string or a list of strings, not {type(command).__name__}")
     if not command or not command[0]:
         raise ValidationFailed("command is an empty list: give at least the program to run")
-    argv = tuple(_encode(word, f"command[{at}]") for at, word in enumerate(command))
+    argv = tuple(encode_text(word, f"command[{at}]") for at, word in enumerate(command))
     for at, word in enumerate(argv):
         if len(word) >= MAX_ENTRY_BYTES:
             raise ValidationFailed(f"command[{at}] is over 128 KiB, more than Linux passes: use a file or stdin")
     return argv, None
 
 
-def _encode(text: str, subject: str) -> bytes:
+def encode_text(text: str, subject: str) -> bytes:
+    """The bytes of a text that Linux can pass, or ValidationFailed."""
     if not isinstance(text, str):
         raise ValidationFailed(f"{subject} must be a string, not {type(text).__name__}")
     try:

@@ -13,6 +13,7 @@ HOME = "/home/user"
 WORKSPACE = "/workspace"
 HOSTNAME = "cove"
 AGENT_DIRECTORY = "/run/cove/agent"
+SHELL_DIRECTORY = "/run/cove/shell"
 INTERPRETER_DIRECTORY = "/run/cove/python"
 
 ROOT_BYTES = 64 << 20
@@ -84,6 +85,7 @@ class Host:
     workspace: str
     home: str
     tmp: str
+    shell: str
 
 
 def agent_command(interpreter: str, directory: str, control: int) -> list[str]:
@@ -152,7 +154,7 @@ def _writable(host: Host) -> list[str]:
 
 
 def _agent(host: Host) -> list[str]:
-    arguments = ["--ro-bind", host.agent, AGENT_DIRECTORY]
+    arguments = ["--ro-bind", host.agent, AGENT_DIRECTORY, "--ro-bind", host.shell, SHELL_DIRECTORY]
     if host.interpreter_prefix is not None:
         arguments += ["--ro-bind", host.interpreter_prefix, INTERPRETER_DIRECTORY]
     return arguments

@@ -1,33 +1,22 @@
 """What the runtime and a session's shell say to each other, without the shell. See shell/session.bash."""
 
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 
 from cove.agent.protocol import ProtocolError
 from cove.core.shell_state import parse_exports
 
-# How often a shell can be interrupted before the loops are read anew.
-_LOOPS = 100
+# How often a shell can be interrupted before it ends and is restored from its snapshot.
+_LOOPS = 1000
 _MOST_REPORT_BYTES = 16 << 20
 _REPORT_FIELDS = 4
 
 INTERNAL = "i"
 
 
-@cache
-def prologue() -> bytes:
-    """The text of session.bash."""
-    return resources.files("cove").joinpath("shell/session.bash").read_bytes()
-
-
-@cache
-def loop_script() -> str:
-    """What `bash -c` executes: the loop, once for every interruption, and then itself again."""
-    text = resources.files("cove").joinpath("shell/loop.bash").read_text()
+def loop_script(text: str) -> str:
+    """What bash reads as its script, from loop.bash: the loop, once for every interruption."""
     (line,) = [line for line in text.splitlines() if not line.startswith("#")]
-    again = '[[ $__cove_trusted == yes ]] && builtin eval "$BASH_EXECUTION_STRING"'
-    return "\n".join([*[line] * _LOOPS, again])
+    return f"{line}\n" * _LOOPS
 
 
 def encode_go(id: str, pair: int, stdin: str) -> bytes:

@@ -11,10 +11,44 @@ from dataclasses import dataclass
 from cove.agent.protocol import ProtocolError
 
 _OWNED = frozenset(
-    "BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_EXECUTION_STRING "
-    "BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO BASH_VERSION COMP_WORDBREAKS "
-    "DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD LINENO OLDPWD PIPESTATUS PPID PWD RANDOM SECONDS "
-    "SHELLOPTS SRANDOM UID _".split()
+    [
+        "BASH",
+        "BASHOPTS",
+        "BASHPID",
+        "BASH_ALIASES",
+        "BASH_ARGC",
+        "BASH_ARGV",
+        "BASH_ARGV0",
+        "BASH_CMDS",
+        "BASH_COMMAND",
+        "BASH_EXECUTION_STRING",
+        "BASH_LINENO",
+        "BASH_LOADABLES_PATH",
+        "BASH_REMATCH",
+        "BASH_SOURCE",
+        "BASH_SUBSHELL",
+        "BASH_VERSINFO",
+        "BASH_VERSION",
+        "COMP_WORDBREAKS",
+        "DIRSTACK",
+        "EPOCHREALTIME",
+        "EPOCHSECONDS",
+        "EUID",
+        "FUNCNAME",
+        "GROUPS",
+        "HISTCMD",
+        "LINENO",
+        "OLDPWD",
+        "PIPESTATUS",
+        "PPID",
+        "PWD",
+        "RANDOM",
+        "SECONDS",
+        "SHELLOPTS",
+        "SRANDOM",
+        "UID",
+        "_",
+    ]
 )
 _OURS = "__cove"
 _DECLARATION = re.compile(r"declare -([-aAcfilnrtux]+) ([A-Za-z_][A-Za-z0-9_]*)(=?)")
@@ -69,7 +103,7 @@ class ShellState:
             f"umask {quote(self.umask)}",
             *[f"ulimit -S -{letter} {value} 2>/dev/null" for letter, value in self.limits],
             *_directories(self),
-            *_environment(env or {}),
+            *environment_lines(env or {}),
             *([self.traps] if traps else []),
             before_options,
             self.options,
@@ -85,14 +119,10 @@ def _directories(state: ShellState) -> Iterator[str]:
         yield f"OLDPWD={quote(state.previous_cwd)}"
 
 
-def _environment(env: Mapping[str, str | None]) -> Iterator[str]:
+def environment_lines(env: Mapping[str, str | None]) -> Iterator[str]:
+    """Export and unset."""
     for name, value in env.items():
         yield f"builtin unset -v {name}" if value is None else f"builtin export {name}={quote(value)}"
-
-
-def environment_script(env: Mapping[str, str | None]) -> str:
-    """Export and unset, in a shell that is already running."""
-    return "\n".join(_environment(env))
 
 
 def quote(text: str) -> str:

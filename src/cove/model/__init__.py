@@ -1,7 +1,7 @@
 """Values that travel between caller, runtime and server; no behaviour."""
 
 from cove.model.event import Exit, Gap, LogEvent, LogMatch, Output
-from cove.model.info import SandboxInfo, SandboxStatus, TreeKill, Usage
+from cove.model.info import SandboxInfo, SandboxStatus, SessionInfo, SessionStatus, TreeKill, Usage
 from cove.model.outcome import Outcome, ProcessExit, ProcessStatus
 from cove.model.result import ExecResult
 from cove.model.spec import Isolation, Limits, Mount, Network, SandboxSpec, SpecFields, make_spec
@@ -23,6 +23,8 @@ __all__ = [
     "SandboxInfo",
     "SandboxSpec",
     "SandboxStatus",
+    "SessionInfo",
+    "SessionStatus",
     "SpecFields",
     "TreeKill",
     "Usage",

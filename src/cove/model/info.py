@@ -42,3 +42,20 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     cpu_seconds: float | None = None
     pids: int | None = None
+
+
+class SessionStatus(StrEnum):
+    """Whether a session's shell lives."""
+
+    RUNNING = "running"
+    TERMINATED = "terminated"
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of one session."""
+
+    id: str
+    status: SessionStatus
+    created_at: datetime
+    cwd: str
+    exit_code: int | None = None

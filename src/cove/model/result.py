@@ -10,7 +10,11 @@ from cove.model.outcome import Outcome
 
 
 class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended and what it printed; bytes are exact, text is decoded with replacement."""
+    """How a command ended and what it printed; bytes are exact, text is decoded with replacement.
+
+    With `session_restarted` the session's shell had to be replaced; its state is as after `restored_command`
+    (None: as the session was created).
+    """
 
     command: str | Sequence[str]
     outcome: Outcome
@@ -23,6 +27,7 @@ class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
     signal: int | None = None
     session_id: str | None = None
     session_restarted: bool = False
+    restored_command: str | None = None
 
     @property
     def stdout(self) -> str:

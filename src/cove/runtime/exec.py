@@ -26,9 +26,9 @@ async def run_command(
     max_output: int | None,
 ) -> ExecResult:
     """Start, wait, and give what was captured. A cancelled caller's command is killed with all it started."""
-    limit = _check_max_output(max_output)
+    limit = check_max_output(max_output)
     captures = (Capture(limit), Capture(limit))
-    data = _check_stdin(stdin)
+    data = check_stdin(stdin)
     started_at, began = datetime.now(UTC), time.perf_counter()
 
     def take(stream: int, data: bytes) -> None:
@@ -60,7 +60,8 @@ async def run_command(
     )
 
 
-def _check_max_output(value: int | None) -> int:
+def check_max_output(value: int | None) -> int:
+    """Return how many bytes of each stream to keep, or raise ValidationFailed."""
     if value is None:
         return DEFAULT_MAX_OUTPUT
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -68,7 +69,8 @@ def _check_max_output(value: int | None) -> int:
     return value
 
 
-def _check_stdin(stdin: bytes | str | None) -> bytes | None:
+def check_stdin(stdin: bytes | str | None) -> bytes | None:
+    """Return the input as bytes, or raise ValidationFailed."""
     if stdin is None or isinstance(stdin, bytes):
         return stdin
     if isinstance(stdin, str):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from cove import agent
+from cove import agent, shell
 from cove.core.identifier import new_identifier
 from cove.core.jail import SYNTHETIC_ETC
 from cove.errors import SandboxUnavailable
@@ -25,6 +25,7 @@ FIRST_USER_ID = 2_000_000_000
 USER_IDS = 1_000_000
 
 _AGENT_MODULES = ("init", "kernel", "launcher", "protocol")
+PROLOGUE = "session.bash"
 _COMPILE = "import py_compile, sys; [py_compile.compile(s, s + 'c', 'cove/' + s, True) for s in sys.argv[1:]]"
 
 
@@ -63,6 +64,11 @@ class Place:
         return self.path / "tmp"
 
     @property
+    def shell(self) -> Path:
+        """Bound read-only for the sandbox: where its sessions' shells are spoken to."""
+        return self.path / "shell"
+
+    @property
     def logs(self) -> Path:
         """Where output goes that does not fit in memory."""
         return self.path / "logs"
@@ -94,7 +100,8 @@ class Home:
     def prepare_agent(self, interpreter: Interpreter) -> Path:
         """The agent, compiled for that interpreter; made once for every version of either."""
         source = Path(agent.__file__).parent
-        files = {name: (source / f"{name}.py").read_bytes() for name in _AGENT_MODULES}
+        files = {f"{name}.py": (source / f"{name}.py").read_bytes() for name in _AGENT_MODULES}
+        files[PROLOGUE] = (Path(shell.__file__).parent / PROLOGUE).read_bytes()
         version = ".".join(map(str, interpreter.version))
         digest = hashlib.sha256(b"\0".join([interpreter.path.encode(), version.encode(), *files.values()]))
         target = self.path / "agent" / digest.hexdigest()[:16]
@@ -107,8 +114,8 @@ class Home:
         building.mkdir(mode=0o755)
         building.chmod(0o755)
         for name, content in files.items():
-            (building / f"{name}.py").write_bytes(content)
-        sources = [f"{name}.py" for name in files]
+            (building / name).write_bytes(content)
+        sources = [name for name in files if name.endswith(".py")]
         subprocess.run([interpreter.path, "-I", "-S", "-c", _COMPILE, *sources], cwd=building, check=True, timeout=60)
         for path in building.iterdir():
             path.chmod(0o644)
@@ -132,6 +139,8 @@ class Home:
             if place.user_id is not None:
                 os.chown(directory, place.user_id, place.user_id)
         place.logs.mkdir(mode=0o700)
+        place.shell.mkdir(mode=0o711)
+        place.shell.chmod(0o711)
         return place
 
     def release(self, place: Place) -> None:

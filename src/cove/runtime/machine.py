@@ -45,6 +45,7 @@ class Machine:
             workspace=str(place.workspace),
             home=str(place.home),
             tmp=str(place.tmp),
+            shell=str(place.shell),
         )
 
     @property

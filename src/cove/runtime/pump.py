@@ -15,11 +15,14 @@ _FULL_READS = 4
 class Pump:
     """Owns the read end of one pipe; `take` gets every chunk until the end, `finish` or `close`."""
 
-    __slots__ = ("_full_reads", "_loop", "_take", "descriptor", "paused")
+    __slots__ = ("_full_reads", "_loop", "_on_end", "_take", "descriptor", "paused")
 
-    def __init__(self, descriptor: int, take: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, descriptor: int, take: Callable[[bytes], None], on_end: Callable[[], None] | None = None
+    ) -> None:
         self.descriptor = descriptor
         self._take = take
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._full_reads = 0
         self.paused = False
@@ -79,7 +82,10 @@ class Pump:
 
     def _on_readable(self) -> None:
         size = self._read(_READ_BYTES)
-        if size >= 65536 and self._full_reads <= _FULL_READS:
+        if not self.is_open:
+            if self._on_end is not None:
+                self._on_end()
+        elif size >= 65536 and self._full_reads <= _FULL_READS:
             self._full_reads += 1
             if self._full_reads == _FULL_READS:
                 self._widen()

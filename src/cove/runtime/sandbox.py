@@ -5,16 +5,17 @@ import builtins
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from cove.api import AsyncSandbox, Process
+from cove.api import AsyncSandbox, Process, Session
 from cove.core.command import Invocation, build_invocation, check_environment, check_timeout, merge_environment
-from cove.core.jail import BUILT_IN_ENV, WORKSPACE
+from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, SHELL_DIRECTORY, WORKSPACE
 from cove.errors import SandboxDestroyed, SandboxUnavailable
-from cove.model import ExecResult, Isolation, Outcome, SandboxInfo, SandboxSpec, SandboxStatus, TreeKill
+from cove.model import ExecResult, Isolation, Outcome, SandboxInfo, SandboxSpec, SandboxStatus, SessionInfo, TreeKill
 from cove.runtime.exec import run_command
-from cove.runtime.home import Place
+from cove.runtime.home import PROLOGUE, Place
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine
 from cove.runtime.processes import Processes
+from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.threads import in_thread
 
@@ -41,6 +42,14 @@ class Sandbox(AsyncSandbox):
         self._jail = jail
         self._spawner = Spawner(jail, self.lose)
         self._processes = Processes(self._spawner, self._place.logs)
+        is_open = _is_open(self._spec)
+        self._sessions = Sessions(
+            self._spawner,
+            self._processes,
+            self._place,
+            inside=str(self._place.shell) if is_open else SHELL_DIRECTORY,
+            prologue=f"{self._machine.agent if is_open else AGENT_DIRECTORY}/{PROLOGUE}",
+        )
         await self._spawner.open()
 
     async def info(self) -> SandboxInfo:
@@ -130,6 +139,34 @@ class Sandbox(AsyncSandbox):
         self._check_running()
         return self._processes.cleanup()
 
+    async def create_session(
+        self,
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+    ) -> Session:
+        """See AsyncSandbox."""
+        self._check_running()
+        merged = merge_environment(self._env, env)
+        return await self._sessions.create(id=id, cwd=self._resolve(cwd), env=merged, timeout=timeout)
+
+    async def get_session(self, id: str) -> Session:
+        """See AsyncSandbox."""
+        self._check_running()
+        return self._sessions.get(id)
+
+    async def list_sessions(self) -> builtins.list[SessionInfo]:
+        """See AsyncSandbox."""
+        self._check_running()
+        return self._sessions.list()
+
+    async def delete_session(self, id: str) -> None:
+        """See AsyncSandbox."""
+        self._check_running()
+        await self._sessions.get(id).delete()
+
     async def destroy(self) -> None:
         """See AsyncSandbox."""
         if self._destroying is None:
@@ -140,6 +177,7 @@ class Sandbox(AsyncSandbox):
 
     async def _destroy(self) -> None:
         await self._spawner.close(Outcome.KILLED)
+        self._sessions.close()
         self._processes.close()
         await self._jail.close()
         await in_thread(self._machine.home.release, self._place)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, ProtocolError, encode, number
-from cove.core.command import SCRIPT_DESCRIPTOR, Invocation
+from cove.core.command import Invocation
 from cove.core.output_log import STDERR, STDOUT
 from cove.errors import CoveError, SandboxDestroyed
 from cove.linux.memory_file import sealed_file
@@ -60,6 +60,7 @@ class Supervised:
         self._kill_timer: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.pid = 0
+        self.stdout_link = ""
         self.on_stopped: Callable[[], None] = lambda: None
         self.started: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[ProcessExit] = self._loop.create_future()
@@ -74,9 +75,8 @@ class Supervised:
         descriptors = {STDOUT + 1: out_write, STDERR + 1: err_write}
         if stdin is not None:
             descriptors[0] = stdin
-        script = None if self._invocation.script is None else sealed_file(self._invocation.script)
-        if script is not None:
-            descriptors[SCRIPT_DESCRIPTOR] = script.fileno()
+        files = {number: sealed_file(content) for number, content in self._invocation.files.items()}
+        descriptors |= {number: file.fileno() for number, file in files.items()}
         try:
             launcher.spawn(spawn_request(self._invocation, list(descriptors)), list(descriptors.values()))
         except OSError:
@@ -88,10 +88,11 @@ class Supervised:
         finally:
             os.close(out_write)
             os.close(err_write)
-            if script is not None:
-                script.close()
+            for file in files.values():
+                file.close()
         self._launcher = launcher
         launcher.tenant = self
+        self.stdout_link = f"pipe:[{os.fstat(out_read).st_ino}]"
         for stream, descriptor in ((STDOUT, out_read), (STDERR, err_read)):
             os.set_blocking(descriptor, False)
             self._pumps.append(Pump(descriptor, partial(self._take, stream)))
@@ -138,6 +139,13 @@ class Supervised:
             self._kill_timer = self._loop.call_later(grace, self._kill)
         else:
             self._kill()
+
+    async def sweep(self) -> None:
+        """Kill whatever is left of the tree, also when the process itself has ended; returns when nothing is."""
+        if self._ending is None:
+            self._ending = Outcome.KILLED
+        self._is_killing = True
+        await self._kill_tree()
 
     def lose(self, outcome: Outcome) -> None:
         """The sandbox is gone, and the process with it."""

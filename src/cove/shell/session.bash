@@ -2,21 +2,24 @@
 # The shell's side of a session. Sourced once through BASH_ENV; the loop that uses it is in loop.bash.
 #
 # The runtime tells the shell to go by writing "ID PAIR STDIN" to the fifo `go`. The command is in the file
-# `command`, ended by NUL. Its output goes to the fifos `out.PAIR` and `err.PAIR`. When it has ended, the shell
+# `command`, ended by NUL. Its output goes to the fifos `out.PAIR` and `err.PAIR`, unless the id starts with "i",
+# which marks the runtime's own work. When it has ended, the shell
 # writes ID, status, working directory and exported variables, each ended by NUL, to the fifo `done`.
 # All of these lie in the directory $__cove, which is read-only for the sandbox. Nothing stays open while a
 # command runs, so there is nothing to close by accident. What could be redefined is called through `builtin`.
 #
-# Interruption: the runtime ends the processes of the command and sends RTMAX-7. The handler breaks out of
-# every loop and sets a DEBUG trap that skips all further commands, and returns from functions, until one of
-# the names here comes up. `break` in a handler reaches the loops around the interrupted command: bash(1), trap.
+# Interruption: the runtime sends RTMAX-7 and ends the processes of the command. The handler breaks out of the
+# loops around the interrupted command and sets a DEBUG trap that skips every further command until one of the
+# names here comes up. With extdebug, a status of 1 from that trap skips the command, and 2 returns from the
+# function it is in: bash(1), shopt. `break 0` is an error, but leaves all loops: it skips and breaks at once;
+# where there is no loop, `break` succeeds without effect.
 
 unset BASH_ENV
+BASH_ARGV0=bash
 declare -r __cove=$__cove_directory
 unset __cove_directory
-declare -r __cove_reach='builtin break 9999 2>/dev/null'
-declare -r __cove_skip='if [[ $BASH_COMMAND == __cove_* ]]; then builtin trap - DEBUG; builtin shopt -u extdebug; builtin set +T; else '"$__cove_reach"'; __cove_status 2; fi'
-declare -r __cove_interrupt='builtin shopt -s extdebug; builtin trap "$__cove_skip" DEBUG; '"$__cove_reach"
+declare -r __cove_skip='if [[ $BASH_COMMAND == __cove_* ]]; then builtin trap - DEBUG; builtin shopt -u extdebug; builtin set +T; else builtin break 0 2>/dev/null && __cove_status 2; fi'
+declare -r __cove_interrupt='builtin shopt -s extdebug; builtin trap "$__cove_skip" DEBUG; builtin break 0 2>/dev/null'
 __cove_last=${__cove_last:-0}
 __cove_id=
 __cove_command=
@@ -40,9 +43,14 @@ __cove_wait() {
     done
     __cove_id=${REPLY%% *}
     REPLY=${REPLY#* }
-    __cove_out=$__cove/out.${REPLY% *}
-    __cove_err=$__cove/err.${REPLY% *}
     __cove_in=${REPLY#* }
+    if [[ $__cove_id == i* ]]; then
+        __cove_out=/dev/null
+        __cove_err=/dev/null
+    else
+        __cove_out=$__cove/out.${REPLY%% *}
+        __cove_err=$__cove/err.${REPLY%% *}
+    fi
     builtin read -r -d '' <"$__cove/command"
     __cove_command=$REPLY
 }

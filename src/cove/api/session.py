@@ -1,0 +1,61 @@
+"""A shell with state as its users see it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from cove.api.process import Process
+from cove.model import ExecResult
+
+
+class Session(ABC):
+    """A persistent bash: what one command leaves behind, the next one finds."""
+
+    id: str
+
+    @abstractmethod
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bytes | str | None = None,
+        max_output: int | None = None,
+    ) -> ExecResult:
+        """Run one command in the shell. Commands of one session run one at a time, in the order they came.
+
+        `cwd` and `env` hold for this call only. When `timeout` is over the command is interrupted and the session
+        goes on with its state; if bash cannot be brought back, it is restarted and the result says so. A command
+        that ends the shell (`exit`, `exec`) raises SessionTerminated.
+        """
+
+    @abstractmethod
+    async def start_process(
+        self,
+        command: str | Sequence[str],
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+        keep: bool = True,
+    ) -> Process:
+        """Start a process from a copy of the session's state; it changes nothing in the session."""
+
+    @abstractmethod
+    async def set_env(self, env: Mapping[str, str | None]) -> None:
+        """Export variables in the shell; None unsets."""
+
+    @abstractmethod
+    async def cwd(self) -> str:
+        """The working directory after the last completed command."""
+
+    @abstractmethod
+    async def env(self) -> dict[str, str]:
+        """The exported variables after the last completed command."""
+
+    @abstractmethod
+    async def delete(self) -> None:
+        """End the shell, its running command and every process it started. Idempotent."""

@@ -1,0 +1,134 @@
+"""All sessions of one sandbox."""
+
+import asyncio
+import builtins
+from collections.abc import Mapping
+from functools import cache, partial
+from pathlib import Path
+
+from cove import shell as shell_files
+from cove.core.command import Invocation, check_timeout, encode_environment, encode_text
+from cove.core.identifier import check_id, new_identifier
+from cove.core.shell_protocol import loop_script
+from cove.core.shell_state import ShellState
+from cove.errors import FileNotFound, LimitExceeded, SessionAlreadyExists, SessionNotFound
+from cove.model import SessionInfo
+from cove.runtime.home import Place
+from cove.runtime.processes import Processes
+from cove.runtime.session import Session
+from cove.runtime.shell import Shell
+from cove.runtime.shell_channel import open_channel
+from cove.runtime.spawner import Spawner
+from cove.runtime.threads import in_thread
+
+MOST_SESSIONS = 256
+
+
+class Sessions:
+    """Owns the sessions by id. An id is taken before the first await."""
+
+    def __init__(self, spawner: Spawner, processes: Processes, place: Place, *, inside: str, prologue: str) -> None:
+        self._spawner = spawner
+        self._processes = processes
+        self._place = place
+        self._inside = inside
+        self._prologue = prologue
+        self._sessions: dict[str, Session | None] = {}
+        self._shells = 0
+
+    async def create(self, *, id: str | None, cwd: str, env: Mapping[str, str], timeout: float | None) -> Session:
+        """A new session; one whose shell has ended is replaced."""
+        id = new_identifier() if id is None else check_id("session", id)
+        previous = self._sessions.get(id)
+        if id in self._sessions and (previous is None or previous.is_running):
+            raise SessionAlreadyExists(f"session {id} exists already: choose another id, or delete it", id=id)
+        if len(self._sessions) >= MOST_SESSIONS and previous is None:
+            raise LimitExceeded(f"this sandbox has {MOST_SESSIONS} sessions already: delete some")
+        seconds = check_timeout(timeout)
+        self._sessions[id] = None
+        try:
+            if previous is not None:
+                await previous.delete()
+            session = await self._open(id, cwd, env, seconds)
+        except BaseException:
+            self._sessions.pop(id, None)
+            raise
+        self._sessions[id] = session
+        return session
+
+    async def _open(self, id: str, cwd: str, env: Mapping[str, str], timeout: float | None) -> Session:
+        start_shell = partial(self._start_shell, cwd, env)
+        shell = await start_shell(None)
+        session = Session(
+            id,
+            shell,
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            start_shell=start_shell,
+            spawner=self._spawner,
+            processes=self._processes,
+            on_deleted=lambda: self._forget(session),
+        )
+        return session
+
+    async def _start_shell(self, cwd: str, env: Mapping[str, str], state: ShellState | None) -> Shell:
+        """A bash at its loop: fresh, or made from a state."""
+        self._shells += 1
+        number = self._shells
+        inside = f"{self._inside}/{number}"
+        restore = None if state is None else state.script(traps=True)
+        channel = await in_thread(open_channel, self._place.shell / str(number), inside, self._place.user_id, restore)
+        ours = {"BASH_ENV": self._prologue, "__cove_directory": inside}
+        if state is not None:
+            ours |= {"__cove_restore": "1", "__cove_last": str(state.status)}
+        invocation = Invocation(
+            argv=(b"/bin/bash", b"-s"),
+            env=encode_environment(ours if state is not None else {**env, **ours}),
+            cwd=b"/" if state is not None else encode_text(cwd, "cwd"),
+            files={0: _loops()},
+        )
+        try:
+            process = await self._spawner.spawn(invocation, _drop)
+            try:
+                await asyncio.shield(process.started)
+            except BaseException:
+                await process.sweep()
+                raise
+            if not process.pid:
+                raise FileNotFound(f"session: cannot enter directory {cwd}")
+        except BaseException:
+            channel.close()
+            raise
+        return Shell(process, channel, self._spawner)
+
+    def get(self, id: str) -> Session:
+        """The session with that id."""
+        session = self._sessions.get(check_id("session", id))
+        if session is None:
+            raise SessionNotFound(f"there is no session {id} in this sandbox", id=id)
+        return session
+
+    def list(self) -> builtins.list[SessionInfo]:
+        """All of them, oldest first."""
+        return [session.info() for session in self._sessions.values() if session is not None]
+
+    def close(self) -> None:
+        """Free what all of them held, after the sandbox has ended."""
+        for session in self._sessions.values():
+            if session is not None:
+                session.close()
+        self._sessions.clear()
+
+    def _forget(self, session: Session) -> None:
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
+
+
+def _drop(stream: int, data: bytes) -> None:
+    """What the loop itself prints (a trace, a DEBUG trap) belongs to no command."""
+
+
+@cache
+def _loops() -> bytes:
+    return loop_script((Path(shell_files.__file__).parent / "loop.bash").read_text()).encode()

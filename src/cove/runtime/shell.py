@@ -1,0 +1,235 @@
+"""A living bash that runs one command after the other and says how each ended.
+
+Theory of operation. `start` writes the command, opens the output fifos and tells the shell to go; the shell's
+report ends it. Exactly the bytes then in the fifos belong to the command; a fifo that background jobs still
+hold is handed to the launcher and replaced. If the shell itself ends, the command's future raises ShellEnded.
+A shell that is back at its loop but does not report (`set -n`, a DEBUG trap that skips everything) is
+recognised by its standard output, which then is the one it was born with, and is ended.
+"""
+
+import asyncio
+import os
+import signal
+from functools import partial
+
+from cove.agent.protocol import ProtocolError
+from cove.core.capture import Capture
+from cove.core.output_log import STDERR, STDOUT
+from cove.core.shell_protocol import INTERNAL, Report, ReportDecoder
+from cove.core.shell_state import ShellState, parse_snapshot
+from cove.errors import CoveError
+from cove.model import Outcome, ProcessExit
+from cove.runtime.pump import Pump
+from cove.runtime.shell_channel import ShellChannel
+from cove.runtime.spawner import Spawner
+from cove.runtime.supervised import Supervised
+
+INTERRUPT_SIGNAL = signal.SIGRTMAX - 7
+# How long a command has to go after each of these, before the next is tried.
+_ESCALATION = ((signal.SIGINT, 0.2), (signal.SIGTERM, 0.3), (signal.SIGKILL, 0.3))
+# A shell at its loop reports within microseconds; these are for a busy machine.
+_REPORT_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
+_LEFTOVER_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 0.005
+_INTERNAL_SECONDS = 5.0
+_MOST_STATE_BYTES = 64 << 20
+
+
+class ShellEnded(Exception):
+    """The shell is gone."""
+
+    def __init__(self, end: ProcessExit) -> None:
+        super().__init__(f"the shell ended: {end.outcome} {end.exit_code}")
+        self.end = end
+
+
+class Shell:
+    """Owns a bash process and its channel. One command at a time: the session sees to that."""
+
+    def __init__(self, process: Supervised, channel: ShellChannel, spawner: Spawner) -> None:
+        self.process = process
+        self.channel = channel
+        self._spawner = spawner
+        self._loop = asyncio.get_running_loop()
+        self._decoder = ReportDecoder()
+        self._count = 0
+        self._running = ""
+        self._report: asyncio.Future[Report] | None = None
+        self._pumps: list[Pump] = []
+        self._look: asyncio.TimerHandle | None = None
+        process.on_stopped = self._on_stopped
+        process.ended.add_done_callback(self._on_end)
+        self._loop.add_reader(channel.done, self._on_report)
+
+    @property
+    def is_alive(self) -> bool:
+        """Commands can run."""
+        return not self.process.ended.done()
+
+    def start(self, command: bytes, captures: tuple[Capture, Capture], stdin: bytes | None) -> "asyncio.Future[Report]":
+        """Start one command; the future is its end."""
+        if self.is_alive:
+            self._start_output(captures)
+        return self._go("", command, stdin)
+
+    async def run_internal(self, script: str) -> Report:
+        """Run a line of our own that prints nothing and leaves `$?` alone. It takes microseconds, or never ends."""
+        report = self._go(INTERNAL, script.encode("utf-8", "surrogateescape"), None)
+        done, _ = await asyncio.wait([report], timeout=_INTERNAL_SECONDS)
+        if not done:
+            await self.kill()
+        return report.result()
+
+    async def snapshot(self) -> ShellState:
+        """The shell's whole state."""
+        content = bytearray()
+        collector = Pump(os.dup(self.channel.state), partial(_collect, content))
+        try:
+            await self.run_internal('__cove_snapshot "$@"')
+            if (descriptor := collector.finish()) is not None:
+                os.close(descriptor)
+        finally:
+            collector.close()
+        return parse_snapshot(bytes(content))
+
+    async def interrupt(self, ticks: int) -> Report | None:
+        """End the running command and what it started, keep the shell. None: it does not come back."""
+        report = self._report
+        assert report is not None
+        for number, seconds in _ESCALATION:
+            await self._signal(INTERRUPT_SIGNAL, b"main")
+            await self._signal(number, b"new", ticks)
+            done, _ = await asyncio.wait([report], timeout=seconds)
+            if done:
+                break
+        await self._end_leftovers(ticks)
+        if not report.done() or report.exception() is not None:
+            return None
+        # A signal that came too late must not hit the next command.
+        return await self.run_internal(":")
+
+    async def _end_leftovers(self, ticks: int) -> None:
+        """Background jobs ignore INT: bash(1), signals. Those of this command get TERM, and KILL if they do not go."""
+        deadline = self._loop.time() + _LEFTOVER_SECONDS
+        number = int(signal.SIGTERM)
+        while await self._signal(number, b"new", ticks):
+            await asyncio.wait([self.process.ended], timeout=_LOOK_AGAIN_SECONDS)
+            number = signal.SIGKILL if self._loop.time() > deadline else 0
+
+    async def _signal(self, number: int, scope: bytes, ticks: int = 0) -> int:
+        launcher = self.process.launcher
+        return 0 if launcher is None else await launcher.signal(number, scope, ticks)
+
+    async def kill(self) -> None:
+        """End the shell alone; its background jobs live on."""
+        launcher = self.process.launcher
+        if launcher is not None and self.is_alive:
+            launcher.signal(signal.SIGKILL, b"main")
+            done, _ = await asyncio.wait([self.process.ended], timeout=_LOOK_SECONDS)
+            if not done:
+                self.process.end(Outcome.KILLED, 0)
+                await asyncio.wait([self.process.ended])
+
+    def close(self) -> None:
+        """Free the channel of a shell that has ended. Once only."""
+        self._stop_looking()
+        self._loop.remove_reader(self.channel.done)
+        self.channel.close()
+
+    def _go(self, prefix: str, command: bytes, stdin: bytes | None) -> "asyncio.Future[Report]":
+        self._count += 1
+        self._running = f"{prefix}{self._count}"
+        report = self._report = self._loop.create_future()
+        if self.is_alive:
+            self.channel.send(self._running, command, stdin)
+            self._look = self._loop.call_later(_LOOK_SECONDS, self._start_look)
+        else:
+            report.set_exception(ShellEnded(self.process.ended.result()))
+        return report
+
+    def _start_output(self, captures: tuple[Capture, Capture]) -> None:
+        descriptors = self.channel.open_output()
+        self._pumps = [
+            Pump(descriptors[stream], captures[stream].append, self._on_output_end) for stream in (STDOUT, STDERR)
+        ]
+
+    def _finish_output(self) -> None:
+        pumps, self._pumps = self._pumps, []
+        held = [descriptor for pump in pumps if (descriptor := pump.finish()) is not None]
+        if held:
+            launcher = self.process.launcher
+            if launcher is not None and not launcher.closed:
+                launcher.drain(held)
+            else:
+                for descriptor in held:
+                    os.close(descriptor)
+            if self.is_alive:
+                self.channel.renew_output()
+
+    def _on_report(self) -> None:
+        try:
+            reports = self._decoder.feed(os.read(self.channel.done, 65536))
+            for report in reports:
+                self._take_report(report)
+        except BlockingIOError:
+            return
+        except ProtocolError:
+            self._spawner.background.start(self.kill())
+
+    def _take_report(self, report: Report) -> None:
+        if report.id != self._running or self._report is None or self._report.done():
+            raise ProtocolError("a report that nobody waits for")
+        self._stop_looking()
+        self._finish_output()
+        self._running = ""
+        self._report.set_result(report)
+
+    def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
+        self._stop_looking()
+        self._finish_output()
+        if self._report is not None and not self._report.done():
+            self._report.set_exception(ShellEnded(ended.result()))
+            self._report.exception()
+
+    def _on_stopped(self) -> None:
+        """A stopped shell never answers again by itself."""
+        self._spawner.background.start(self.kill())
+
+    def _on_output_end(self) -> None:
+        if self._pumps and not any(pump.is_open for pump in self._pumps) and self._running:
+            self._stop_looking()
+            self._look = self._loop.call_later(_REPORT_SECONDS, self._start_look)
+
+    def _start_look(self) -> None:
+        self._look = None
+        self._spawner.background.start(self._look_at_shell(self._running))
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    async def _look_at_shell(self, running: str) -> None:
+        """Twice at its loop without a report in between: it will never report."""
+        for _ in range(2):
+            if not await self._is_at_loop() or self._running != running:
+                break
+            await asyncio.sleep(_REPORT_SECONDS)
+        else:
+            if self._running == running:
+                await self.kill()
+        if self._running == running and self.is_alive and self._look is None:
+            self._look = self._loop.call_later(_LOOK_SECONDS, self._start_look)
+
+    async def _is_at_loop(self) -> bool:
+        path = b"/proc/%d/fd/1" % self.process.pid
+        try:
+            answer = await self._spawner.link.request(b"readlink", path, expect_fields=1, subject="the shell")
+        except CoveError:
+            return False
+        return answer.fields[0].decode("utf-8", "replace") == self.process.stdout_link
+
+
+def _collect(content: bytearray, data: bytes) -> None:
+    if len(content) < _MOST_STATE_BYTES:
+        content += data

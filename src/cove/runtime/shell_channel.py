@@ -1,0 +1,97 @@
+"""The files through which a session's shell is spoken to. See shell/session.bash.
+
+They lie in a directory that the sandbox sees read-only: a fifo there can be opened for writing, but not be
+removed or replaced. Commands and input are written here; output and reports are read here.
+"""
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cove.core.shell_protocol import encode_command, encode_go
+from cove.linux.remove_tree import remove_tree
+
+_FIFO_MODE = 0o600
+_COMMAND, _INPUT, _RESTORE = "command", "input", "restore"
+
+
+@dataclass(slots=True)
+class ShellChannel:
+    """Our end. `inside` is the directory as the shell sees it."""
+
+    path: Path
+    inside: str
+    user_id: int | None
+    go: int
+    done: int
+    state: int
+    command: int
+    pair: int = 0
+    _closed: bool = field(default=False)
+
+    def send(self, id: str, command: bytes, stdin: bytes | None) -> None:
+        """Tell the shell to run a command."""
+        content = encode_command(command)
+        written = os.pwrite(self.command, content, 0)
+        while written < len(content):
+            written += os.pwrite(self.command, content[written:], written)
+        if stdin:
+            (self.path / _INPUT).write_bytes(stdin)
+        source = f"{self.inside}/{_INPUT}" if stdin else "/dev/null"
+        os.write(self.go, encode_go(id, self.pair, source))
+
+    def open_output(self) -> tuple[int, int]:
+        """The read ends for the next command; its writers open the other ends by name."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        out = os.open(self.path / f"out.{self.pair}", flags)
+        try:
+            return out, os.open(self.path / f"err.{self.pair}", flags)
+        except OSError:
+            os.close(out)
+            raise
+
+    def renew_output(self) -> None:
+        """Somebody still writes to the current pair: the next command gets a fresh one."""
+        for name in ("out", "err"):
+            os.unlink(self.path / f"{name}.{self.pair}")
+        self.pair += 1
+        for name in ("out", "err"):
+            _make_fifo(self.path / f"{name}.{self.pair}", self.user_id)
+
+    def close(self) -> None:
+        """Close and remove everything. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            for descriptor in (self.go, self.done, self.state, self.command):
+                os.close(descriptor)
+            remove_tree(str(self.path))
+
+
+def open_channel(path: Path, inside: str, user_id: int | None, restore: str | None) -> ShellChannel:
+    """Make the directory and open what stays open. Blocks."""
+    path.mkdir(mode=0o711)
+    path.chmod(0o711)
+    with contextlib.ExitStack() as undo:
+        undo.callback(remove_tree, str(path))
+        for name in ("go", "done", "state", "out.0", "err.0"):
+            _make_fifo(path / name, user_id)
+        for name, content in ((_COMMAND, ""), (_RESTORE, restore or "")):
+            (path / name).write_text(content, encoding="utf-8", errors="surrogateescape")
+            (path / name).chmod(0o644)
+        (path / _INPUT).touch(mode=0o644)
+        (path / _INPUT).chmod(0o644)
+        opened = []
+        for name in ("go", "done", "state", _COMMAND):
+            # Read and write: a fifo of which we hold both ends never ends and never refuses to open.
+            opened.append(os.open(path / name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+            undo.callback(os.close, opened[-1])
+        undo.pop_all()
+        go, done, state, command = opened
+        return ShellChannel(path, inside, user_id, go, done, state, command)
+
+
+def _make_fifo(path: Path, user_id: int | None) -> None:
+    os.mkfifo(path, _FIFO_MODE)
+    if user_id is not None:
+        os.chown(path, user_id, user_id)

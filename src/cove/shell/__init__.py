@@ -1,0 +1,1 @@
+"""The shell's side of sessions: bash files, no code of ours in Python."""
