@@ -67,6 +67,15 @@ async def interactive(sandbox: AsyncSandbox) -> None:
     print(await calculator.wait(timeout=20))
 
 
+async def session(sandbox: AsyncSandbox) -> None:
+    """A session is a bash that keeps its state, also through a timeout."""
+    shell = await sandbox.create_session()
+    await shell.exec("cd /tmp; greeting=hello; greet() { echo $greeting, $1; }")
+    print((await shell.exec("greet world; pwd")).stdout, end="")
+    print((await shell.exec("while :; do :; done", timeout=0.2)).outcome)
+    print((await shell.exec("greet again")).stdout, end="")
+
+
 def blocking() -> None:
     """The same without async: `from cove import Sandbox`."""
     with Sandbox.create(env={"GREETING": "hello"}) as sandbox:
@@ -82,6 +91,7 @@ SCENES: tuple[Callable[[AsyncSandbox], Awaitable[None]], ...] = (
     many_at_once,
     process,
     interactive,
+    session,
 )
 
 
