@@ -16,6 +16,11 @@ class Hierarchies:
     controllers: frozenset[str] = frozenset()
     v1: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def all(self) -> list[str]:
+        """Every tree that has groups of ours."""
+        return [*([] if self.unified is None else [self.unified]), *self.v1.values()]
+
 
 def find_hierarchies(parent: str = "cove", *, mounts: str = "/proc/self/mounts") -> Hierarchies:
     """Look at what is mounted and try to make our parent group in each; what fails is left out."""

@@ -8,6 +8,8 @@ import fcntl
 import hashlib
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -128,10 +130,11 @@ class Home:
         """A new place with its own lock and, as root, its own user."""
         key = new_identifier()
         path = self.sandboxes / key
-        path.mkdir(mode=0o711)
-        path.chmod(0o711)
-        lock = FileIO(path / "lock", "x+")
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._changing_places():
+            path.mkdir(mode=0o711)
+            path.chmod(0o711)
+            lock = FileIO(path / "lock", "x+")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         close_in_forked_child(lock)
         place = Place(key, path, lock, self._allocate_user(key) if self._is_root else None)
         for directory in (place.workspace, place.home, place.tmp):
@@ -145,7 +148,11 @@ class Home:
 
     def release(self, place: Place) -> None:
         """Remove the place with all that is in it; its user can be used again afterwards."""
-        remove_tree(str(place.path))
+        for directory in place.path.iterdir() if place.path.exists() else ():
+            if directory.name != "lock":
+                remove_tree(str(directory))
+        with self._changing_places():
+            remove_tree(str(place.path))
         if place.user_id is not None:
             (self.path / "users" / str(place.user_id)).unlink(missing_ok=True)
         place.lock.close()
@@ -156,13 +163,36 @@ class Home:
         for path in self.sandboxes.iterdir():
             lock = try_lock(path / "lock")
             if lock is not None:
-                for tree in (hierarchies.unified, *hierarchies.v1.values()):
-                    if tree is not None:
-                        Group(os.path.join(tree, path.name)).remove()
-                users = [user for user in (self.path / "users").iterdir() if user.read_text() == path.name]
-                self.release(Place(path.name, path, lock, int(users[0].name) if users else None))
+                groups = [Group(os.path.join(tree, path.name)) for tree in hierarchies.all]
+                if not all([group.remove() for group in groups]):
+                    lock.close()  # its last processes are just ending: the next program collects it
+                    continue
+                self.release(Place(path.name, path, lock, self._user_of(path.name)))
                 collected += 1
+        with self._changing_places():
+            for path in self.sandboxes.iterdir():
+                if not (path / "lock").exists():
+                    remove_tree(str(path))  # its program was killed while it made or removed it
         return collected
+
+    def _user_of(self, key: str) -> int | None:
+        for reservation in (self.path / "users").iterdir():
+            try:
+                if reservation.read_text() == key:
+                    return int(reservation.name)
+            except FileNotFoundError:
+                continue  # released meanwhile by another program
+        return None
+
+    @contextmanager
+    def _changing_places(self) -> Iterator[None]:
+        """Held while a place exists without its lock: a place without one is otherwise left over."""
+        lock = os.open(self.path / "places.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def _allocate_user(self, key: str) -> int:
         """The next user id that no living sandbox has; the file that reserves it names the sandbox."""
