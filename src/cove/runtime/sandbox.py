@@ -5,11 +5,21 @@ import builtins
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from cove.api import AsyncSandbox, Process, Session
+from cove.api import AsyncSandbox, Process, Session, Terminal
 from cove.core.command import Invocation, build_invocation, check_environment, check_timeout, merge_environment
 from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, SHELL_DIRECTORY, WORKSPACE
-from cove.errors import SandboxDestroyed, SandboxUnavailable
-from cove.model import ExecResult, Isolation, Outcome, SandboxInfo, SandboxSpec, SandboxStatus, SessionInfo, TreeKill
+from cove.errors import SandboxDestroyed, SandboxUnavailable, ValidationFailed
+from cove.model import (
+    ExecResult,
+    Isolation,
+    Outcome,
+    SandboxInfo,
+    SandboxSpec,
+    SandboxStatus,
+    SessionInfo,
+    TerminalInfo,
+    TreeKill,
+)
 from cove.runtime.exec import run_command
 from cove.runtime.home import PROLOGUE, Place
 from cove.runtime.jail import Jail
@@ -17,6 +27,7 @@ from cove.runtime.machine import Machine
 from cove.runtime.processes import Processes
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
+from cove.runtime.terminals import Terminals
 from cove.runtime.threads import in_thread
 
 
@@ -50,6 +61,7 @@ class Sandbox(AsyncSandbox):
             inside=str(self._place.shell) if is_open else SHELL_DIRECTORY,
             prologue=f"{self._machine.agent if is_open else AGENT_DIRECTORY}/{PROLOGUE}",
         )
+        self._terminals = Terminals(self._spawner)
         await self._spawner.open()
 
     async def info(self) -> SandboxInfo:
@@ -167,6 +179,31 @@ class Sandbox(AsyncSandbox):
         self._check_running()
         await self._sessions.get(id).delete()
 
+    async def terminal(
+        self,
+        *,
+        id: str | None = None,
+        shell: str | Sequence[str] | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        cols: int = 80,
+        rows: int = 24,
+    ) -> Terminal:
+        """See AsyncSandbox."""
+        command = [shell] if isinstance(shell, str) else shell or ["/bin/bash"]
+        invocation = self._invocation(command, cwd, {"TERM": "xterm-256color", **(env or {})})
+        return await self._terminals.get_or_create(id, invocation, cols, rows)
+
+    async def get_terminal(self, id: str) -> Terminal:
+        """See AsyncSandbox."""
+        self._check_running()
+        return self._terminals.get(id)
+
+    async def list_terminals(self) -> builtins.list[TerminalInfo]:
+        """See AsyncSandbox."""
+        self._check_running()
+        return self._terminals.list()
+
     async def destroy(self) -> None:
         """See AsyncSandbox."""
         if self._destroying is None:
@@ -177,6 +214,7 @@ class Sandbox(AsyncSandbox):
 
     async def _destroy(self) -> None:
         await self._spawner.close(Outcome.KILLED)
+        await self._terminals.close()
         self._sessions.close()
         self._processes.close()
         await self._jail.close()
@@ -215,6 +253,8 @@ class Sandbox(AsyncSandbox):
     def _resolve(self, cwd: str | None) -> str:
         if cwd is None:
             return self._cwd
+        if not isinstance(cwd, str):
+            raise ValidationFailed(f"cwd must be a string, not {type(cwd).__name__}")
         return cwd if cwd.startswith("/") else f"{self._cwd}/{cwd}"
 
 
