@@ -60,7 +60,7 @@ async def test_the_root_shows_only_the_system_and_the_sandboxs_own_places() -> N
         homes = (await sandbox.exec("ls -A /home; ls -A /var; ls -A /run; ls -A /run/cove")).stdout.split()
     system = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "dev", "proc"}
     assert names - system == {"home", "run", "tmp", "var", "workspace"}
-    assert set(homes) <= {"user", "tmp", "cove", "agent", "python"}
+    assert set(homes) <= {"user", "tmp", "cove", "agent", "shell", "python"}
 
 
 async def test_no_user_of_the_host_is_named() -> None:

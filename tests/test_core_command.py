@@ -24,7 +24,7 @@ def test_a_string_is_run_by_bash_and_is_never_changed_on_the_way() -> None:
     invocation = build_invocation(line, cwd="/w", env={"A": "1"})
     assert line.encode() in invocation.argv
     assert invocation.argv[1] == b"-c"
-    assert invocation.script is None
+    assert invocation.files == {}
     assert invocation.cwd == b"/w"
     assert invocation.env == {b"A": b"1"}
 
@@ -35,9 +35,9 @@ def test_a_list_is_run_as_it_is() -> None:
 
 def test_a_command_goes_by_descriptor_as_soon_as_linux_cannot_pass_it_as_an_argument() -> None:
     longest = "#" * (MAX_ENTRY_BYTES - 1)
-    assert build_invocation(longest, cwd="/", env={}).script is None
+    assert build_invocation(longest, cwd="/", env={}).files == {}
     longer = build_invocation(longest + "#", cwd="/", env={})
-    assert longer.script == (longest + "#").encode()
+    assert longer.files == {SCRIPT_DESCRIPTOR: (longest + "#").encode()}
     assert all(len(word) < 1000 for word in longer.argv)
     assert str(SCRIPT_DESCRIPTOR).encode() in longer.argv[2]
 

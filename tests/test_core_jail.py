@@ -26,6 +26,7 @@ HOST = Host(
     workspace="/state/sandboxes/k/workspace",
     home="/state/sandboxes/k/home",
     tmp="/state/sandboxes/k/tmp",
+    shell="/state/sandboxes/k/shell",
 )
 STATE = "/state"
 
@@ -66,7 +67,7 @@ def test_nothing_of_the_host_is_bound_but_the_system_and_our_own_places() -> Non
     words = arguments()
     allowed = {"/usr", "/lib64", *(f"/etc/{name}" for name in HOST.etc)}
     for source, _ in pairs(words, "--ro-bind"):
-        assert source in allowed or source.startswith(("/state/etc/", "/state/agent/"))
+        assert source in allowed or source == HOST.shell or source.startswith(("/state/etc/", "/state/agent/"))
     assert pairs(words, "--bind") == [
         (HOST.workspace, "/workspace"),
         (HOST.home, "/home/user"),
