@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+_DISTURBED = 1.5
+
 Sample = Callable[[], Awaitable[float]]
 
 
@@ -42,6 +44,12 @@ class Summary:
     p50: float
     p95: float
     count: int
+    p10: float
+
+    @property
+    def is_disturbed(self) -> bool:
+        """The middle is far from the good end: something else used the machine most of the time."""
+        return max(self.p50, self.p10) > _DISTURBED * min(self.p50, self.p10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +103,14 @@ class Figure:
         return self.subject.p50 / self.floor.p50 if self.floor and self.floor.p50 else None
 
     @property
+    def is_disturbed(self) -> bool:
+        """A ratio of which one side is not to be trusted."""
+        return self.subject.is_disturbed or (self.floor is not None and self.floor.is_disturbed)
+
+    @property
     def passed(self) -> bool | None:
-        """Whether the target is met; None when there is none."""
-        if self.target is None:
+        """Whether the target is met; None when there is none, or when noise hides the answer."""
+        if self.target is None or self.is_disturbed:
             return None
         value = self.ratio if self.target.of_ratio else self.subject.p50
         return value is not None and self.target.holds(value)
@@ -107,12 +120,18 @@ def summarize(samples: Sequence[float], unit: Unit = Unit.SECONDS) -> Summary:
     """The middle and the bad end of the samples."""
     is_rate = unit in (Unit.BYTES_PER_SECOND, Unit.PER_SECOND)
     ordered = sorted(samples, reverse=is_rate)
-    return Summary(statistics.median(ordered), ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))], len(ordered))
+    last = len(ordered) - 1
+    return Summary(
+        p50=statistics.median(ordered),
+        p95=ordered[min(last, int(len(ordered) * 0.95))],
+        count=len(ordered),
+        p10=ordered[int(len(ordered) * 0.1)],
+    )
 
 
 def single(value: float) -> Summary:
     """A value that is measured once."""
-    return Summary(value, value, 1)
+    return Summary(p50=value, p95=value, count=1, p10=value)
 
 
 async def interleave(

@@ -1,6 +1,5 @@
 """A supervised process: the first byte, and streaming through its log."""
 
-import subprocess
 import time
 from functools import partial
 
@@ -20,7 +19,9 @@ from bench.harness import (
     value_at_most,
 )
 from bench.proc import peak_bytes, reset_peak
+from bench.shell import start_shell
 from cove import AsyncSandbox
+from cove.model import Output
 
 _MEMORY_LIMIT = 64e6
 _COMMANDS = {
@@ -71,7 +72,7 @@ async def _read_first(sandbox: AsyncSandbox) -> float:
     logs = process.logs(follow=True)
     event = await anext(logs)
     seconds = time.perf_counter() - began
-    assert event.data == b"x\n", event
+    assert isinstance(event, Output), event
     await logs.aclose()
     await process.wait()
     return seconds
@@ -79,7 +80,7 @@ async def _read_first(sandbox: AsyncSandbox) -> float:
 
 async def _read_first_bare() -> float:
     began = time.perf_counter()
-    with subprocess.Popen(["bash", "-c", "echo x"], stdout=subprocess.PIPE, bufsize=0) as process:
+    with start_shell("echo x") as process:
         assert process.stdout is not None
         assert process.stdout.read(65536) == b"x\n"
         return time.perf_counter() - began
@@ -118,5 +119,6 @@ async def _stream(sandbox: AsyncSandbox, command: str, size: int) -> None:
     total = 0
     process = await sandbox.start_process(command, keep=False)
     async for event in process.logs(follow=True):
-        total += len(getattr(event, "data", b""))
+        if isinstance(event, Output):
+            total += len(event.data)
     assert total == size, (total, size)

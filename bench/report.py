@@ -35,7 +35,9 @@ def write_json(path: Path, facts: Mapping[str, object], figures: Sequence[Figure
 
 
 def _row(figure: Figure) -> list[str]:
-    mark = {True: "[green]ok", False: "[red]MISSED", None: ""}[figure.passed]
+    mark = (
+        "[yellow]noisy" if figure.is_disturbed else {True: "[green]ok", False: "[red]MISSED", None: ""}[figure.passed]
+    )
     facts = "".join(f"\n  {name}: {value}" for name, value in figure.facts.items())
     ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
     return [
@@ -88,9 +90,10 @@ def _record(figure: Figure) -> dict[str, object]:
             "of": "ratio" if figure.target.of_ratio else "subject",
         },
         "passed": figure.passed,
+        "disturbed": figure.is_disturbed,
         "facts": figure.facts,
     }
 
 
 def _spread_record(summary: Summary) -> dict[str, float | int]:
-    return {"p50": summary.p50, "p95": summary.p95, "count": summary.count}
+    return {"p50": summary.p50, "p95": summary.p95, "count": summary.count, "p10": summary.p10}

@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from bench.shell import ENVIRONMENT
+
 _LOOP = Path(__file__).with_suffix(".bash")
 _TOLD, _REPORTS = 3, 4
 _READ_BYTES = 65536
@@ -23,7 +25,9 @@ class ResidentLoop:
         self._status, reports = os.pipe()
         # Descriptors 3 and 4 are what the loop expects; ours may have any number.
         start = f'exec bash --norc --noprofile "$0" "$1" {_TOLD}<&{told} {_REPORTS}>&{reports}'
-        self._shell = subprocess.Popen(["bash", "-c", start, str(_LOOP), place], pass_fds=(told, reports))
+        self._shell = subprocess.Popen(
+            ["bash", "-c", start, str(_LOOP), place], pass_fds=(told, reports), env=ENVIRONMENT
+        )
         os.close(told)
         os.close(reports)
         return self

@@ -3,12 +3,12 @@
 import asyncio
 import os
 import re
-import subprocess
 import time
 
 from bench.fresh import Value, run_fresh_beside
 from bench.harness import Figure, Plan, Unit, single, value_at_most
 from bench.proc import count_descriptors, count_threads, descendants, memory_of, resident_bytes
+from bench.shell import NAME, run_shell_captured
 from cove import AsyncSandbox
 
 _COMMAND = "echo $RANDOM"
@@ -31,7 +31,7 @@ async def run(plan: Plan) -> list[Figure]:
             unit=Unit.SECONDS,
             subject=single(float(found["seconds"] or 0)),
             floor=single(float(found["floor"] or 0)),
-            floor_name="subprocess.run bash -c",
+            floor_name=NAME,
         ),
         Figure(
             name=f"{label}: lost or wrong outputs",
@@ -93,7 +93,7 @@ async def _run_block(sandbox: AsyncSandbox, count: int) -> int:
 
 def _run_floor(count: int) -> None:
     for _ in range(count):
-        subprocess.run(["bash", "-c", _COMMAND], capture_output=True, check=True)
+        run_shell_captured(_COMMAND)
 
 
 async def _state() -> dict[str, int]:

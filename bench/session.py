@@ -1,13 +1,13 @@
 """A shell with state against the shell itself."""
 
 import asyncio
-import subprocess
 from functools import partial
 from typing import Protocol
 
 from bench import pipes
 from bench.harness import Figure, Plan, Skipped, Unit, at_most, interleave, rate, timed, timed_blocking, value_at_least
 from bench.resident_loop import ResidentLoop
+from bench.shell import NAME, run_shell
 from cove import AsyncSandbox, ExecResult
 
 _SESSIONS = 50
@@ -96,7 +96,7 @@ def _echo_in_loop(loop: ResidentLoop, count: int) -> None:
 
 async def _creation(sandbox: AsyncSandbox, plan: Plan) -> Figure:
     subject, floor = await interleave(
-        [lambda: _create_and_delete(sandbox), timed_blocking(_run_shell)],
+        [lambda: _create_and_delete(sandbox), timed_blocking(run_shell)],
         repetitions=plan.times(100, 30),
         warm_up=5,
     )
@@ -105,7 +105,7 @@ async def _creation(sandbox: AsyncSandbox, plan: Plan) -> Figure:
         unit=Unit.SECONDS,
         subject=subject,
         floor=floor,
-        floor_name="subprocess.run bash -c true",
+        floor_name=NAME,
         target=at_most(2),
     )
 
@@ -119,10 +119,6 @@ async def _create_and_delete(sandbox: AsyncSandbox) -> float:
     seconds = await timed(create)()
     await created[0].delete()
     return seconds
-
-
-def _run_shell() -> None:
-    subprocess.run(["bash", "-c", "true"], check=True)
 
 
 async def _output(session: Session, plan: Plan) -> Figure:
