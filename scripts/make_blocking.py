@@ -17,6 +17,8 @@ TARGET = ROOT / "src/cove/blocking/facade.py"
 CLASSES = [
     ("process.py", "Process", "Process"),
     ("session.py", "Session", "Session"),
+    ("terminal.py", "TerminalConnection", "TerminalConnection"),
+    ("terminal.py", "Terminal", "Terminal"),
     ("sandbox.py", "AsyncSandbox", "Sandbox"),
 ]
 BLOCKING = {name: blocking for _, name, blocking in CLASSES}
@@ -55,7 +57,7 @@ def make() -> str:
         (definition,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
         bodies.append(make_class(definition, blocking))
     imports.pop("abc")
-    imports.setdefault("collections.abc", set()).add("Generator")
+    imports.setdefault("collections.abc", set()).update(["Generator", "Iterator"])
     lines = ["import builtins", "import re", "from typing import Self, TypeVar", "from cove import api"]
     lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in imports.items()]
     lines += ["from cove.blocking.portal import Portal, get_portal"]
@@ -85,6 +87,16 @@ def make_class(definition: ast.ClassDef, blocking: str) -> str:
             "        if self._owned:",
             "            self.destroy()",
         ]
+    if any(isinstance(node, ast.FunctionDef) and node.name == "__aiter__" for node in definition.body):
+        parts += [
+            "    def __enter__(self) -> Self:",
+            "        self.open()",
+            "        return self",
+            "    def __exit__(self, *_: object) -> None:",
+            "        self.close()",
+            "    def __iter__(self) -> Iterator[TerminalEvent]:",
+            "        return self.events()",
+        ]
     for node in definition.body:
         if isinstance(node, ast.AnnAssign):
             parts += make_property(node)
@@ -112,6 +124,9 @@ def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blo
         item = returns.removeprefix("AsyncGenerator[").removesuffix(", None]")
         lines.append(f"    def {node.name}({ast.unparse(node.args)}) -> Generator[{item}, None, None]:")
         body = f"return self._portal.iterate({call})"
+    elif isinstance(node, ast.FunctionDef) and returns in BLOCKING:
+        lines.append(f"    def {node.name}({ast.unparse(node.args)}) -> {returns}:")
+        body = f"return {BLOCKING[returns]}({call}, self._portal)"
     else:
         returns = returns.removeprefix("Opening[").removesuffix("]") if returns.startswith("Opening[") else returns
         portal = "get_portal()" if is_class_method else "self._portal"

@@ -45,6 +45,7 @@ class Init:
             b"stat": self.stat,
             b"connect": self.connect,
             b"readlink": self.readlink,
+            b"terminal": self.terminal,
         }
 
     def serve(self):
@@ -154,6 +155,16 @@ class Init:
         found = posix.stat(path, follow_symlinks=follow == b"1")
         values = (found.st_mode, found.st_size, found.st_mtime_ns, found.st_uid, found.st_gid, found.st_ino)
         self.send(b"ok", tag, *[b"%d" % value for value in values])
+
+    def terminal(self, tag, fields, descriptors):
+        # type: (bytes, list[bytes], list[int]) -> None
+        master, slave = posix.openpty()
+        try:
+            name = posix.ttyname(slave).encode()
+            self.send(b"ok", tag, name, descriptors=(master, slave))
+        finally:
+            posix.close(master)
+            posix.close(slave)
 
     def readlink(self, tag, fields, descriptors):
         # type: (bytes, list[bytes], list[int]) -> None

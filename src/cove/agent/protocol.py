@@ -10,6 +10,7 @@ sealed memfd: the packet is then the single verb LARGE, and the memfd is its las
                           open tag flags mode path                open a file with the sandbox's rights
                           stat tag follow path                    describe a file
                           connect tag host port                   connect inside the network namespace
+                          terminal tag                            a new pty: its name, master and slave
                           readlink tag path                       where a symbolic link points
     init -> runtime       hello                                   ready for requests
                           ok tag ...                 (+ fd)       the answer to the request with that tag

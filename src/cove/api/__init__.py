@@ -4,5 +4,6 @@ from cove.api.opening import Destroyable, Opening
 from cove.api.process import Process
 from cove.api.sandbox import AsyncSandbox
 from cove.api.session import Session
+from cove.api.terminal import Terminal, TerminalConnection
 
-__all__ = ["AsyncSandbox", "Destroyable", "Opening", "Process", "Session"]
+__all__ = ["AsyncSandbox", "Destroyable", "Opening", "Process", "Session", "Terminal", "TerminalConnection"]

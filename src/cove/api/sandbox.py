@@ -9,7 +9,8 @@ from cove.api.opening import Opening
 from cove.api.process import Process
 from cove.api.provider import provider_for
 from cove.api.session import Session
-from cove.model import ExecResult, SandboxInfo, SandboxSpec, SessionInfo, SpecFields, make_spec
+from cove.api.terminal import Terminal
+from cove.model import ExecResult, SandboxInfo, SandboxSpec, SessionInfo, SpecFields, TerminalInfo, make_spec
 
 
 class AsyncSandbox(ABC):
@@ -133,3 +134,24 @@ class AsyncSandbox(ABC):
     @abstractmethod
     async def delete_session(self, id: str) -> None:
         """End the session with that id and everything it started."""
+
+    @abstractmethod
+    async def terminal(
+        self,
+        *,
+        id: str | None = None,
+        shell: str | Sequence[str] | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        cols: int = 80,
+        rows: int = 24,
+    ) -> Terminal:
+        """The terminal with that id, or a new one running `shell` (default: bash)."""
+
+    @abstractmethod
+    async def get_terminal(self, id: str) -> Terminal:
+        """The terminal with that id; raises TerminalNotFound."""
+
+    @abstractmethod
+    async def list_terminals(self) -> builtins.list[TerminalInfo]:
+        """All terminals, oldest first."""

@@ -1,5 +1,5 @@
 """The same API without asyncio."""
 
-from cove.blocking.facade import Process, Sandbox, Session
+from cove.blocking.facade import Process, Sandbox, Session, Terminal, TerminalConnection
 
-__all__ = ["Process", "Sandbox", "Session"]
+__all__ = ["Process", "Sandbox", "Session", "Terminal", "TerminalConnection"]

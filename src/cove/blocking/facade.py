@@ -2,7 +2,7 @@
 
 import builtins
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Self, TypeVar, Unpack
 
@@ -19,6 +19,8 @@ from cove.model import (
     SandboxSpec,
     SessionInfo,
     SpecFields,
+    TerminalEvent,
+    TerminalInfo,
 )
 
 T = TypeVar("T", bound=api.Destroyable)
@@ -201,6 +203,81 @@ class Session:
         self._portal.call(lambda: self._inner.delete())
 
 
+class TerminalConnection:
+    """One viewer of a terminal. `async with` opens and closes it; `async for` gives its events.
+
+    First comes what the terminal has kept (Output), then Ready, then live Output, at last Exit.
+    """
+
+    def __init__(self, inner: api.TerminalConnection, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[TerminalEvent]:
+        return self.events()
+
+    def open(self) -> None:
+        """Start to watch: everything from here on will be seen."""
+        self._portal.call(lambda: self._inner.open())
+
+    def close(self) -> None:
+        """Stop to watch; the terminal lives on. Idempotent."""
+        self._portal.call(lambda: self._inner.close())
+
+    def events(self) -> Generator[TerminalEvent, None, None]:
+        """What the terminal shows."""
+        return self._portal.iterate(self._inner.events())
+
+    def write(self, data: bytes | str) -> None:
+        """Type."""
+        self._portal.call(lambda: self._inner.write(data))
+
+    def resize(self, cols: int, rows: int) -> None:
+        """Change the size of the terminal, for all viewers."""
+        self._portal.call(lambda: self._inner.resize(cols, rows))
+
+
+class Terminal:
+    """A shell on a terminal of its own, with any number of viewers."""
+
+    def __init__(self, inner: api.Terminal, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    @property
+    def cols(self) -> int:
+        return self._inner.cols
+
+    @property
+    def rows(self) -> int:
+        return self._inner.rows
+
+    def connect(self, *, since: str | None = None) -> TerminalConnection:
+        """A viewer; with `since`, one that has seen everything up to that cursor."""
+        return TerminalConnection(self._inner.connect(since=since), self._portal)
+
+    def resize(self, cols: int, rows: int) -> None:
+        """Change the size, 1 to 1000 each way; programs are told."""
+        self._portal.call(lambda: self._inner.resize(cols, rows))
+
+    def destroy(self) -> None:
+        """End the shell and everything it started. Viewers see the end. Idempotent."""
+        self._portal.call(lambda: self._inner.destroy())
+
+
 class Sandbox:
     """A Linux computer for an agent or any other program. Made by `create`, ended by `destroy`."""
 
@@ -357,3 +434,27 @@ class Sandbox:
     def delete_session(self, id: str) -> None:
         """End the session with that id and everything it started."""
         self._portal.call(lambda: self._inner.delete_session(id))
+
+    def terminal(
+        self,
+        *,
+        id: str | None = None,
+        shell: str | Sequence[str] | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        cols: int = 80,
+        rows: int = 24,
+    ) -> "Terminal":
+        """The terminal with that id, or a new one running `shell` (default: bash)."""
+        return Terminal(
+            self._portal.call(lambda: self._inner.terminal(id=id, shell=shell, cwd=cwd, env=env, cols=cols, rows=rows)),
+            self._portal,
+        )
+
+    def get_terminal(self, id: str) -> "Terminal":
+        """The terminal with that id; raises TerminalNotFound."""
+        return Terminal(self._portal.call(lambda: self._inner.get_terminal(id)), self._portal)
+
+    def list_terminals(self) -> builtins.list[TerminalInfo]:
+        """All terminals, oldest first."""
+        return self._portal.call(lambda: self._inner.list_terminals())

@@ -19,12 +19,19 @@ _PSEUDO_FILESYSTEMS = {
 }
 
 
+# Documentation/admin-guide/devices.txt: /dev/ptmx, /dev/pts/*
+_MASTER_DEVICE = os.makedev(5, 2)
+_SLAVE_MAJORS = range(136, 144)
+
+
 class Kind(Enum):
     """What a descriptor was requested to be."""
 
     FILE = "a regular file"
     DIRECTORY = "a directory"
     STREAM = "a TCP socket"
+    TERMINAL_MASTER = "the master of a terminal"
+    TERMINAL_SLAVE = "the slave of a terminal"
 
 
 class _StatFS(ctypes.Structure):
@@ -52,6 +59,10 @@ def is_kind(descriptor: int, kind: Kind) -> bool:
             return stat.S_ISDIR(mode) and not _on_pseudo_filesystem(descriptor)
         case Kind.STREAM:
             return stat.S_ISSOCK(mode) and _is_tcp(descriptor)
+        case Kind.TERMINAL_MASTER:
+            return stat.S_ISCHR(mode) and os.fstat(descriptor).st_rdev == _MASTER_DEVICE
+        case Kind.TERMINAL_SLAVE:
+            return stat.S_ISCHR(mode) and os.major(os.fstat(descriptor).st_rdev) in _SLAVE_MAJORS
 
 
 def _on_pseudo_filesystem(descriptor: int) -> bool:

@@ -1,7 +1,7 @@
 """Values that travel between caller, runtime and server; no behaviour."""
 
-from cove.model.event import Exit, Gap, LogEvent, LogMatch, Output
-from cove.model.info import SandboxInfo, SandboxStatus, SessionInfo, SessionStatus, TreeKill, Usage
+from cove.model.event import Exit, Gap, LogEvent, LogMatch, Output, Ready, TerminalEvent
+from cove.model.info import SandboxInfo, SandboxStatus, SessionInfo, SessionStatus, TerminalInfo, TreeKill, Usage
 from cove.model.outcome import Outcome, ProcessExit, ProcessStatus
 from cove.model.result import ExecResult
 from cove.model.spec import Isolation, Limits, Mount, Network, SandboxSpec, SpecFields, make_spec
@@ -20,12 +20,15 @@ __all__ = [
     "Output",
     "ProcessExit",
     "ProcessStatus",
+    "Ready",
     "SandboxInfo",
     "SandboxSpec",
     "SandboxStatus",
     "SessionInfo",
     "SessionStatus",
     "SpecFields",
+    "TerminalEvent",
+    "TerminalInfo",
     "TreeKill",
     "Usage",
     "make_spec",

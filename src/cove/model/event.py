@@ -33,7 +33,14 @@ class Exit(msgspec.Struct, frozen=True, tag="exit"):
     cursor: str
 
 
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """What was kept from before has been shown; what follows is live."""
+
+    cursor: str
+
+
 LogEvent = Output | Gap | Exit
+TerminalEvent = Output | Gap | Ready | Exit
 
 
 class LogMatch(msgspec.Struct, frozen=True):

@@ -59,3 +59,14 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     cwd: str
     exit_code: int | None = None
+
+
+class TerminalInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of one terminal."""
+
+    id: str
+    cols: int
+    rows: int
+    created_at: datetime
+    is_running: bool
+    exit_code: int | None = None

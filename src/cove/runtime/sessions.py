@@ -96,7 +96,7 @@ class Sessions:
                 await process.sweep()
                 raise
             if not process.pid:
-                raise FileNotFound(f"session: cannot enter directory {cwd}")
+                raise FileNotFound(process.refusal)
         except BaseException:
             channel.close()
             raise

@@ -28,15 +28,20 @@ class Spawner:
         """Park the first launcher."""
         await self._pool.open()
 
-    async def spawn(self, invocation: Invocation, take: Take, *, stdin: int | None = None) -> Supervised:
-        """Start one process. `stdin` is duplicated into it; without one it reads the end of file."""
+    async def spawn(
+        self, invocation: Invocation, take: Take, *, stdin: int | None = None, tty: bytes = b""
+    ) -> Supervised:
+        """Start one process. `stdin` is duplicated into it; without one it reads the end of file.
+
+        With `tty`, the name of a terminal inside, that is its controlling terminal and all of its streams.
+        """
         while True:
             launcher = self._pool.acquire_nowait() or await self._pool.acquire()
             if self.closed:
                 raise SandboxDestroyed("the sandbox is gone")
             process = Supervised(invocation, take, pool=self._pool, background=self.background, on_fault=self._on_lost)
             try:
-                process.start(launcher, stdin=stdin)
+                process.start(launcher, stdin=stdin, tty=tty)
             except ConnectionError:
                 continue  # that launcher was killed while parked: nothing has run
             self._running.add(process)

@@ -1,4 +1,4 @@
-"""The write end of a process's standard input."""
+"""The write end of a process's standard input, or the master of its terminal."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from cove.errors import ValidationFailed
 
 
 class Stdin:
-    """Owns the pipe's write end; writers take turns and wait while the pipe is full."""
+    """Owns the descriptor; writers take turns and wait while it takes no more."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -40,7 +40,7 @@ class Stdin:
         except BlockingIOError:
             await self._writable()
             return 0
-        except BrokenPipeError:
+        except OSError:  # a pipe nobody reads, or a terminal nobody has open
             raise ValidationFailed("the process no longer reads its standard input") from None
 
     async def _writable(self) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal as signals
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, ProtocolError, encode, number
@@ -61,41 +62,37 @@ class Supervised:
         self._deadline: asyncio.TimerHandle | None = None
         self.pid = 0
         self.stdout_link = ""
+        self.refusal = ""
         self.on_stopped: Callable[[], None] = lambda: None
         self.started: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[ProcessExit] = self._loop.create_future()
 
-    def start(self, launcher: Launcher, *, stdin: int | None = None) -> None:
-        """Send the spawn request. Raises OSError if the launcher is gone; then nothing was started."""
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        err_read, err_write = os.pipe2(os.O_CLOEXEC)
-        # The sandbox's user is not the one who made the pipes, and yet `> /dev/stderr` opens them: proc(5).
-        os.fchmod(out_write, 0o666)
-        os.fchmod(err_write, 0o666)
-        descriptors = {STDOUT + 1: out_write, STDERR + 1: err_write}
-        if stdin is not None:
-            descriptors[0] = stdin
-        files = {number: sealed_file(content) for number, content in self._invocation.files.items()}
-        descriptors |= {number: file.fileno() for number, file in files.items()}
-        try:
-            launcher.spawn(spawn_request(self._invocation, list(descriptors)), list(descriptors.values()))
-        except OSError:
-            os.close(out_read)
-            os.close(err_read)
-            launcher.close()
-            self._pool.release(launcher)
-            raise
-        finally:
-            os.close(out_write)
-            os.close(err_write)
-            for file in files.values():
-                file.close()
+    def start(self, launcher: Launcher, *, stdin: int | None = None, tty: bytes = b"") -> None:
+        """Send the spawn request. Raises OSError if the launcher is gone; then nothing was started.
+
+        With a terminal the process gets that for its streams, and whoever has the other end takes the output.
+        """
+        with ExitStack() as given:
+            descriptors = {} if stdin is None else {0: stdin}
+            pipes = {} if tty else {stream: _make_pipe(given) for stream in (STDOUT, STDERR)}
+            descriptors |= {stream + 1: write for stream, (_, write) in pipes.items()}
+            for number, content in self._invocation.files.items():
+                descriptors[number] = given.enter_context(sealed_file(content)).fileno()
+            try:
+                launcher.spawn(spawn_request(self._invocation, list(descriptors), tty), list(descriptors.values()))
+            except OSError:
+                for read, _ in pipes.values():
+                    os.close(read)
+                launcher.close()
+                self._pool.release(launcher)
+                raise
         self._launcher = launcher
         launcher.tenant = self
-        self.stdout_link = f"pipe:[{os.fstat(out_read).st_ino}]"
-        for stream, descriptor in ((STDOUT, out_read), (STDERR, err_read)):
-            os.set_blocking(descriptor, False)
-            self._pumps.append(Pump(descriptor, partial(self._take, stream)))
+        for stream, (read, _) in pipes.items():
+            os.set_blocking(read, False)
+            self._pumps.append(Pump(read, partial(self._take, stream)))
+        if pipes:
+            self.stdout_link = f"pipe:[{os.fstat(pipes[STDOUT][0]).st_ino}]"
 
     def set_deadline(self, timeout: float, grace: float) -> None:
         """End the tree when the time is up."""
@@ -199,6 +196,7 @@ class Supervised:
             reason = "command not found" if is_missing else reason
             message = b"cove: " + self._invocation.argv[0] + b": " + reason.encode() + b"\n"
         self._take(STDERR, message)
+        self.refusal = message.decode("utf-8", "replace").strip()
         self._main_exit = ProcessExit(outcome=Outcome.EXITED, exit_code=exit_code)
         self.started.set_result(None)
         self._finish_output()
@@ -282,6 +280,15 @@ def _check_status(field: bytes) -> int:
     if not os.WIFEXITED(status) and not os.WIFSIGNALED(status):
         raise ProtocolError(f"wait status {status} is not an end")
     return status
+
+
+def _make_pipe(given: ExitStack) -> tuple[int, int]:
+    """A pipe whose write end is closed here once it is given away."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    given.callback(os.close, write)
+    # The sandbox's user is not the one who made the pipe, and yet `> /dev/stderr` opens it: proc(5).
+    os.fchmod(write, 0o666)
+    return read, write
 
 
 def spawn_request(invocation: Invocation, targets: Sequence[int], tty: bytes = b"") -> bytes:

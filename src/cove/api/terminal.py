@@ -1,0 +1,64 @@
+"""A terminal as its users see it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from typing import Self
+
+from cove.model import TerminalEvent
+
+
+class TerminalConnection(ABC):
+    """One viewer of a terminal. `async with` opens and closes it; `async for` gives its events.
+
+    First comes what the terminal has kept (Output), then Ready, then live Output, at last Exit.
+    """
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncGenerator[TerminalEvent, None]:
+        return self.events()
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Start to watch: everything from here on will be seen."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop to watch; the terminal lives on. Idempotent."""
+
+    @abstractmethod
+    def events(self) -> AsyncGenerator[TerminalEvent, None]:
+        """What the terminal shows."""
+
+    @abstractmethod
+    async def write(self, data: bytes | str) -> None:
+        """Type."""
+
+    @abstractmethod
+    async def resize(self, cols: int, rows: int) -> None:
+        """Change the size of the terminal, for all viewers."""
+
+
+class Terminal(ABC):
+    """A shell on a terminal of its own, with any number of viewers."""
+
+    id: str
+    cols: int
+    rows: int
+
+    @abstractmethod
+    def connect(self, *, since: str | None = None) -> TerminalConnection:
+        """A viewer; with `since`, one that has seen everything up to that cursor."""
+
+    @abstractmethod
+    async def resize(self, cols: int, rows: int) -> None:
+        """Change the size, 1 to 1000 each way; programs are told."""
+
+    @abstractmethod
+    async def destroy(self) -> None:
+        """End the shell and everything it started. Viewers see the end. Idempotent."""
