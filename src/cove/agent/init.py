@@ -51,6 +51,8 @@ class Init:
     def serve(self):
         # type: () -> None
         self.send(b"hello")
+        import resource  # noqa: F401  # for what is forked later: now nobody waits for it
+
         while True:
             for fd, _events in self.poll.poll(SWEEP_INTERVAL_MS if self.sweeping else None):
                 if fd == CONTROL:
@@ -201,6 +203,9 @@ def become_launcher(descriptor):
         posix.dup2(descriptor, CONTROL, False)
         posix.closerange(CONTROL + 1, EVERY_DESCRIPTOR)
         kernel.guard_process()
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), int(sys.argv[4])))
         launcher.run(control_socket(), make_wakeup())
     finally:
         posix._exit(0)

@@ -88,9 +88,10 @@ class Host:
     shell: str
 
 
-def agent_command(interpreter: str, directory: str, control: int) -> list[str]:
-    """The program that becomes PID 1, and the descriptor of its control socket."""
-    return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control)]
+def agent_command(interpreter: str, directory: str, control: int, open_files: tuple[int, int]) -> list[str]:
+    """The program that becomes PID 1, the descriptor of its control socket, and the limits for what it starts."""
+    limits = [str(number) for number in open_files]
+    return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *limits]
 
 
 def jail_arguments(spec: SandboxSpec, host: Host, *, info_descriptor: int) -> list[str]:

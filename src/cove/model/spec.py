@@ -8,6 +8,8 @@ import msgspec
 
 from cove.errors import ValidationFailed
 
+LEAST_OPEN_FILES = 64
+
 
 class Isolation(StrEnum):
     """What stands between the sandbox and the host."""
@@ -81,6 +83,22 @@ def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
             f"unknown sandbox option {', '.join(sorted(unknown))}: SandboxSpec has {', '.join(known)}"
         )
     try:
-        return msgspec.convert({**known, **msgspec.to_builtins(fields)}, SandboxSpec)
+        made = msgspec.convert({**known, **msgspec.to_builtins(fields)}, SandboxSpec)
     except msgspec.ValidationError as error:
         raise ValidationFailed(f"the sandbox options are not valid: {error}") from None
+    check_spec(made)
+    return made
+
+
+def check_spec(spec: SandboxSpec) -> None:
+    """Raise ValidationFailed for numbers that make no sense."""
+    for name in spec.limits.__struct_fields__:
+        value = getattr(spec.limits, name)
+        if value is not None and value <= 0:
+            raise ValidationFailed(f"limits.{name} must be more than 0, not {value!r}")
+    if spec.limits.open_files is not None and spec.limits.open_files < LEAST_OPEN_FILES:
+        raise ValidationFailed(f"limits.open_files must be at least {LEAST_OPEN_FILES}: programs need that to start")
+    for name in ("idle_timeout", "lifetime"):
+        seconds = getattr(spec, name)
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise ValidationFailed(f"{name} must be a number of seconds, more than 0, not {seconds!r}")

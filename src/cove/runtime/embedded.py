@@ -151,5 +151,5 @@ def _check_source(path: str) -> None:
         path = os.path.dirname(path)
         if not os.stat(path).st_mode & stat.S_IXOTH:
             raise PermissionDenied(
-                f"mount source: the sandbox's user cannot enter {path}: allow it with `chmod o+x` or mount another place"
+                f"mount source: the sandbox's user cannot enter {path}: `chmod o+x` it or mount another place"
             )

@@ -86,6 +86,14 @@ class Home:
 
     def open(self) -> None:
         """Make the directories; as root they must be passable for the sandboxes' users."""
+        try:
+            self._make_directories()
+        except OSError as error:
+            raise SandboxUnavailable(
+                f"cannot keep state in {self.path}: {error.strerror}. Set COVE_HOME to a directory you can write."
+            ) from error
+
+    def _make_directories(self) -> None:
         mode = 0o711 if self._is_root else 0o700
         for path in (self.path, self.sandboxes, self.path / "users", self.path / "agent", self.path / "etc"):
             path.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -137,6 +145,14 @@ class Home:
             fcntl.flock(lock, fcntl.LOCK_EX)
         close_in_forked_child(lock)
         place = Place(key, path, lock, self._allocate_user(key) if self._is_root else None)
+        try:
+            self._furnish(place)
+        except OSError as error:
+            self.release(place)
+            raise SandboxUnavailable(f"cannot prepare {path}: {error.strerror}") from error
+        return place
+
+    def _furnish(self, place: Place) -> None:
         for directory in (place.workspace, place.home, place.tmp):
             directory.mkdir(mode=0o700)
             if place.user_id is not None:
@@ -144,7 +160,6 @@ class Home:
         place.logs.mkdir(mode=0o700)
         place.shell.mkdir(mode=0o711)
         place.shell.chmod(0o711)
-        return place
 
     def release(self, place: Place) -> None:
         """Remove the place with all that is in it; its user can be used again afterwards."""
@@ -164,7 +179,7 @@ class Home:
             lock = try_lock(path / "lock")
             if lock is not None:
                 groups = [Group(os.path.join(tree, path.name)) for tree in hierarchies.all]
-                if not all([group.remove() for group in groups]):
+                if sum(group.remove() for group in groups) < len(groups):
                     lock.close()  # its last processes are just ending: the next program collects it
                     continue
                 self.release(Place(path.name, path, lock, self._user_of(path.name)))

@@ -35,7 +35,7 @@ def _start_fails(_: str) -> None:
 class Jail:
     """A living jail. `pid` is our child: bwrap, or the agent itself without isolation.
 
-    `_agent` is a pidfd of the agent when that is bwrap's child: all inside is gone when the agent is, not when bwrap is.
+    `_agent` is a pidfd of the agent when that is bwrap's child: all inside is gone when the agent is, not bwrap.
     """
 
     pid: int
@@ -95,7 +95,8 @@ async def start_jail(
         command, keep = _command(machine, host, place, spec, stack, control=theirs.fileno(), info=info[1])
         pid, pidfd = await in_starter_thread(_popen, command, keep, errors[1])
         undo.pop_all()
-        jail = Jail(pid, Link(ours, lambda reason: jail.lose(reason)), groups, errors[0], _watch(pidfd, pid))
+        link = Link(ours, lambda reason: jail.lose(reason))  # noqa: PLW0108  # the jail is made in the next line
+        jail = Jail(pid, link, groups, errors[0], _watch(pidfd, pid))
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await _begin(jail, info[0], spec)
@@ -121,14 +122,16 @@ def _command(
     machine: Machine, host: Host, place: Place, spec: SandboxSpec, stack: ExitStack, *, control: int, info: int
 ) -> tuple[list[str], list[int]]:
     """What to execute, and the descriptors it inherits."""
+    limit = spec.limits.open_files
+    open_files = machine.descriptor_limits if limit is None else (limit, limit)
     if spec.isolation is Isolation.NONE:
-        return agent_command(machine.interpreter.path, str(machine.agent), control), [control]
+        return agent_command(machine.interpreter.path, str(machine.agent), control, open_files), [control]
     arguments = jail_arguments(spec, host, info_descriptor=info)
     file = stack.enter_context(sealed_file("\0".join([*arguments, ""]).encode()))
     as_user = []
     if place.user_id is not None and machine.set_user is not None:
         as_user = [machine.set_user, f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups", "--"]
-    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control)
+    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files)
     command = [*as_user, machine.require_bubblewrap(), "--args", str(file.fileno()), *agent]
     return command, [control, info, file.fileno()]
 

@@ -46,6 +46,7 @@ class Sandbox(AsyncSandbox):
         self._lost_because = ""
         self.loop = asyncio.get_running_loop()
         self._destroying: asyncio.Task[None] | None = None
+        self._death: asyncio.TimerHandle | None = None
         self.on_end: Callable[[], None] = lambda: None
 
     async def open(self, jail: Jail) -> None:
@@ -63,11 +64,15 @@ class Sandbox(AsyncSandbox):
         )
         self._terminals = Terminals(self._spawner)
         await self._spawner.open()
+        if self._spec.lifetime is not None:
+            self._death = self.loop.call_later(self._spec.lifetime, self._start_destroying)
 
     async def info(self) -> SandboxInfo:
         """See AsyncSandbox."""
         groups = self._jail.groups
         warnings = [f"limit {name} cannot be enforced on this machine" for name in groups.missing]
+        if self._spec.idle_timeout is not None:
+            warnings.append("idle_timeout has no effect on a sandbox inside your program: it ends when you destroy it")
         if _is_open(self._spec):
             warnings.append("no isolation: code in this sandbox can do whatever you can")
         return SandboxInfo(
@@ -206,11 +211,16 @@ class Sandbox(AsyncSandbox):
 
     async def destroy(self) -> None:
         """See AsyncSandbox."""
+        await asyncio.shield(self._start_destroying())
+
+    def _start_destroying(self) -> "asyncio.Task[None]":
         if self._destroying is None:
+            if self._death is not None:
+                self._death.cancel()
             self._status = SandboxStatus.STOPPED
             self.on_end()
-            self._destroying = asyncio.get_running_loop().create_task(self._destroy())
-        await asyncio.shield(self._destroying)
+            self._destroying = self.loop.create_task(self._destroy())
+        return self._destroying
 
     async def _destroy(self) -> None:
         await self._spawner.close(Outcome.KILLED)
