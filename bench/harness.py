@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-_DISTURBED = 1.5
+_DISTURBED = 1.3
 
 Sample = Callable[[], Awaitable[float]]
 
