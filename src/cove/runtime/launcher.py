@@ -209,7 +209,8 @@ class LauncherPool:
             with theirs:
                 answer = await self._link.request(b"launcher", send=[theirs.fileno()], expect_fields=1)
             launcher.pid = protocol.number(answer.fields[0])
-            host_pid = await launcher.host_pid
+            # Shielded: a cancelled caller must not make the launcher's first word look like one nobody waits for.
+            host_pid = await asyncio.shield(launcher.host_pid)
             if group is not None:
                 await in_thread(_join, group, host_pid)
         except BaseException as error:
