@@ -37,7 +37,10 @@ def test_the_agent_loads_exactly_these_modules(cove_home: Path) -> None:
     ours.close()
     with theirs:
         agent = subprocess.run(
-            [interpreter, "-I", "-S", "-B", "-X", "importtime", str(directory / "init.pyc"), str(directory), str(theirs.fileno())],
+            [
+                *(interpreter, "-I", "-S", "-B", "-X", "importtime", str(directory / "init.pyc")),
+                *(str(directory), str(theirs.fileno()), "1024", "4096"),
+            ],
             pass_fds=[theirs.fileno()],
             capture_output=True,
             text=True,
