@@ -172,7 +172,7 @@ class Supervised:
             case [b"stopped"] if self.started.done():
                 self.on_stopped()
             case [b"empty"] if self._main_exit is not None:
-                self._release()
+                self._on_empty()
             case _:
                 raise ProtocolError(f"unexpected {fields[0][:20]!r}")
 
@@ -206,9 +206,14 @@ class Supervised:
         self._set_main_exit(status, usage)
         self._finish_output()
         if is_empty:
-            self._release()
+            self._on_empty()
         else:
             self._complete()
+
+    def _on_empty(self) -> None:
+        """A launcher that is being killed is not handed to the next command: `_kill_tree` lets go of it."""
+        if not self._is_killing:
+            self._release()
 
     def _set_main_exit(self, status: int, usage: tuple[float, float, int] | None) -> None:
         code = os.waitstatus_to_exitcode(status)
