@@ -1,0 +1,151 @@
+"""One process between its launcher and init, both played by the test: what may come at the same time does."""
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass, field
+
+import pytest
+from fake_agent import Peer
+
+from cove.core.command import build_invocation
+from cove.linux.packets import socket_pair
+from cove.model import Outcome
+from cove.runtime.background import Background
+from cove.runtime.launcher import Launcher, LauncherPool
+from cove.runtime.link import Link
+from cove.runtime.supervised import Supervised
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Stage:
+    """The runtime's parts, and the other ends of their sockets."""
+
+    lost: list[str] = field(default_factory=list)
+    output: list[bytes] = field(default_factory=list)
+    sockets: list[socket.socket] = field(default_factory=list)
+
+    async def __aenter__(self) -> "Stage":
+        control, agent = socket_pair()
+        ours, theirs = socket_pair()
+        self.sockets += [agent, theirs]
+        agent.settimeout(30)
+        theirs.settimeout(30)
+        self.agent, self.peer = Peer(agent), Peer(theirs)
+        self.link = Link(control, self.lost.append)
+        self.background = Background(lambda error: self.lost.append(repr(error)))
+        self.pool = LauncherPool(self.link, None, self.background, self.lost.append)
+        self.launcher = Launcher(ours, None, self.lost.append)
+        self.peer.send(b"ready")
+        await self.launcher.host_pid
+        invocation = build_invocation("true", cwd="/", env={})
+        self.process = Supervised(
+            invocation,
+            lambda stream, data: self.output.append(data),
+            pool=self.pool,
+            background=self.background,
+            on_fault=self.lost.append,
+        )
+        self.process.start(self.launcher)
+        _, self.descriptors = self.peer.receive()
+        self.peer.send(b"started", b"5")
+        await self.process.started
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.process.lose(Outcome.LOST)
+        await self.background.aclose()
+        self.pool.close()
+        self.launcher.close()
+        self.link.close()
+        for sock in self.sockets:
+            sock.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+    async def end_request(self) -> bytes:
+        """The tag of the request to end the launcher."""
+        await turns()
+        fields, _ = self.agent.receive()
+        assert fields[0] == b"end"
+        return fields[1]
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_launcher_that_is_being_killed_is_not_handed_to_the_next_command() -> None:
+    async with Stage() as stage:
+        stage.process.end(Outcome.KILLED, 0)
+        tag = await stage.end_request()
+        stage.peer.send(b"exit", b"0", b"0", b"0", b"0", b"1")
+        await turns()
+        assert stage.pool.acquire_nowait() is None
+        assert not stage.process.ended.done()
+        stage.agent.send(b"ok", tag)
+        end = await asyncio.wait_for(stage.process.ended, 30)
+        assert (end.outcome, end.exit_code) == (Outcome.EXITED, 0)
+        assert stage.launcher.closed
+        assert stage.lost == []
+
+
+async def test_a_tree_that_becomes_empty_while_it_is_killed_is_let_go_once() -> None:
+    async with Stage() as stage:
+        stage.peer.send(b"exit", b"9", b"0", b"0", b"0", b"0")
+        await turns()
+        assert (await stage.process.ended).outcome is Outcome.SIGNALED
+        stage.peer.send(b"empty")
+        await turns()
+        assert stage.pool.acquire_nowait() is stage.launcher
+        assert stage.lost == []
+
+
+async def test_what_the_command_wrote_before_its_exit_is_in_the_output() -> None:
+    async with Stage() as stage:
+        os.write(stage.descriptors[0], b"last words")
+        stage.peer.send(b"exit", b"0", b"0", b"0", b"0", b"0")
+        await turns()
+        assert (await stage.process.ended).exit_code == 0
+        os.write(stage.descriptors[0], b"later")
+        await turns()
+        assert b"".join(stage.output) == b"last words"
+
+
+async def test_a_launcher_that_vanishes_takes_its_command_with_it() -> None:
+    async with Stage() as stage:
+        stage.sockets.pop().close()
+        tag = await stage.end_request()
+        stage.agent.send(b"ok", tag)
+        end = await asyncio.wait_for(stage.process.ended, 30)
+        assert (end.outcome, end.exit_code, end.signal) == (Outcome.SIGNALED, 137, 9)
+        assert stage.lost == []
+
+
+async def test_a_call_cancelled_while_its_launcher_starts_does_not_lose_the_sandbox() -> None:
+    control, agent = socket_pair()
+    agent.settimeout(30)
+    lost: list[str] = []
+    link = Link(control, lost.append)
+    background = Background(lambda error: lost.append(repr(error)))
+    pool = LauncherPool(link, None, background, lost.append)
+    acquiring = asyncio.ensure_future(pool.acquire())
+    await turns()
+    peer = Peer(agent)
+    fields, (descriptor,) = peer.receive()
+    with socket.socket(fileno=descriptor) as theirs:
+        peer.send(b"ok", fields[1], b"7")
+        await turns()
+        acquiring.cancel()
+        theirs.send(b"ready")
+        await asyncio.wait([acquiring])
+        await turns()
+        assert acquiring.cancelled()
+        assert lost == []
+    await background.aclose()
+    pool.close()
+    link.close()
+    agent.close()
