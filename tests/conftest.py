@@ -6,11 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import cove
 import pytest
 from blockbuster import BlockBuster
 from hypothesis import settings
 from leaks import adopt_orphans, processes_below, take_footprint
+
+import cove
 
 # A shared machine may pause for longer than any deadline per example.
 settings.register_profile("cove", deadline=None)

@@ -55,7 +55,9 @@ def running_agent(home: Path) -> Iterator[tuple[Peer, int]]:
     peer, theirs = peers()
     with theirs:
         process = subprocess.Popen(
-            agent_command(interpreter, str(directory), theirs.fileno(), (1024, 4096)), pass_fds=[theirs.fileno()], env={}
+            agent_command(interpreter, str(directory), theirs.fileno(), (1024, 4096)),
+            pass_fds=[theirs.fileno()],
+            env={},
         )
     try:
         assert peer.receive() == ([b"hello"], [])

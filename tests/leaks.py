@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,10 +57,8 @@ def processes_below(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, (state, parent) in process_table().items():
         if state == "Z" and parent == os.getpid():
-            try:
+            with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass
         else:
             children.setdefault(parent, []).append(pid)
     found: list[int] = []

@@ -14,6 +14,9 @@ from fake_agent import Peer, compiled_agent, launcher_of, running_agent
 MODULES = {"_ctypes", "_socket", "errno", "fcntl", "select", "kernel", "launcher", "protocol"}
 
 
+HEEDLESS = b"trap '' TERM HUP; setsid sh -c 'trap \"\" TERM; sleep 1000' & echo up; sleep 1000"
+
+
 def pipe_pair() -> tuple[int, int]:
     return os.pipe2(os.O_CLOEXEC)
 
@@ -133,7 +136,7 @@ def test_drained_pipes_are_read_to_their_end_for_nobody(cove_home: Path) -> None
 
 def test_end_kills_a_launcher_with_all_it_started_and_answers_when_they_are_gone(cove_home: Path) -> None:
     with running_agent(cove_home) as (agent, agent_pid), launcher_of(agent) as (launcher, pid):
-        output = spawn(launcher, b"sh", b"-c", b"trap '' TERM HUP; setsid sh -c 'trap \"\" TERM; sleep 1000' & echo up; sleep 1000")
+        output = spawn(launcher, b"sh", b"-c", HEEDLESS)
         assert launcher.receive()[0][0] == b"started"
         assert os.read(output, 10) == b"up\n"
         agent.send(b"end", b"5", b"%d" % pid)

@@ -79,7 +79,7 @@ async def test_a_stopped_launcher_does_not_hold_up_a_timeout() -> None:
 
 async def test_a_command_that_kills_every_launcher_it_sees_harms_only_its_sandbox() -> None:
     async with AsyncSandbox.create() as sandbox, AsyncSandbox.create() as bystander:
-        killer = "while :; do for p in $(pgrep -f init.pyc); do [ $p != 1 ] && [ $p != $PPID ] && kill -9 $p; done; done"
+        killer = "while :; do for p in $(pgrep -f init.pyc); do [ $p != 1 -a $p != $PPID ] && kill -9 $p; done; done"
         hostile = asyncio.ensure_future(sandbox.exec(killer, timeout=3))
         for _ in range(60):
             try:

@@ -23,7 +23,9 @@ def test_a_packet_that_is_empty_or_too_large_is_refused(packet: bytes) -> None:
         decode(packet)
 
 
-@pytest.mark.parametrize("field", [b"", b"-1", b"+1", b"1.0", b" 1", b"0x1", b"1_0", b"9" * 19, b"9" * 21, "٣".encode()])
+@pytest.mark.parametrize(
+    "field", [b"", b"-1", b"+1", b"1.0", b" 1", b"0x1", b"1_0", b"9" * 19, b"9" * 21, "٣".encode()]
+)
 def test_a_field_that_is_not_a_plain_number_is_refused(field: bytes) -> None:
     with pytest.raises(ProtocolError):
         number(field)

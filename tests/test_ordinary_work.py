@@ -28,7 +28,10 @@ if __name__ == "__main__":
         ("python3 -c 'import ssl, sqlite3, ctypes, curses; print(1)'", "1\n"),
         ("date -u -d @0 +%F; TZ=UTC date -d @0 +%H", "1970-01-01\n00\n"),
         ("echo '#!/bin/sh\necho script' > s; chmod +x s; ./s; cp s /tmp/s; /tmp/s", "script\nscript\n"),
-        ("mkdir -p ~/.local/bin; printf '#!/bin/sh\\necho mine' > ~/.local/bin/tool; chmod +x ~/.local/bin/tool; tool", "mine\n"),
+        (
+            "cd ~; mkdir -p .local/bin; printf '#!/bin/sh\\necho mine' > .local/bin/t; chmod +x .local/bin/t; t",
+            "mine\n",
+        ),
         ("seq 3 | xargs -P2 -n1 echo | sort | tr '\\n' ,", "1,2,3,"),
         ("tar cf - /etc/hostname 2>/tmp/e | tar xf - -O", "cove\n"),
         ("sleep 100 & kill $!; wait $!; echo $?", "143\n"),
@@ -61,7 +64,8 @@ async def test_a_virtual_environment_is_made_without_a_network() -> None:
     async with AsyncSandbox.create() as sandbox:
         if (await sandbox.exec("python3 -c 'import ensurepip'")).exit_code:
             pytest.skip("needs the package python3-venv on this machine")
-        result = await sandbox.exec("python3 -m venv v && v/bin/pip --version && v/bin/python -c 'print(6*7)'", timeout=100)
+        command = "python3 -m venv v && v/bin/pip --version && v/bin/python -c 'print(6*7)'"
+        result = await sandbox.exec(command, timeout=100)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.endswith("42\n")
 

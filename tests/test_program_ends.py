@@ -74,7 +74,8 @@ def test_a_program_that_ends_without_destroy_leaves_no_process(isolation: str, o
 
 @ISOLATIONS
 def test_a_program_that_dies_of_an_exception_leaves_no_process(isolation: str, other_home: Path) -> None:
-    with program(OPEN.format(isolation=isolation, then="sys.stdin.readline(); raise RuntimeError"), other_home) as process:
+    text = OPEN.format(isolation=isolation, then="sys.stdin.readline(); raise RuntimeError")
+    with program(text, other_home) as process:
         assert read_line(process) == "ready"
         pids = below(process.pid)
         assert process.stdin is not None

@@ -143,7 +143,9 @@ async def test_destroy_can_be_called_any_number_of_times_and_at_once() -> None:
 async def test_destroy_ends_running_calls_with_an_error_that_says_so() -> None:
     sandbox = await AsyncSandbox.create()
     calls = [asyncio.ensure_future(sandbox.exec(f"echo > /tmp/up{at}; trap '' TERM; sleep 1000")) for at in range(5)]
-    await sandbox.exec("until [ -e /tmp/up0 -a -e /tmp/up1 -a -e /tmp/up2 -a -e /tmp/up3 -a -e /tmp/up4 ]; do :; done", timeout=30)
+    await sandbox.exec(
+        "until [ -e /tmp/up0 -a -e /tmp/up1 -a -e /tmp/up2 -a -e /tmp/up3 -a -e /tmp/up4 ]; do :; done", timeout=30
+    )
     await sandbox.destroy()
     for call in calls:
         with pytest.raises(SandboxDestroyed):

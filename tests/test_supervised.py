@@ -139,8 +139,9 @@ async def test_a_call_cancelled_while_its_launcher_starts_does_not_lose_the_sand
     with socket.socket(fileno=descriptor) as theirs:
         peer.send(b"ok", fields[1], b"7")
         await turns()
-        acquiring.cancel()
+        # Cancelled in the very turn of the loop in which the launcher's word is read, before it is read.
         theirs.send(b"ready")
+        asyncio.get_running_loop().call_soon(acquiring.cancel)
         await asyncio.wait([acquiring])
         await turns()
         assert acquiring.cancelled()
