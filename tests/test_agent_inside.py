@@ -61,9 +61,10 @@ async def test_parked_launchers_killed_by_a_command_are_replaced() -> None:
             victims = await pids_of_launchers(sandbox)
             killing = await sandbox.exec(f"kill -9 {' '.join(map(str, victims))} 2>/tmp/errors", timeout=30)
             assert killing.outcome in ("exited", "signaled")
-            first = await sandbox.exec("echo on", timeout=30)
-            assert first.outcome in ("exited", "signaled")
-            assert (await sandbox.exec("echo on", timeout=30)).stdout == "on\n"
+            # Each parked launcher that is just dying may take one command with it, and no more.
+            results = [await sandbox.exec("echo on", timeout=30) for _ in range(len(victims) + 1)]
+            assert {result.outcome for result in results} <= {"exited", "signaled"}
+            assert results[-1].stdout == "on\n"
         assert len(await pids_of_launchers(sandbox)) < 12
 
 

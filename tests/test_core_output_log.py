@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cove.core.output_log import (
+    FULL_WINDOWS,
     STDERR,
     STDOUT,
     Batch,
@@ -124,7 +125,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def memory_and_disk_stay_bounded(self) -> None:
-        assert self.log._memory_cost <= 2 * WINDOW + LARGEST + OVERHEAD
+        assert self.log._memory_cost <= FULL_WINDOWS * WINDOW + LARGEST + OVERHEAD
         assert self.log._memory_cost == sum(len(record.data) + OVERHEAD for record in self.log._memory)
         stored = sum(map(len, self.disk.segments.values()))
         assert stored == self.log.disk_bytes <= LIMIT + SEGMENT + 3 * WINDOW
