@@ -186,7 +186,7 @@ def test_a_failed_write_loses_its_records_and_those_before_and_keeps_those_after
 
 def test_many_tiny_records_fill_the_window_too() -> None:
     log = OutputLog(limit_bytes=LIMIT, window_bytes=WINDOW, segment_bytes=SEGMENT)
-    for _ in range(20):
+    for _ in range(30):
         log.append(STDOUT, b"x")
     assert log.is_full
     assert log.next_write() is not None

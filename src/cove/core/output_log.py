@@ -24,6 +24,8 @@ STDOUT, STDERR = 0, 1
 _HEADER = struct.Struct("<BI")
 # What a record costs beside its bytes, so that many tiny records fill the window too.
 _RECORD_OVERHEAD = 160
+# How many windows memory may hold while a write is under way: the next write is then a large one.
+FULL_WINDOWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ class OutputLog:
 
     @property
     def is_full(self) -> bool:
-        """Memory holds twice its window: take no more bytes before a write is done."""
-        return self._memory_cost > 2 * self.window_bytes
+        """Memory holds several windows: take no more bytes before a write is done."""
+        return self._memory_cost > FULL_WINDOWS * self.window_bytes
 
     def append(self, stream: int, data: bytes) -> None:
         """Add bytes of one stream."""
@@ -136,6 +138,10 @@ class OutputLog:
         while self.disk_bytes - self._first_segment_bytes() >= self.limit_bytes:
             dropped.append(self.drop_first_segment())
         return dropped
+
+    def cancel_write(self) -> None:
+        """The write under way did not count: its records stay in memory, and are written again if need be."""
+        self._writing = None
 
     def unwritable(self) -> None:
         """The write under way failed (disk full): its records are lost, and so are all before them."""

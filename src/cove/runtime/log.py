@@ -6,49 +6,50 @@ import os
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from cove.core.output_log import STREAMS, Batch, Missing, OutputLog, Record, Write, cut, decode_batch, merge
 from cove.errors import ValidationFailed
 from cove.model import Exit, Gap, LogEvent, Output, ProcessExit
 from cove.runtime.background import Background
-from cove.runtime.threads import in_thread
+from cove.runtime.threads import in_thread, start_in_thread
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LIMIT_BYTES = 64 << 20
 WINDOW_BYTES = 512 << 10
 SEGMENT_BYTES = 8 << 20
 # What an ended process may keep in memory; more goes to disk.
 ENDED_WINDOW_BYTES = 16 << 10
-_EVENT_BYTES = 256 << 10
+_EVENT_BYTES = 512 << 10
 # writev(2): IOV_MAX
 _MOST_CHUNKS = 1024
 
 
-@dataclass(slots=True)
 class _Segment:
-    """An unlinked file. It is closed when it is dropped and no thread reads or writes it."""
+    """An unlinked file, closed when nobody holds it any more. Whatever a thread does with it holds it too."""
 
-    descriptor: int
-    uses: int = 0
-    is_dropped: bool = False
+    __slots__ = ("descriptor", "is_dropped", "uses")
 
-    @contextmanager
-    def used(self) -> Generator[None, None, None]:
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.uses = 0
+        self.is_dropped = False
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+    def run(self, function: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
+        """Call the function with the descriptor in a thread; a cancelled caller leaves it to its end."""
         self.uses += 1
-        try:
-            yield
-        finally:
-            self.uses -= 1
-            self._close_if_unused()
+        work = start_in_thread(function, self.descriptor, *args, **kwargs)
+        work.add_done_callback(self._is_done)
+        return asyncio.shield(work)
 
-    def drop(self) -> None:
-        self.is_dropped = True
-        self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        if self.is_dropped and not self.uses:
-            os.close(self.descriptor)
+    def _is_done(self, _: object) -> None:
+        self.uses -= 1
 
 
 class Log:
@@ -77,8 +78,10 @@ class Log:
         self._loop = asyncio.get_running_loop()
         self._core = OutputLog(LIMIT_BYTES, WINDOW_BYTES, SEGMENT_BYTES)
         self._segments: dict[int, _Segment] = {}
+        self._spare: _Segment | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._is_flushing = False
+        self._is_discarded = False
         self._end: ProcessExit | None = None
         self.readers = 0
 
@@ -103,15 +106,22 @@ class Log:
     def finish(self, end: ProcessExit) -> None:
         """The last byte is in: readers get the end after it, and most of it goes to disk."""
         self._end = end
+        self._spare = None
         self._core.window_bytes = ENDED_WINDOW_BYTES
         self._flush()
         self._wake()
 
-    def discard(self) -> None:
-        """Free the disk; a reader that is still there sees a gap, what is in memory, and the end."""
+    def discard(self) -> "asyncio.Future[None]":
+        """Free the disk, in a thread: done when that is. Later readers see a gap, what is in memory, and the end."""
+        self._is_discarded = True
+        self._on_full = self._on_room = self._on_grown = self._on_read = _do_nothing
         self._core.forget_disk()
-        for number in list(self._segments):
-            self._drop(number)
+        segments: list[_Segment | None] = [*self._segments.values(), self._spare]
+        for segment in self._segments.values():
+            segment.is_dropped = True
+        self._segments.clear()
+        self._spare = None
+        return start_in_thread(segments.clear)
 
     def drop_oldest(self) -> None:
         """Give back disk space: the oldest segment goes."""
@@ -121,6 +131,7 @@ class Log:
         """See `api.Process.logs`."""
         cursor = 0 if since is None else self._parse(since)
         with self.reading():
+            now = self._core.end
             while True:
                 found = self._core.read(cursor)
                 if isinstance(found, Missing):
@@ -131,11 +142,12 @@ class Log:
                 for record in merge(records, _EVENT_BYTES):
                     cursor = record.end
                     yield Output(STREAMS[record.stream], record.data, str(cursor))
-                if found:
+                if found and (follow or cursor < now):
                     continue
-                if self._end is not None:
+                if self._end is not None and cursor == self._core.end:
                     yield Exit(self._end.outcome, self._end.exit_code, self._end.signal, str(cursor))
-                if self._end is not None or not follow:
+                    return
+                if not follow:
                     return
                 await self._changed()
 
@@ -169,7 +181,7 @@ class Log:
         self._waiters.clear()
 
     def _flush(self) -> None:
-        if not self._is_flushing and (write := self._core.next_write()) is not None:
+        if not self._is_flushing and not self._is_discarded and (write := self._core.next_write()) is not None:
             self._is_flushing = True
             self._background.start(self._write_behind(write))
 
@@ -177,43 +189,62 @@ class Log:
         try:
             while write is not None:
                 await self._write(write)
-                write = self._core.next_write()
+                write = None if self._is_discarded else self._core.next_write()
         finally:
             self._is_flushing = False
 
     async def _write(self, write: Write) -> None:
-        if await self._store(write):
-            for number in self._core.written():
-                self._drop(number)
-        else:
+        try:
+            is_kept = await self._store(write)
+        except OSError:  # the host's disk is full: readers get a gap, the process goes on
             self._core.unwritable()
             for number in list(self._segments):
                 self._drop(number)
+        else:
+            if is_kept:
+                for number in self._core.written():
+                    self._drop(number)
+            else:
+                self._core.cancel_write()
         if not self._core.is_full:
             self._on_room()
         self._on_grown()
 
     async def _store(self, write: Write) -> bool:
-        """False when the host's disk is full, or when the segment was dropped meanwhile: readers get a gap."""
-        try:
-            segment = self._segments.get(write.batch.segment)
-            if segment is None:
-                segment = _Segment(await in_thread(_open_unlinked, self._directory))
-                self._segments[write.batch.segment] = segment
-            with segment.used():
-                await in_thread(_write_at, segment.descriptor, write.batch.position, write.chunks)
-        except OSError:
+        """False when the segment was dropped meanwhile."""
+        number = write.batch.segment
+        segment = self._segments.get(number) or self._take_spare()
+        if segment is None:
+            segment = await in_thread(_make_segment, self._directory)
+        if self._is_discarded:
             return False
+        self._segments[number] = segment
+        await segment.run(_write_at, write.batch.position, write.chunks)
         return not segment.is_dropped
 
+    def _take_spare(self) -> _Segment | None:
+        spare, self._spare = self._spare, None
+        return spare
+
     async def _load(self, batch: Batch) -> list[Record]:
-        segment = self._segments[batch.segment]
-        with segment.used():
-            data = await in_thread(os.pread, segment.descriptor, batch.size, batch.position)
+        data = await self._segments[batch.segment].run(os.pread, batch.size, batch.position)
         return decode_batch(data, batch.start)
 
     def _drop(self, number: int) -> None:
-        self._segments.pop(number).drop()
+        """A file that nobody reads is kept to be written again, which costs half of what a new one does."""
+        segment = self._segments.pop(number)
+        if self._spare is None and self._end is None and not segment.uses:
+            self._spare = segment
+        else:
+            segment.is_dropped = True
+
+
+def _do_nothing() -> None:
+    """Nobody is interested any more."""
+
+
+def _make_segment(directory: Path) -> _Segment:
+    return _Segment(_open_unlinked(directory))
 
 
 def _open_unlinked(directory: Path) -> int:

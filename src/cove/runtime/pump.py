@@ -6,16 +6,17 @@ import os
 import termios
 from collections.abc import Callable
 
-_READ_BYTES = 262144
-_BUSY_PIPE_BYTES = 1 << 20
+_READ_BYTES = 65536
 # A default pipe that is read full this often belongs to a program that prints a lot.
 _FULL_READS = 4
+_BUSY_PIPE_BYTES = 1 << 20
+_BUSY_READ_BYTES = 512 << 10
 
 
 class Pump:
     """Owns the read end of one pipe; `take` gets every chunk until the end, `finish` or `close`."""
 
-    __slots__ = ("_full_reads", "_loop", "_on_end", "_take", "descriptor", "paused")
+    __slots__ = ("_full_reads", "_loop", "_on_end", "_read_bytes", "_take", "descriptor", "paused")
 
     def __init__(
         self, descriptor: int, take: Callable[[bytes], None], on_end: Callable[[], None] | None = None
@@ -25,6 +26,7 @@ class Pump:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._full_reads = 0
+        self._read_bytes = _READ_BYTES
         self.paused = False
         self._loop.add_reader(descriptor, self._on_readable)
 
@@ -46,16 +48,35 @@ class Pump:
             self._loop.add_reader(self.descriptor, self._on_readable)
 
     def finish(self) -> int | None:
-        """Take exactly the bytes now in the pipe. Returns the descriptor if someone still holds the write end.
+        """Take exactly the bytes now in the pipe. Returns the descriptor if someone still holds the write end."""
+        if not self.is_open:
+            return None
+        self.take_waiting()
+        if self.is_open and self.is_at_end():
+            self.close()
+        return self.detach() if self.is_open else None
+
+    def take_waiting(self) -> None:
+        """Take exactly the bytes now in the pipe.
 
         Fewer may be there: a process that holds the write end can open the read end by /proc and read too.
         """
-        if not self.is_open:
-            return None
         waiting = int.from_bytes(fcntl.ioctl(self.descriptor, termios.FIONREAD, b"\0\0\0\0"), "little")
-        while waiting > 0 and (size := self._read(min(waiting, _READ_BYTES))):
+        while self.is_open and waiting > 0 and (size := self._read(min(waiting, self._read_bytes))):
             waiting -= size
-        return self._detach()
+
+    def is_at_end(self) -> bool:
+        """Whether nobody holds the write end. To be asked when what is there is wanted by nobody: it may read a byte."""
+        try:
+            return not os.read(self.descriptor, 1)
+        except BlockingIOError:
+            return False
+
+    def detach(self) -> int:
+        """Stop reading without closing: the caller owns the descriptor."""
+        self.pause()
+        descriptor, self.descriptor = self.descriptor, -1
+        return descriptor
 
     def close(self) -> None:
         """Stop reading and close the pipe. Idempotent."""
@@ -65,27 +86,12 @@ class Pump:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def _detach(self) -> int | None:
-        if not self.is_open:
-            return None
-        try:
-            # The bytes that belonged to the command are taken: what comes now is read for nobody.
-            has_writer = bool(os.read(self.descriptor, 1))
-        except BlockingIOError:
-            has_writer = True
-        if not has_writer:
-            self.close()
-            return None
-        self.pause()
-        descriptor, self.descriptor = self.descriptor, -1
-        return descriptor
-
     def _on_readable(self) -> None:
-        size = self._read(_READ_BYTES)
+        size = self._read(self._read_bytes)
         if not self.is_open:
             if self._on_end is not None:
                 self._on_end()
-        elif size >= 65536 and self._full_reads <= _FULL_READS:
+        elif size == _READ_BYTES and self._read_bytes == _READ_BYTES:
             self._full_reads += 1
             if self._full_reads == _FULL_READS:
                 self._widen()
@@ -104,5 +110,6 @@ class Pump:
     def _widen(self) -> None:
         try:
             fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, _BUSY_PIPE_BYTES)
+            self._read_bytes = _BUSY_READ_BYTES
         except OSError:
             return  # over this user's share of pipe memory: the default size works too

@@ -40,5 +40,9 @@ async def in_starter_thread(function: Callable[P, T], *args: P.args, **kwargs: P
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a blocking call beside the event loop."""
-    future = _current().blocking.submit(function, *args, **kwargs)
-    return await asyncio.wrap_future(future)
+    return await start_in_thread(function, *args, **kwargs)
+
+
+def start_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
+    """Begin a blocking call beside the event loop. A thread that has begun goes on when the future is cancelled."""
+    return asyncio.wrap_future(_current().blocking.submit(function, *args, **kwargs))
