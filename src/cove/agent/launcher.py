@@ -164,15 +164,16 @@ class Launcher:
 
 def file_actions(targets, descriptors, tty):
     # type: (list[int], list[int], bytes) -> list[tuple[object, ...]]
-    """What posix_spawn does with descriptors in the child; afterwards only the targets are open."""
+    """What posix_spawn does with descriptors in the child; afterwards only the targets are open.
+
+    A standard input that is not among them is the launcher's own, which is /dev/null.
+    """
     actions = []  # type: list[tuple[object, ...]]
     if tty:
         # A session leader without a terminal gets the first one it opens: tty_ioctl(4), TIOCSCTTY.
         actions.append((posix.POSIX_SPAWN_OPEN, 0, tty, posix.O_RDWR, 0))
         actions.append((posix.POSIX_SPAWN_DUP2, 0, 1))
         actions.append((posix.POSIX_SPAWN_DUP2, 0, 2))
-    elif 0 not in targets:
-        actions.append((posix.POSIX_SPAWN_OPEN, 0, b"/dev/null", posix.O_RDONLY, 0))
     if targets and max(targets) > 2:
         # Out of the way of the targets, so that no dup2 overwrites a source still to come.
         for at, fd in enumerate(descriptors):
@@ -207,12 +208,11 @@ def find_program(name, path):
     return forbidden
 
 
-def catch_everything():
+def block_everything():
     # type: () -> None
-    """Caught signals do nothing here and are back to default in the spawned program: signal(7), execve(2)."""
-    for number in _signal.valid_signals():
-        if number not in (_signal.SIGKILL, _signal.SIGSTOP):
-            _signal.signal(number, ignore)
+    """No signal but SIGCHLD reaches a launcher. The spawned program starts with none blocked and all at default."""
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - {_signal.SIGCHLD})
 
 
 def ignore(number, frame):
@@ -223,5 +223,5 @@ def ignore(number, frame):
 def run(sock, wakeup):
     # type: (_socket.socket, int) -> None
     """The life of a launcher, from fork to exit."""
-    catch_everything()
+    block_everything()
     Launcher(sock, wakeup).serve()

@@ -8,7 +8,7 @@ from cove.core.shell_state import parse_exports
 # How often a shell can be interrupted before it ends and is restored from its snapshot.
 _LOOPS = 1000
 _MOST_REPORT_BYTES = 16 << 20
-_REPORT_FIELDS = 4
+_REPORT_FIELDS = 3
 
 INTERNAL = "i"
 
@@ -19,9 +19,9 @@ def loop_script(text: str) -> str:
     return f"{line}\n" * _LOOPS
 
 
-def encode_go(id: str, pair: int, stdin: str) -> bytes:
-    """Tell the shell to run what is in its command file."""
-    return f"{id} {pair} {stdin}\0".encode()
+def encode_go(id: str, pair: int, stdin: str | None) -> bytes:
+    """Tell the shell to run what is in its command file. Short: bash reads it byte by byte."""
+    return (f"{id} {pair}\0" if stdin is None else f"{id} {pair} {stdin}\0").encode()
 
 
 def encode_command(command: bytes) -> bytes:
@@ -36,34 +36,43 @@ class Report:
     id: str
     status: int
     cwd: str
-    exports: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Exports:
+    """What the shell says after a report: its exported variables, as bash prints them."""
+
+    text: bytes
 
     def environment(self) -> dict[str, str]:
         """The exported variables."""
-        return parse_exports(self.exports.decode("utf-8", "surrogateescape"))
+        return parse_exports(self.text.decode("utf-8", "surrogateescape"))
 
 
 class ReportDecoder:
-    """Bytes in, reports out. Anything that is not a report is a ProtocolError."""
+    """Bytes in; out come reports, each followed by its exports. Anything else is a ProtocolError."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._fields: list[bytes] = []
+        self._rest = b""
 
-    def feed(self, data: bytes) -> list[Report]:
-        """The reports that these bytes complete."""
-        self._buffer += data
-        reports = []
-        while self._buffer.count(0) >= _REPORT_FIELDS:
-            *fields, rest = bytes(self._buffer).split(b"\0", _REPORT_FIELDS)
-            self._buffer = bytearray(rest)
-            reports.append(_parse(fields))
-        if len(self._buffer) > _MOST_REPORT_BYTES:
+    def feed(self, data: bytes) -> list[Report | Exports]:
+        """What these bytes complete."""
+        *fields, self._rest = (self._rest + data).split(b"\0")
+        if len(self._rest) > _MOST_REPORT_BYTES:
             raise ProtocolError("the shell's report has no end")
-        return reports
+        said: list[Report | Exports] = []
+        for field in fields:
+            self._fields.append(field)
+            if len(self._fields) == _REPORT_FIELDS:
+                said.append(_parse(*self._fields))
+            elif len(self._fields) > _REPORT_FIELDS:
+                said.append(Exports(field))
+                self._fields.clear()
+        return said
 
 
-def _parse(fields: list[bytes]) -> Report:
-    id, status, cwd, exports = fields
+def _parse(id: bytes, status: bytes, cwd: bytes) -> Report:
     if not id.isalnum() or not id.isascii() or not status.isdigit() or len(status) > 3 or int(status) > 255:
         raise ProtocolError(f"not a report of the shell: {id[:20]!r} {status[:20]!r}")
-    return Report(id.decode(), int(status), cwd.decode("utf-8", "surrogateescape"), exports)
+    return Report(id.decode(), int(status), cwd.decode("utf-8", "surrogateescape"))

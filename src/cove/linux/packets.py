@@ -15,7 +15,8 @@ _CREDENTIALS = struct.Struct("iII")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4) + socket.CMSG_SPACE(_CREDENTIALS.size)
 # A received packet names at most this many payload bytes; larger ones go by memfd.
 _PACKET_BYTES = LIMIT - 1024
-_MSG_CMSG_CLOEXEC = socket.MSG_CMSG_CLOEXEC
+_MSG_CMSG_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
+_TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ def receive_packet(sock: socket.socket) -> Packet | None:
             descriptors += array.array("i", value[: len(value) // 4 * 4])
         elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             pid = _CREDENTIALS.unpack(value)[0]
-    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    if flags & _TRUNCATED:
         close_all(descriptors)
         raise ProtocolError("a packet was larger than agreed")
     if not data:

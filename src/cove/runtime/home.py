@@ -127,6 +127,8 @@ class Home:
             (building / name).write_bytes(content)
         sources = [name for name in files if name.endswith(".py")]
         subprocess.run([interpreter.path, "-I", "-S", "-c", _COMPILE, *sources], cwd=building, check=True, timeout=60)
+        for name in sources:
+            (building / name).unlink()  # an import would prefer it to the compiled one
         for path in building.iterdir():
             path.chmod(0o644)
         try:

@@ -66,7 +66,7 @@ class Pump:
             waiting -= size
 
     def is_at_end(self) -> bool:
-        """Whether nobody holds the write end. To be asked when what is there is wanted by nobody: it may read a byte."""
+        """Whether nobody holds the write end. It may read a byte: ask when nobody wants what is there."""
         try:
             return not os.read(self.descriptor, 1)
         except BlockingIOError:

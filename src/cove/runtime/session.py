@@ -57,7 +57,7 @@ class Session(api.Session):
         self._shell = shell
         self._old_shells: list[Shell] = []
         self._cwd = cwd
-        self._env: Mapping[str, str] | Report = dict(env)
+        self._env: Mapping[str, str] | None = dict(env)
         self._timeout = timeout
         self._start_shell = start_shell
         self._spawner = spawner
@@ -148,7 +148,10 @@ class Session(api.Session):
         self._is_stale = True
         running = shell.start(call.text, call.captures, call.stdin)
         try:
-            await asyncio.wait([running], timeout=call.timeout)
+            if call.timeout is None:
+                await _settled(running)
+            else:
+                await asyncio.wait([running], timeout=call.timeout)
         except asyncio.CancelledError:
             self._recovery = self._loop.create_task(self._interrupt(shell, ticks))
             raise
@@ -184,7 +187,7 @@ class Session(api.Session):
         self._old_shells.append(shell)
         if self._deleting is None and not self._spawner.closed:
             self._shell = await self._start_shell(self._state)
-            self._cwd = self._state.cwd if self._state is not None else self._cwd
+            self._note(await self._shell.run_internal(":"))
 
     def _on_shell_end(self, call: "_Call", error: ShellEnded) -> ExecResult:
         if self._spawner.closed and error.end.outcome is not Outcome.LOST:
@@ -222,7 +225,7 @@ class Session(api.Session):
 
     def _note(self, report: Report) -> None:
         self._cwd = report.cwd
-        self._env = report
+        self._env = None
 
     async def start_process(
         self,
@@ -274,8 +277,8 @@ class Session(api.Session):
     async def env(self) -> dict[str, str]:
         """See api.Session."""
         self._check()
-        if isinstance(self._env, Report):
-            self._env = self._env.environment()
+        if self._env is None:
+            self._env = await self._shell.environment()
         return dict(self._env)
 
     async def delete(self) -> None:
@@ -379,6 +382,18 @@ class _Call:
             session_restarted=session_restarted,
             restored_command=restored_command,
         )
+
+
+async def _settled(future: "asyncio.Future[Report]") -> None:
+    """Wait until it is done, without cancelling it and without raising what it raises."""
+    waiter: asyncio.Future[None] = future.get_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    future.add_done_callback(wake)
+    await waiter
 
 
 def _encode(command: str | Sequence[str]) -> bytes:

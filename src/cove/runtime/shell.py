@@ -1,10 +1,10 @@
 """A living bash that runs one command after the other and says how each ended.
 
-Theory of operation. `start` writes the command, opens the output fifos and tells the shell to go; the shell's
-report ends it. Exactly the bytes then in the fifos belong to the command; a fifo that background jobs still
-hold is handed to the launcher and replaced. If the shell itself ends, the command's future raises ShellEnded.
-A shell that is back at its loop but does not report (`set -n`, a DEBUG trap that skips everything) is
-recognised by its standard output, which then is the one it was born with, and is ended.
+Theory of operation. `start` writes the command and tells the shell to go; the shell's report ends it. Exactly
+the bytes then in the fifos belong to the command; a fifo that background jobs still hold is handed to the
+launcher and replaced. If the shell itself ends, the command's future raises ShellEnded. A shell that is back at
+its loop but does not report (`set -n`, a DEBUG trap that skips everything) is recognised by its standard output,
+which then is the one it was born with, and is ended.
 """
 
 import asyncio
@@ -14,13 +14,14 @@ from functools import partial
 
 from cove.agent.protocol import ProtocolError
 from cove.core.capture import Capture
-from cove.core.output_log import STDERR, STDOUT
-from cove.core.shell_protocol import INTERNAL, Report, ReportDecoder
+from cove.core.shell_protocol import INTERNAL, Exports, Report, ReportDecoder
 from cove.core.shell_state import ShellState, parse_snapshot
 from cove.errors import CoveError
+from cove.linux.packets import close_all
 from cove.model import Outcome, ProcessExit
 from cove.runtime.pump import Pump
 from cove.runtime.shell_channel import ShellChannel
+from cove.runtime.shell_output import ShellOutput
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
 
@@ -29,9 +30,10 @@ INTERRUPT_SIGNAL = signal.SIGRTMAX - 7
 _ESCALATION = ((signal.SIGINT, 0.2), (signal.SIGTERM, 0.3), (signal.SIGKILL, 0.3))
 # A shell at its loop reports within microseconds; these are for a busy machine.
 _REPORT_SECONDS = 0.1
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.4
 _LEFTOVER_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 0.005
 _INTERNAL_SECONDS = 5.0
+_KILL_SECONDS = 1.0
 _MOST_STATE_BYTES = 64 << 20
 
 
@@ -55,8 +57,10 @@ class Shell:
         self._count = 0
         self._running = ""
         self._report: asyncio.Future[Report] | None = None
-        self._pumps: list[Pump] = []
+        self._exports: asyncio.Future[Exports] = self._loop.create_future()
+        self._output = ShellOutput(channel)
         self._look: asyncio.TimerHandle | None = None
+        self._seen = ""
         process.on_stopped = self._on_stopped
         process.ended.add_done_callback(self._on_end)
         self._loop.add_reader(channel.done, self._on_report)
@@ -69,8 +73,12 @@ class Shell:
     def start(self, command: bytes, captures: tuple[Capture, Capture], stdin: bytes | None) -> "asyncio.Future[Report]":
         """Start one command; the future is its end."""
         if self.is_alive:
-            self._start_output(captures)
+            self._output.begin(captures)
         return self._go("", command, stdin)
+
+    async def environment(self) -> dict[str, str]:
+        """The exported variables after the last report; they follow it within microseconds."""
+        return (await asyncio.shield(self._exports)).environment()
 
     async def run_internal(self, script: str) -> Report:
         """Run a line of our own that prints nothing and leaves `$?` alone. It takes microseconds, or never ends."""
@@ -125,14 +133,16 @@ class Shell:
         launcher = self.process.launcher
         if launcher is not None and self.is_alive:
             launcher.signal(signal.SIGKILL, b"main")
-            done, _ = await asyncio.wait([self.process.ended], timeout=_LOOK_SECONDS)
+            done, _ = await asyncio.wait([self.process.ended], timeout=_KILL_SECONDS)
             if not done:
                 self.process.end(Outcome.KILLED, 0)
                 await asyncio.wait([self.process.ended])
 
     def close(self) -> None:
         """Free the channel of a shell that has ended. Once only."""
-        self._stop_looking()
+        if self._look is not None:
+            self._look.cancel()
+        self._output.close()
         self._loop.remove_reader(self.channel.done)
         self.channel.close()
 
@@ -142,35 +152,27 @@ class Shell:
         report = self._report = self._loop.create_future()
         if self.is_alive:
             self.channel.send(self._running, command, stdin)
-            self._look = self._loop.call_later(_LOOK_SECONDS, self._start_look)
+            if self._look is None:
+                self._look = self._loop.call_later(_LOOK_SECONDS, self._on_look)
         else:
             report.set_exception(ShellEnded(self.process.ended.result()))
         return report
 
-    def _start_output(self, captures: tuple[Capture, Capture]) -> None:
-        descriptors = self.channel.open_output()
-        self._pumps = [
-            Pump(descriptors[stream], captures[stream].append, self._on_output_end) for stream in (STDOUT, STDERR)
-        ]
-
     def _finish_output(self) -> None:
-        pumps, self._pumps = self._pumps, []
-        held = [descriptor for pump in pumps if (descriptor := pump.finish()) is not None]
-        if held:
-            launcher = self.process.launcher
-            if launcher is not None and not launcher.closed:
-                launcher.drain(held)
-            else:
-                for descriptor in held:
-                    os.close(descriptor)
-            if self.is_alive:
-                self.channel.renew_output()
+        held = self._output.finish()
+        launcher = self.process.launcher
+        if held and launcher is not None and not launcher.closed:
+            launcher.drain(held)
+        else:
+            close_all(held)
 
     def _on_report(self) -> None:
         try:
-            reports = self._decoder.feed(os.read(self.channel.done, 65536))
-            for report in reports:
-                self._take_report(report)
+            for said in self._decoder.feed(os.read(self.channel.done, 65536)):
+                if isinstance(said, Report):
+                    self._take_report(said)
+                elif not self._exports.done():
+                    self._exports.set_result(said)
         except BlockingIOError:
             return
         except ProtocolError:
@@ -179,47 +181,41 @@ class Shell:
     def _take_report(self, report: Report) -> None:
         if report.id != self._running or self._report is None or self._report.done():
             raise ProtocolError("a report that nobody waits for")
-        self._stop_looking()
         self._finish_output()
         self._running = ""
+        self._exports = self._loop.create_future()
         self._report.set_result(report)
 
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
-        self._stop_looking()
         self._finish_output()
-        if self._report is not None and not self._report.done():
-            self._report.set_exception(ShellEnded(ended.result()))
-            self._report.exception()
+        self._running = ""
+        gone = ShellEnded(ended.result())
+        for waiting in (self._report, self._exports):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(gone)
+                waiting.exception()
 
     def _on_stopped(self) -> None:
         """A stopped shell never answers again by itself."""
         self._spawner.background.start(self.kill())
 
-    def _on_output_end(self) -> None:
-        if self._pumps and not any(pump.is_open for pump in self._pumps) and self._running:
-            self._stop_looking()
-            self._look = self._loop.call_later(_REPORT_SECONDS, self._start_look)
-
-    def _start_look(self) -> None:
+    def _on_look(self) -> None:
+        """Now and then, while commands run: the same one as the last time may be one that never reports."""
         self._look = None
-        self._spawner.background.start(self._look_at_shell(self._running))
-
-    def _stop_looking(self) -> None:
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        if self._running:
+            if self._running == self._seen:
+                self._spawner.background.start(self._look_at_shell(self._running))
+            self._seen = self._running
+            self._look = self._loop.call_later(_LOOK_SECONDS, self._on_look)
 
     async def _look_at_shell(self, running: str) -> None:
         """Twice at its loop without a report in between: it will never report."""
         for _ in range(2):
             if not await self._is_at_loop() or self._running != running:
-                break
-            await asyncio.sleep(_REPORT_SECONDS)
-        else:
-            if self._running == running:
-                await self.kill()
-        if self._running == running and self.is_alive and self._look is None:
-            self._look = self._loop.call_later(_LOOK_SECONDS, self._start_look)
+                return
+            await asyncio.wait([self.process.ended], timeout=_REPORT_SECONDS)
+        if self._running == running:
+            await self.kill()
 
     async def _is_at_loop(self) -> bool:
         path = b"/proc/%d/fd/1" % self.process.pid

@@ -6,7 +6,7 @@ removed or replaced. Commands and input are written here; output and reports are
 
 import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from cove.core.shell_protocol import encode_command, encode_go
@@ -28,7 +28,11 @@ class ShellChannel:
     state: int
     command: int
     pair: int = 0
-    _closed: bool = field(default=False)
+    _root: str = ""
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._root = str(self.path)
 
     def send(self, id: str, command: bytes, stdin: bytes | None) -> None:
         """Tell the shell to run a command."""
@@ -38,26 +42,20 @@ class ShellChannel:
             written += os.pwrite(self.command, content[written:], written)
         if stdin:
             (self.path / _INPUT).write_bytes(stdin)
-        source = f"{self.inside}/{_INPUT}" if stdin else "/dev/null"
+        source = f"{self.inside}/{_INPUT}" if stdin else None
         os.write(self.go, encode_go(id, self.pair, source))
 
-    def open_output(self) -> tuple[int, int]:
-        """The read ends for the next command; its writers open the other ends by name."""
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        out = os.open(self.path / f"out.{self.pair}", flags)
-        try:
-            return out, os.open(self.path / f"err.{self.pair}", flags)
-        except OSError:
-            os.close(out)
-            raise
+    def output_path(self, name: str) -> str:
+        """Where the fifo `out` or `err` of the current pair is."""
+        return f"{self._root}/{name}.{self.pair}"
 
     def renew_output(self) -> None:
         """Somebody still writes to the current pair: the next command gets a fresh one."""
         for name in ("out", "err"):
-            os.unlink(self.path / f"{name}.{self.pair}")
+            os.unlink(self.output_path(name))
         self.pair += 1
         for name in ("out", "err"):
-            _make_fifo(self.path / f"{name}.{self.pair}", self.user_id)
+            _make_fifo(self.output_path(name), self.user_id)
 
     def close(self) -> None:
         """Close and remove everything. Idempotent."""
@@ -91,7 +89,7 @@ def open_channel(path: Path, inside: str, user_id: int | None, restore: str | No
         return ShellChannel(path, inside, user_id, go, done, state, command)
 
 
-def _make_fifo(path: Path, user_id: int | None) -> None:
+def _make_fifo(path: Path | str, user_id: int | None) -> None:
     os.mkfifo(path, _FIFO_MODE)
     if user_id is not None:
         os.chown(path, user_id, user_id)

@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2016,SC2154 # strings for later use; the directory comes with the environment
 # The shell's side of a session. Sourced once through BASH_ENV; the loop that uses it is in loop.bash.
 #
-# The runtime tells the shell to go by writing "ID PAIR STDIN" to the fifo `go`. The command is in the file
-# `command`, ended by NUL. Its output goes to the fifos `out.PAIR` and `err.PAIR`, unless the id starts with "i",
-# which marks the runtime's own work. When it has ended, the shell
-# writes ID, status, working directory and exported variables, each ended by NUL, to the fifo `done`.
+# The runtime tells the shell to go by writing "ID PAIR STDIN" to the fifo `go`; STDIN may be missing. The command
+# is in the file `command`, ended by NUL. Its output goes to the fifos `out.PAIR` and `err.PAIR`, unless the id
+# starts with "i", which marks the runtime's own work. When it has ended, the shell writes ID, status and working
+# directory, and then, while the caller already goes on, the exported variables, each ended by NUL, to `done`.
 # All of these lie in the directory $__cove, which is read-only for the sandbox. Nothing stays open while a
 # command runs, so there is nothing to close by accident. What could be redefined is called through `builtin`.
 #
@@ -35,7 +35,6 @@ __cove_status() {
 
 # Wait for the next command.
 __cove_wait() {
-    __cove_trust || return
     builtin local REPLY TMOUT= || builtin exit 125
     until builtin read -r -d '' <"$__cove/go"; do
         # A signal ended the reading; anything else means that the runtime cannot be heard.
@@ -43,7 +42,8 @@ __cove_wait() {
     done
     __cove_id=${REPLY%% *}
     REPLY=${REPLY#* }
-    __cove_in=${REPLY#* }
+    __cove_in=/dev/null
+    [[ $REPLY != *' '* ]] || __cove_in=${REPLY#* }
     if [[ $__cove_id == i* ]]; then
         __cove_out=/dev/null
         __cove_err=/dev/null
