@@ -10,11 +10,11 @@ class Background:
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_failure = on_failure
-        self._closed = False
+        self.closed = False
 
     def start(self, work: Coroutine[object, object, None]) -> None:
         """Run work until it ends or the owner closes."""
-        if self._closed:
+        if self.closed:
             work.close()
             return
         task = asyncio.get_running_loop().create_task(work)
@@ -28,7 +28,7 @@ class Background:
 
     async def aclose(self) -> None:
         """End every task; work started later is dropped."""
-        self._closed = True
+        self.closed = True
         while pending := [task for task in self._tasks if task is not asyncio.current_task()]:
             for task in pending:
                 task.cancel()

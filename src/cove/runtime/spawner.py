@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cove.core.command import Invocation
-from cove.errors import SandboxDestroyed
+from cove.errors import SandboxDestroyed, SpawnFailed
 from cove.model import Outcome
 from cove.runtime.background import Background
 from cove.runtime.jail import Jail
@@ -44,6 +44,8 @@ class Spawner:
                 process.start(launcher, stdin=stdin, tty=tty)
             except ConnectionError:
                 continue  # that launcher was killed while parked: nothing has run
+            except OSError as error:
+                raise SpawnFailed(f"the command could not be handed over: {error}. Nothing was started.") from error
             self._running.add(process)
             process.ended.add_done_callback(partial(self._forget, process))
             return process

@@ -56,8 +56,8 @@ class Supervised:
         self._main_exit: ProcessExit | None = None
         self._is_tree_empty = False
         self._ending: Outcome | None = None
-        self._is_signaled_by_caller = False
-        self._is_killing = False
+        self._sent: set[int] = set()
+        self._killed: asyncio.Future[None] | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.pid = 0
@@ -72,20 +72,19 @@ class Supervised:
 
         With a terminal the process gets that for its streams, and whoever has the other end takes the output.
         """
-        with ExitStack() as given:
-            descriptors = {} if stdin is None else {0: stdin}
-            pipes = {} if tty else {stream: _make_pipe(given) for stream in (STDOUT, STDERR)}
-            descriptors |= {stream + 1: write for stream, (_, write) in pipes.items()}
-            for number, content in self._invocation.files.items():
-                descriptors[number] = given.enter_context(sealed_file(content)).fileno()
+        with ExitStack() as given, ExitStack() as kept:
             try:
+                descriptors = {} if stdin is None else {0: stdin}
+                pipes = {} if tty else {stream: _make_pipe(kept, given) for stream in (STDOUT, STDERR)}
+                descriptors |= {stream + 1: write for stream, (_, write) in pipes.items()}
+                for number, content in self._invocation.files.items():
+                    descriptors[number] = given.enter_context(sealed_file(content)).fileno()
                 launcher.spawn(spawn_request(self._invocation, list(descriptors), tty), list(descriptors.values()))
             except OSError:
-                for read, _ in pipes.values():
-                    os.close(read)
                 launcher.close()
                 self._pool.release(launcher)
                 raise
+            kept.pop_all()
         self._launcher = launcher
         launcher.tenant = self
         for stream, (read, _) in pipes.items():
@@ -96,7 +95,8 @@ class Supervised:
 
     def set_deadline(self, timeout: float, grace: float) -> None:
         """End the tree when the time is up."""
-        self._deadline = self._loop.call_later(timeout, self.end, Outcome.TIMED_OUT, grace)
+        if not self.ended.done():
+            self._deadline = self._loop.call_later(timeout, self.end, Outcome.TIMED_OUT, grace)
 
     def pause(self) -> None:
         """Take no more output for now."""
@@ -115,7 +115,7 @@ class Supervised:
         if number == signals.SIGKILL:
             self.end(Outcome.KILLED, 0)
         else:
-            self._is_signaled_by_caller = True
+            self._sent.add(number)
             self._launcher.signal(number)
 
     @property
@@ -129,11 +129,9 @@ class Supervised:
             return
         if self._ending is None:
             self._ending = outcome
-        if self._kill_timer is not None:
-            self._kill_timer.cancel()
         if grace > 0:
             self._launcher.signal(signals.SIGTERM)
-            self._kill_timer = self._loop.call_later(grace, self._kill)
+            self._kill_at(self._loop.time() + grace)
         else:
             self._kill()
 
@@ -141,8 +139,8 @@ class Supervised:
         """Kill whatever is left of the tree, also when the process itself has ended; returns when nothing is."""
         if self._ending is None:
             self._ending = Outcome.KILLED
-        self._is_killing = True
-        await self._kill_tree()
+        if self._launcher is not None and not self._background.closed:
+            await asyncio.wait([self._kill()])
 
     def lose(self, outcome: Outcome) -> None:
         """The sandbox is gone, and the process with it."""
@@ -200,7 +198,7 @@ class Supervised:
         self._main_exit = ProcessExit(outcome=Outcome.EXITED, exit_code=exit_code)
         self.started.set_result(None)
         self._finish_output()
-        self._release()
+        self._on_empty()
 
     def _on_exit(self, status: int, usage: tuple[float, float, int], *, is_empty: bool) -> None:
         self._set_main_exit(status, usage)
@@ -212,7 +210,7 @@ class Supervised:
 
     def _on_empty(self) -> None:
         """A launcher that is being killed is not handed to the next command: `_kill_tree` lets go of it."""
-        if not self._is_killing:
+        if self._killed is None:
             self._release()
 
     def _set_main_exit(self, status: int, usage: tuple[float, float, int] | None) -> None:
@@ -221,7 +219,7 @@ class Supervised:
         outcome = Outcome.EXITED if code >= 0 else Outcome.SIGNALED
         if self._ending is Outcome.TIMED_OUT:
             outcome = Outcome.TIMED_OUT
-        elif code < 0 and (self._is_signaled_by_caller or self._ending is not None):
+        elif code < 0 and (-code in self._sent or self._ending is not None):
             outcome = self._ending or Outcome.KILLED
         self._main_exit = ProcessExit(
             outcome=outcome,
@@ -258,16 +256,29 @@ class Supervised:
         if not self.ended.done():
             self.ended.set_result(self._main_exit)
 
-    def _kill(self) -> None:
-        if self._is_killing:
-            return
-        self._is_killing = True
-        self._background.start(self._kill_tree())
+    def _kill_at(self, time: float) -> None:
+        """Of several ends under way the earliest counts."""
+        if self._kill_timer is not None and self._kill_timer.when() > time:
+            self._kill_timer.cancel()
+            self._kill_timer = None
+        if self._kill_timer is None:
+            self._kill_timer = self._loop.call_at(time, self._kill)
 
-    async def _kill_tree(self) -> None:
-        launcher = self._launcher
-        if launcher is None:
-            return
+    def _kill(self) -> "asyncio.Future[None]":
+        """Begin to kill the tree, once; the future is done when nothing of it is left, or the sandbox ends."""
+        if self._killed is None:
+            self._killed = self._loop.create_future()
+            self._background.start(self._kill_tree(self._killed))
+        return self._killed
+
+    async def _kill_tree(self, killed: "asyncio.Future[None]") -> None:
+        try:
+            if self._launcher is not None:
+                await self._end_launcher(self._launcher)
+        finally:
+            killed.set_result(None)
+
+    async def _end_launcher(self, launcher: Launcher) -> None:
         try:
             await self._pool.end(launcher)
         except CoveError:
@@ -287,9 +298,10 @@ def _check_status(field: bytes) -> int:
     return status
 
 
-def _make_pipe(given: ExitStack) -> tuple[int, int]:
+def _make_pipe(kept: ExitStack, given: ExitStack) -> tuple[int, int]:
     """A pipe whose write end is closed here once it is given away."""
     read, write = os.pipe2(os.O_CLOEXEC)
+    kept.callback(os.close, read)
     given.callback(os.close, write)
     # The sandbox's user is not the one who made the pipe, and yet `> /dev/stderr` opens it: proc(5).
     os.fchmod(write, 0o666)
