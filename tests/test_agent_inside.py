@@ -117,8 +117,8 @@ def init_of(sandbox: AsyncSandbox) -> int:
 
 async def test_bubblewrap_killed_from_outside_ends_everything_inside() -> None:
     async with AsyncSandbox.create() as sandbox:
-        call = asyncio.ensure_future(sandbox.exec("sleep 1000"))
-        await sandbox.exec("true")
+        call = asyncio.ensure_future(sandbox.exec("touch runs; sleep 1000"))
+        await sandbox.exec("until [ -e runs ]; do sleep 0.01; done")
         os.kill(sandbox._jail.pid, signal.SIGKILL)  # type: ignore[attr-defined]
         result = await asyncio.wait_for(call, 30)
         assert result.outcome == "lost"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cove.core.command import Invocation
-from cove.errors import SandboxDestroyed, SpawnFailed
+from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable, SpawnFailed
 from cove.model import Outcome
 from cove.runtime.background import Background
 from cove.runtime.jail import Jail
@@ -23,6 +23,7 @@ class Spawner:
         self._pool = LauncherPool(jail.link, jail.groups.tree, self.background, on_lost)
         self._running: set[Supervised] = set()
         self.closed = False
+        self._is_lost = False
 
     async def open(self) -> None:
         """Park the first launcher."""
@@ -36,9 +37,12 @@ class Spawner:
         With `tty`, the name of a terminal inside, that is its controlling terminal and all of its streams.
         """
         while True:
-            launcher = self._pool.acquire_nowait() or await self._pool.acquire()
+            try:
+                launcher = self._pool.acquire_nowait() or await self._pool.acquire()
+            except SandboxDestroyed:
+                raise self._gone() from None
             if self.closed:
-                raise SandboxDestroyed("the sandbox is gone")
+                raise self._gone()
             process = Supervised(invocation, take, pool=self._pool, background=self.background, on_fault=self._on_lost)
             try:
                 process.start(launcher, stdin=stdin, tty=tty)
@@ -60,8 +64,14 @@ class Spawner:
         self._pool.close()
         await self.background.aclose()
 
+    def _gone(self) -> CoveError:
+        if self._is_lost:
+            return SandboxUnavailable("the sandbox was lost before this could start: destroy it and make a new one")
+        return SandboxDestroyed("the sandbox is gone")
+
     def lose(self, outcome: Outcome) -> None:
         """Every running process ended with the sandbox."""
+        self._is_lost = outcome is Outcome.LOST
         for process in list(self._running):
             process.lose(outcome)
 
