@@ -8,7 +8,7 @@ from cove.model import TerminalEvent
 
 
 class TerminalConnection(ABC):
-    """One viewer of a terminal. `async with` opens and closes it; `async for` gives its events.
+    """One viewer of a terminal, opened and closed by `with` and iterated for its events.
 
     First comes what the terminal has kept (Output), then Ready, then live Output, at last Exit.
     """
@@ -52,8 +52,12 @@ class Terminal(ABC):
     rows: int
 
     @abstractmethod
-    def connect(self, *, since: str | None = None) -> TerminalConnection:
-        """A viewer; with `since`, one that has seen everything up to that cursor."""
+    def connect(self, *, since: str | None = None, lossless: bool = False) -> TerminalConnection:
+        """A viewer; with `since`, one that has seen everything up to that cursor.
+
+        A viewer that falls far behind gets a Gap. With `lossless` the program waits for it, as on a terminal that is
+        full: such a viewer must read on, or close.
+        """
 
     @abstractmethod
     async def resize(self, cols: int, rows: int) -> None:

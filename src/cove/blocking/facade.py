@@ -204,7 +204,7 @@ class Session:
 
 
 class TerminalConnection:
-    """One viewer of a terminal. `async with` opens and closes it; `async for` gives its events.
+    """One viewer of a terminal, opened and closed by `with` and iterated for its events.
 
     First comes what the terminal has kept (Output), then Ready, then live Output, at last Exit.
     """
@@ -265,9 +265,13 @@ class Terminal:
     def rows(self) -> int:
         return self._inner.rows
 
-    def connect(self, *, since: str | None = None) -> TerminalConnection:
-        """A viewer; with `since`, one that has seen everything up to that cursor."""
-        return TerminalConnection(self._inner.connect(since=since), self._portal)
+    def connect(self, *, since: str | None = None, lossless: bool = False) -> TerminalConnection:
+        """A viewer; with `since`, one that has seen everything up to that cursor.
+
+        A viewer that falls far behind gets a Gap. With `lossless` the program waits for it, as on a terminal that is
+        full: such a viewer must read on, or close.
+        """
+        return TerminalConnection(self._inner.connect(since=since, lossless=lossless), self._portal)
 
     def resize(self, cols: int, rows: int) -> None:
         """Change the size, 1 to 1000 each way; programs are told."""

@@ -1,6 +1,9 @@
 """The last bytes that a terminal has shown, addressed by cursor."""
 
 _BOUNDARY_BYTES = 4096
+_MOST_CONTINUATION_BYTES = 3
+# The bytes that only occur inside a character of UTF-8.
+_CONTINUATION = bytes(range(0x80, 0xC0))
 
 
 class Scrollback:
@@ -32,13 +35,17 @@ class Scrollback:
         return bytes(self._data[at : at + most])
 
     def fresh_cursor(self) -> int:
-        """Where a new viewer begins: not inside a character or an escape sequence, if a line starts soon."""
+        """Where a new viewer begins: not inside a character or an escape sequence, if a line starts soon.
+
+        Programs that draw the whole screen print no lines; there, the next escape sequence is the place.
+        """
         if not self.start:
             return 0
         newline = self._data.find(b"\n", 0, _BOUNDARY_BYTES)
         if newline >= 0:
             return self.start + newline + 1
-        at = 0
-        while at < min(len(self._data), 3) and 0x80 <= self._data[at] < 0xC0:
-            at += 1
-        return self.start + at
+        escape = self._data.find(b"\x1b", 0, _BOUNDARY_BYTES)
+        if escape >= 0:
+            return self.start + escape
+        first = self._data[:_MOST_CONTINUATION_BYTES]
+        return self.start + len(first) - len(first.lstrip(_CONTINUATION))

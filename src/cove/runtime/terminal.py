@@ -18,33 +18,42 @@ from cove.runtime.supervised import Supervised
 from cove.runtime.terminal_pump import TerminalPump
 
 SCROLLBACK_BYTES = 1 << 20
+# A viewer that must miss nothing holds the program back when it is so far behind, long before bytes are dropped.
+_HOLD_BYTES = SCROLLBACK_BYTES // 2
 _EVENT_BYTES = 64 << 10
-# When the shell has ended but a background job still has the terminal open, this is how long we listen.
-_LAST_WORDS_SECONDS = 0.1
 LARGEST_SIZE = 1000
+# termios(3); the module of that name does not have it.
+_IUTF8 = 0o40000
 
 
 class Terminal(api.Terminal):
-    """Owns the master of a pty and the process on it. It ends after the last byte the process has written."""
+    """Owns the pty and the process on it. It ends after the last byte the process has written.
+
+    The slave stays open here: a shell may close its terminal and open it again, and the master sees no end.
+    """
 
     def __init__(
-        self, id: str, process: Supervised, master: int, cols: int, rows: int, on_destroyed: Callable[[], None]
+        self,
+        id: str,
+        process: Supervised,
+        pty: tuple[int, int],
+        size: tuple[int, int],
+        on_destroyed: Callable[["Terminal"], None],
     ) -> None:
         self.id = id
-        self.cols = cols
-        self.rows = rows
+        self.cols, self.rows = size
         self._process = process
-        self._master = master
+        self._master, self._slave = pty
         self._on_destroyed = on_destroyed
         self._created_at = datetime.now(UTC)
         self._loop = asyncio.get_running_loop()
         self._destroying: asyncio.Task[None] | None = None
-        self._last_words: asyncio.TimerHandle | None = None
+        self._holders: set[TerminalConnection] = set()
         self.scrollback = Scrollback(SCROLLBACK_BYTES)
         self.change = Change()
         self.end: ProcessExit | None = None
-        self.input = Stdin(os.dup(master))
-        self._pump = TerminalPump(os.dup(master), self._take, self._on_output_end)
+        self.input = Stdin(os.dup(self._master))
+        self._pump = TerminalPump(os.dup(self._master), self._take)
         process.ended.add_done_callback(self._on_exit)
 
     @property
@@ -64,21 +73,21 @@ class Terminal(api.Terminal):
             exit_code=code,
         )
 
-    def connect(self, *, since: str | None = None) -> "TerminalConnection":
+    def connect(self, *, since: str | None = None, lossless: bool = False) -> "TerminalConnection":
         """See api.Terminal."""
-        return TerminalConnection(self, since)
+        return TerminalConnection(self, since, lossless)
 
     async def resize(self, cols: int, rows: int) -> None:
         """See api.Terminal."""
         check_size(cols, rows)
-        if self.is_running:
+        if self._master >= 0:
             set_size(self._master, cols, rows)
-        self.cols, self.rows = cols, rows
+            self.cols, self.rows = cols, rows
 
     async def destroy(self) -> None:
         """See api.Terminal."""
         if self._destroying is None:
-            self._on_destroyed()
+            self._on_destroyed(self)
             self._destroying = self._loop.create_task(self._destroy())
         await asyncio.shield(self._destroying)
 
@@ -87,97 +96,121 @@ class Terminal(api.Terminal):
         self.close()
 
     def close(self) -> None:
-        """Free the pty after the process has ended. Idempotent."""
-        self._pump.close()
+        """Take the last bytes and free the pty. Idempotent."""
+        self._pump.finish()
         self.input.close()
-        if self._last_words is not None:
-            self._last_words.cancel()
         if self._master >= 0:
             os.close(self._master)
-            self._master = -1
+            os.close(self._slave)
+            self._master = self._slave = -1
+        if self.end is None and self._process.ended.done():
+            self.end = self._process.ended.result()
+            self.change.announce()
+
+    def hold_back(self, viewer: "TerminalConnection") -> None:
+        """From here on the program waits for this viewer when it is far behind."""
+        self._holders.add(viewer)
+        self.pace()
+
+    def let_go(self, viewer: "TerminalConnection") -> None:
+        """Wait for this viewer no more. Idempotent."""
+        self._holders.discard(viewer)
+        self.pace()
+
+    def pace(self) -> None:
+        """Take output, or leave the program waiting, as the viewers need it."""
+        if not self._holders or self.scrollback.end - min(each.cursor for each in self._holders) <= _HOLD_BYTES:
+            self._pump.resume()
+        else:
+            self._pump.pause()
 
     def _take(self, data: bytes) -> None:
         self.scrollback.append(data)
         self.change.announce()
+        if self._holders:
+            self.pace()
 
     def _on_exit(self, _: object) -> None:
-        if self._pump.is_open:
-            self._last_words = self._loop.call_later(_LAST_WORDS_SECONDS, self._pump.close)
-        else:
-            self._finish()
-
-    def _on_output_end(self) -> None:
-        if self._process.ended.done():
-            self._finish()
-
-    def _finish(self) -> None:
-        if self.end is None:
-            self.end = self._process.ended.result()
-            self.change.announce()
-            self.close()
+        self.close()
 
 
 class TerminalConnection(api.TerminalConnection):
-    """One viewer: a cursor, nothing else. A slow one gets a Gap, and slows down nobody."""
+    """One viewer: a cursor, nothing else. A slow one gets a Gap, and slows down nobody unless it asked to."""
 
-    def __init__(self, terminal: Terminal, since: str | None) -> None:
+    def __init__(self, terminal: Terminal, since: str | None, lossless: bool) -> None:
         self._terminal = terminal
         self._since = since
-        self._cursor = 0
-        self._ready_at = 0
+        self._lossless = lossless
+        self.cursor = 0
+        self._ready_at: int | None = None
         self._is_open = False
 
     async def open(self) -> None:
         """See api.TerminalConnection."""
         scrollback = self._terminal.scrollback
-        self._cursor = scrollback.fresh_cursor() if self._since is None else self._parse(self._since)
+        self.cursor = scrollback.fresh_cursor() if self._since is None else self._parse(self._since)
         self._ready_at = scrollback.end
         self._is_open = True
+        if self._lossless:
+            self._terminal.hold_back(self)
 
     async def close(self) -> None:
         """See api.TerminalConnection."""
         self._is_open = False
+        self._terminal.let_go(self)
         self._terminal.change.announce()
 
     async def events(self) -> AsyncGenerator[TerminalEvent, None]:
         """See api.TerminalConnection."""
-        if not self._is_open:
-            raise ValidationFailed("this terminal connection is not open: use `async with terminal.connect() as …`")
-        async for event in self._read_until(self._ready_at):
-            yield event
-        yield Ready(str(self._cursor))
+        self._check_open()
         while self._is_open:
-            async for event in self._read_until(self._terminal.scrollback.end):
-                yield event
-            if self._cursor < self._terminal.scrollback.end:
+            event = self._next()
+            if event is None:
+                await self._terminal.change.wait()
                 continue
-            if self._terminal.end is not None:
-                end = self._terminal.end
-                yield Exit(end.outcome, end.exit_code, end.signal, str(self._cursor))
+            yield event
+            if isinstance(event, Exit):
                 return
-            await self._terminal.change.wait()
 
     async def write(self, data: bytes | str) -> None:
         """See api.TerminalConnection."""
+        self._check_open()
         await self._terminal.input.write(data.encode() if isinstance(data, str) else data)
 
     async def resize(self, cols: int, rows: int) -> None:
         """See api.TerminalConnection."""
+        self._check_open()
         await self._terminal.resize(cols, rows)
 
-    async def _read_until(self, end: int) -> AsyncGenerator[TerminalEvent, None]:
-        scrollback = self._terminal.scrollback
-        while self._is_open and self._cursor < end:
-            if self._cursor < scrollback.start:
-                missing, self._cursor = scrollback.start - self._cursor, scrollback.start
-                yield Gap(missing, str(self._cursor))
-                continue
-            data = scrollback.read(self._cursor, min(_EVENT_BYTES, end - self._cursor))
-            self._cursor += len(data)
-            yield Output("stdout", data, str(self._cursor))
+    def _next(self) -> TerminalEvent | None:
+        """The next event if there is one already."""
+        scrollback, end = self._terminal.scrollback, self._terminal.end
+        until = scrollback.end if self._ready_at is None else self._ready_at
+        if self.cursor < until:
+            return self._next_bytes(scrollback, until)
+        if self._ready_at is not None:
+            self._ready_at = None
+            return Ready(str(self.cursor))
+        return None if end is None else Exit(end.outcome, end.exit_code, end.signal, str(self.cursor))
+
+    def _next_bytes(self, scrollback: Scrollback, until: int) -> Output | Gap:
+        began = self.cursor
+        if began < scrollback.start:
+            self.cursor = min(scrollback.fresh_cursor(), until)
+            return Gap(self.cursor - began, str(self.cursor))
+        data = scrollback.read(began, min(_EVENT_BYTES, until - began))
+        self.cursor += len(data)
+        if self._lossless:
+            self._terminal.pace()
+        return Output("stdout", data, str(self.cursor))
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ValidationFailed("this terminal connection is not open: use `async with terminal.connect() as …`")
 
     def _parse(self, since: str) -> int:
-        if not since.isdecimal() or len(since) > 20 or int(since) > self._terminal.scrollback.end:
+        is_cursor = isinstance(since, str) and since.isdecimal() and len(since) <= 20
+        if not is_cursor or int(since) > self._terminal.scrollback.end:
             raise ValidationFailed(f"{since!r} is not a cursor of this terminal: use one that an event carried")
         return int(since)
 
@@ -192,3 +225,10 @@ def check_size(cols: int, rows: int) -> None:
 def set_size(master: int, cols: int, rows: int) -> None:
     """Set the window size; the foreground programs get SIGWINCH: ioctl_tty(2)."""
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+
+def expect_utf8(master: int) -> None:
+    """Let a deleted character be a whole one: termios(3), IUTF8."""
+    attributes = termios.tcgetattr(master)
+    attributes[0] |= _IUTF8
+    termios.tcsetattr(master, termios.TCSANOW, attributes)

@@ -2,17 +2,30 @@
 
 import asyncio
 import builtins
-import os
+from dataclasses import dataclass
 from functools import partial
 
 from cove.core.command import Invocation
 from cove.core.identifier import check_id, new_identifier
-from cove.errors import FileNotFound, TerminalNotFound
+from cove.errors import CoveError, FileNotFound, PermissionDenied, SandboxDestroyed, SpawnFailed, TerminalNotFound
 from cove.linux.descriptors import Kind, is_kind
 from cove.linux.packets import close_all
 from cove.model import TerminalInfo
 from cove.runtime.spawner import Spawner
-from cove.runtime.terminal import Terminal, check_size, set_size
+from cove.runtime.supervised import NOT_EXECUTABLE_EXIT_CODE, Supervised
+from cove.runtime.terminal import Terminal, check_size, expect_utf8, set_size
+
+# Ended terminals whose last words can still be read.
+MOST_REMEMBERED = 32
+
+
+@dataclass(slots=True, eq=False)
+class _Making:
+    """A terminal on its way, and how many wait for it; `is_taken` when one of them has got it."""
+
+    task: "asyncio.Task[Terminal]"
+    waiting: int = 0
+    is_taken: bool = False
 
 
 class Terminals:
@@ -21,7 +34,8 @@ class Terminals:
     def __init__(self, spawner: Spawner) -> None:
         self._spawner = spawner
         self._terminals: dict[str, Terminal] = {}
-        self._making: dict[str, asyncio.Task[Terminal]] = {}
+        self._making: dict[str, _Making] = {}
+        self._tasks: set[asyncio.Task[Terminal]] = set()
 
     async def get_or_create(self, id: str | None, invocation: Invocation, cols: int, rows: int) -> Terminal:
         """The running terminal with that id, or a new one."""
@@ -31,9 +45,8 @@ class Terminals:
         if existing is not None and existing.is_running:
             return existing
         if id not in self._making:
-            self._making[id] = asyncio.get_running_loop().create_task(self._make(id, invocation, cols, rows))
-            self._making[id].add_done_callback(partial(self._made, id))
-        return await asyncio.shield(self._making[id])
+            self._start_making(id, invocation, (cols, rows))
+        return await self._wait(id, self._making[id])
 
     def get(self, id: str) -> Terminal:
         """The terminal with that id."""
@@ -48,43 +61,90 @@ class Terminals:
 
     async def close(self) -> None:
         """Free all of them, after the sandbox has ended."""
-        if self._making:
-            await asyncio.wait(builtins.list(self._making.values()))
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
         for terminal in builtins.list(self._terminals.values()):
             terminal.close()
         self._terminals.clear()
 
-    def _made(self, id: str, task: "asyncio.Task[Terminal]") -> None:
-        del self._making[id]
+    def _start_making(self, id: str, invocation: Invocation, size: tuple[int, int]) -> None:
+        task = asyncio.get_running_loop().create_task(self._make(id, invocation, size))
+        making = self._making[id] = _Making(task)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._made, id, making))
+
+    async def _wait(self, id: str, making: _Making) -> Terminal:
+        """Whoever waits may be cancelled; when nobody waits any more, nothing is made."""
+        making.waiting += 1
+        try:
+            terminal = await asyncio.shield(making.task)
+            making.is_taken = True
+            return terminal
+        except asyncio.CancelledError:
+            if making.task.cancelled():
+                raise SandboxDestroyed("the sandbox was destroyed while the terminal was made") from None
+            raise
+        finally:
+            making.waiting -= 1
+            if not making.waiting and not making.is_taken:
+                self._abandon(id, making)
+
+    def _abandon(self, id: str, making: _Making) -> None:
+        if self._making.get(id) is making:
+            del self._making[id]
+        if not making.task.done():
+            making.task.cancel()
+        elif not making.task.cancelled() and making.task.exception() is None:
+            self._spawner.background.start(making.task.result().destroy())
+
+    def _made(self, id: str, making: _Making, task: "asyncio.Task[Terminal]") -> None:
+        self._tasks.discard(task)
+        if self._making.get(id) is making:
+            del self._making[id]
         if not task.cancelled() and task.exception() is None:
             self._terminals.pop(id, None)
             self._terminals[id] = task.result()
+            self._forget_oldest()
 
-    def _forget(self, id: str, terminal: Terminal) -> None:
-        if self._terminals.get(id) is terminal:
-            del self._terminals[id]
+    def _forget_oldest(self) -> None:
+        ended = [terminal for terminal in self._terminals.values() if not terminal.is_running]
+        for terminal in ended[:-MOST_REMEMBERED]:
+            self._forget(terminal)
 
-    async def _make(self, id: str, invocation: Invocation, cols: int, rows: int) -> Terminal:
+    def _forget(self, terminal: Terminal) -> None:
+        if self._terminals.get(terminal.id) is terminal:
+            del self._terminals[terminal.id]
+
+    async def _make(self, id: str, invocation: Invocation, size: tuple[int, int]) -> Terminal:
         answer = await self._spawner.link.request(
             b"terminal", expect_fields=1, expect_descriptors=2, subject="a new terminal"
         )
+        process: Supervised | None = None
         master, slave = answer.descriptors
         try:
             if not (is_kind(master, Kind.TERMINAL_MASTER) and is_kind(slave, Kind.TERMINAL_SLAVE)):
-                raise FileNotFound("the sandbox gave something that is not a terminal")
-            set_size(master, cols, rows)
+                raise SpawnFailed("the sandbox gave something that is not a terminal")
+            set_size(master, *size)
+            expect_utf8(master)
             process = await self._spawner.spawn(invocation, _no_pipes, tty=answer.fields[0])
-            # Our copy of the slave keeps the pty from looking closed until the process has opened its own.
             await asyncio.shield(process.started)
             if not process.pid:
-                raise FileNotFound(process.refusal)
+                raise _refusal(process)
+            return Terminal(id, process, (master, slave), size, self._forget)
         except BaseException:
-            os.close(master)
+            close_all([master, slave])
+            if process is not None:
+                self._spawner.background.start(process.sweep())
             raise
-        finally:
-            close_all([slave])
-        terminal = Terminal(id, process, master, cols, rows, lambda: self._forget(id, terminal))
-        return terminal
+
+
+def _refusal(process: Supervised) -> CoveError:
+    if not process.refusal:
+        return SpawnFailed("the terminal's process was killed before it ran. Nothing was started.")
+    end = process.ended.result()
+    return (PermissionDenied if end.exit_code == NOT_EXECUTABLE_EXIT_CODE else FileNotFound)(process.refusal)
 
 
 def _no_pipes(stream: int, data: bytes) -> None:
