@@ -184,6 +184,16 @@ def test_a_failed_write_loses_its_records_and_those_before_and_keeps_those_after
     assert log.disk_bytes == 0
 
 
+def test_a_write_that_did_not_count_is_made_again() -> None:
+    log, _ = filled()
+    for _ in range(20):
+        log.append(STDOUT, b"x" * 100)
+    start, write = log.start, log.next_write()
+    assert write is not None
+    log.cancel_write()
+    assert (log.start, log.next_write()) == (start, write)
+
+
 def test_many_tiny_records_fill_the_window_too() -> None:
     log = OutputLog(limit_bytes=LIMIT, window_bytes=WINDOW, segment_bytes=SEGMENT)
     for _ in range(30):

@@ -103,6 +103,11 @@ def test_fields_replace_those_of_the_given_spec() -> None:
         ({"limits": {"memory": "1G"}}, "memory"),
         ({"env": {"A": 1}}, "env"),
         ({"keep_alive": "yes"}, "keep_alive"),
+        ({"limits": Limits(pids=0)}, "pids"),
+        ({"limits": Limits(memory=-1)}, "memory"),
+        ({"limits": Limits(open_files=3)}, "open_files"),
+        ({"idle_timeout": 0}, "idle_timeout"),
+        ({"lifetime": float("inf")}, "lifetime"),
     ],
 )
 def test_options_that_are_not_valid_are_refused_by_name(fields: object, part: str) -> None:
