@@ -12,7 +12,8 @@ import posix
 import select
 import sys
 
-sys.path.insert(0, sys.argv[1])
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
 
 import kernel
 import launcher
@@ -26,8 +27,9 @@ SWEEP_INTERVAL_MS = 2
 class Init:
     """Serves the control socket; `launchers` are its legitimate children, `ending` the ends in progress."""
 
-    def __init__(self, sock, wakeup, namespace):
-        # type: (_socket.socket, int, bool) -> None
+    def __init__(self, sock, wakeup, namespace, launcher_type=launcher.Launcher):
+        # type: (_socket.socket, int, bool, type[launcher.Launcher]) -> None
+        self.launcher_type = launcher_type
         self.sock = sock
         self.wakeup = wakeup
         self.namespace = namespace
@@ -106,7 +108,7 @@ class Init:
         # type: (bytes, list[bytes], list[int]) -> None
         pid = posix.fork()
         if not pid:
-            become_launcher(descriptors[0])
+            become_launcher(descriptors[0], self.launcher_type)
         self.launchers.add(pid)
         self.send(b"ok", tag, protocol.encode_number(pid))
 
@@ -196,8 +198,8 @@ class Init:
         sock.close()
 
 
-def become_launcher(descriptor):
-    # type: (int) -> None
+def become_launcher(descriptor, launcher_type):
+    # type: (int, type[launcher.Launcher]) -> None
     """Turn a fresh fork into a launcher that has its own socket and nothing of init's."""
     try:
         posix.dup2(descriptor, CONTROL, False)
@@ -205,8 +207,9 @@ def become_launcher(descriptor):
         kernel.guard_process()
         import resource
 
-        resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), int(sys.argv[4])))
-        launcher.run(control_socket(), make_wakeup())
+        if launcher_type is launcher.Launcher:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), int(sys.argv[4])))
+        launcher.run(launcher_type(control_socket(), make_wakeup()))
     finally:
         posix._exit(0)
 
@@ -246,4 +249,5 @@ def main():
         init.leave()
 
 
-main()
+if __name__ == "__main__":
+    main()

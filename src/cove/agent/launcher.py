@@ -100,8 +100,7 @@ class Launcher:
         try:
             posix.chdir(cwd)
             step = b"program"
-            actions = file_actions([int(target) for target in targets.split(b",") if target], descriptors, tty)
-            self.main = start(argv, environ, actions)
+            self.main = self.start(argv, environ, [int(each) for each in targets.split(b",") if each], descriptors, tty)
             self.busy = True
         except OSError as error:
             self.send(b"refused", step, protocol.encode_number(error.errno or errno.EIO))
@@ -111,6 +110,11 @@ class Launcher:
             posix.chdir("/")
             for fd in descriptors:
                 posix.close(fd)
+
+    def start(self, argv, environ, targets, descriptors, tty):
+        # type: (list[bytes], dict[bytes, bytes], list[int], list[int], bytes) -> int
+        """The pid of the new process, which has the descriptors under the numbers of the targets."""
+        return start(argv, environ, file_actions(targets, descriptors, tty))
 
     def reap(self):
         # type: () -> None
@@ -220,8 +224,8 @@ def ignore(number, frame):
     """A handler that does nothing; set_wakeup_fd has already told the loop."""
 
 
-def run(sock, wakeup):
-    # type: (_socket.socket, int) -> None
+def run(launcher):
+    # type: (Launcher) -> None
     """The life of a launcher, from fork to exit."""
     block_everything()
-    Launcher(sock, wakeup).serve()
+    launcher.serve()
