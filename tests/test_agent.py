@@ -11,7 +11,7 @@ import pytest
 from fake_agent import Peer, compiled_agent, launcher_of, running_agent
 
 # What the agent loads beyond what Python itself loads before the first line runs. Each costs start-up time.
-MODULES = {"_ctypes", "_socket", "errno", "fcntl", "select", "kernel", "launcher", "protocol"}
+MODULES = {"_ctypes", "_socket", "errno", "fcntl", "files", "select", "kernel", "launcher", "protocol"}
 
 
 HEEDLESS = b"trap '' TERM HUP; setsid sh -c 'trap \"\" TERM; sleep 1000' & echo up; sleep 1000"

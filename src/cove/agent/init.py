@@ -15,6 +15,7 @@ import sys
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
 
+import files
 import kernel
 import launcher
 import protocol
@@ -43,10 +44,7 @@ class Init:
         self.verbs = {
             b"launcher": self.fork_launcher,
             b"end": self.end,
-            b"open": self.open,
-            b"stat": self.stat,
             b"connect": self.connect,
-            b"readlink": self.readlink,
             b"terminal": self.terminal,
         }
 
@@ -97,12 +95,21 @@ class Init:
         fields = packet.split(b"\0")
         tag = fields[1]
         try:
-            self.verbs[fields[0]](tag, fields[2:], descriptors)
+            if fields[0] in files.VERBS:
+                self.answer(tag, *files.VERBS[fields[0]](fields[2:]))
+            else:
+                self.verbs[fields[0]](tag, fields[2:], descriptors)
         except OSError as error:
             self.send(b"error", tag, protocol.encode_number(error.errno or errno.EIO))
         for fd in descriptors:
             posix.close(fd)
         return True
+
+    def answer(self, tag, fields, descriptors):
+        # type: (bytes, list[bytes], list[int]) -> None
+        self.send(b"ok", tag, *fields, descriptors=tuple(descriptors))
+        for fd in descriptors:
+            posix.close(fd)
 
     def fork_launcher(self, tag, fields, descriptors):
         # type: (bytes, list[bytes], list[int]) -> None
@@ -145,21 +152,6 @@ class Init:
             self.send(b"ok", self.ending.pop(pid))
         self.sweeping = bool(self.ending)
 
-    def open(self, tag, fields, descriptors):
-        # type: (bytes, list[bytes], list[int]) -> None
-        flags, mode, path = fields
-        always = posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
-        fd = posix.open(path, int(flags) | always, int(mode))
-        self.send(b"ok", tag, descriptors=(fd,))
-        posix.close(fd)
-
-    def stat(self, tag, fields, descriptors):
-        # type: (bytes, list[bytes], list[int]) -> None
-        follow, path = fields
-        found = posix.stat(path, follow_symlinks=follow == b"1")
-        values = (found.st_mode, found.st_size, found.st_mtime_ns, found.st_uid, found.st_gid, found.st_ino)
-        self.send(b"ok", tag, *[b"%d" % value for value in values])
-
     def terminal(self, tag, fields, descriptors):
         # type: (bytes, list[bytes], list[int]) -> None
         master, slave = posix.openpty()
@@ -169,10 +161,6 @@ class Init:
         finally:
             posix.close(master)
             posix.close(slave)
-
-    def readlink(self, tag, fields, descriptors):
-        # type: (bytes, list[bytes], list[int]) -> None
-        self.send(b"ok", tag, posix.readlink(fields[0]))
 
     def connect(self, tag, fields, descriptors):
         # type: (bytes, list[bytes], list[int]) -> None

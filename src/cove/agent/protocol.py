@@ -10,8 +10,14 @@ sealed memfd: the packet is then the single verb LARGE, and the memfd is its las
                           open tag flags mode path                open a file with the sandbox's rights
                           stat tag follow path                    describe a file
                           connect tag host port                   connect inside the network namespace
-                          terminal tag                            a new pty: its name, master and slave
                           readlink tag path                       where a symbolic link points
+                          create tag mode path                    a new file beside the one at path: its name for
+                                                                  now, its name to be, and a descriptor
+                          mkdir tag parents path                  make a directory
+                          unlink tag path                         remove a file
+                          rename tag old new                      rename a file
+                          chmod tag mode path                     change a file's mode
+                          terminal tag                            a new pty: its name, master and slave
     init -> runtime       hello                                   ready for requests
                           ok tag ...                 (+ fd)       the answer to the request with that tag
                           error tag errno                         the request failed

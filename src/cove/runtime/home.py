@@ -26,7 +26,7 @@ from cove.linux.remove_tree import remove_tree
 FIRST_USER_ID = 2_000_000_000
 USER_IDS = 1_000_000
 
-_AGENT_MODULES = ("init", "kernel", "launcher", "protocol")
+_AGENT_MODULES = ("files", "init", "kernel", "launcher", "protocol")
 PROLOGUE = "session.bash"
 _COMPILE = "import py_compile, sys; [py_compile.compile(s, s + 'c', 'cove/' + s, True) for s in sys.argv[1:]]"
 
