@@ -1,6 +1,7 @@
 """Control groups: where this machine lets us make them, and what they can do there. cgroups(7)."""
 
 import os
+import select
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,6 +99,17 @@ class Group:
     def kill(self) -> None:
         """SIGKILL for every process in the group and below, at once: unified tree only."""
         self.write("cgroup.kill", "1")
+
+    def wait_empty(self, timeout: float) -> None:
+        """Wait until the last process in the group and below is gone, but not for ever: unified tree only."""
+        events = os.open(os.path.join(self.path, "cgroup.events"), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            poll = select.poll()
+            poll.register(events, select.POLLPRI)
+            while b"populated 1" in os.pread(events, 4096, 0) and poll.poll(timeout * 1000):
+                pass
+        finally:
+            os.close(events)
 
     def write(self, name: str, value: str) -> None:
         """Set one control file."""

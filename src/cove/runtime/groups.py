@@ -7,6 +7,8 @@ from cove.core.limits import choose_settings, requested
 from cove.linux.cgroup import Group, Hierarchies
 from cove.model import Limits
 
+_STOP_SECONDS = 5.0
+
 
 @dataclass(slots=True)
 class SandboxGroups:
@@ -23,7 +25,10 @@ class SandboxGroups:
             group.add(pid)
 
     def remove(self) -> None:
-        """Remove the groups of a sandbox that has ended."""
+        """Remove the groups of a sandbox that has ended; without isolation, processes may have outlived its agent."""
+        if self.tree is not None and os.path.exists(self.tree.path):
+            self.tree.kill()
+            self.tree.wait_empty(_STOP_SECONDS)
         for group in self.all:
             group.remove()
 
