@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import signal
 import stat
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from programs import wait_until_gone
 
 import cove
 from cove import AsyncSandbox, Limits, Mount, SandboxSpec
@@ -228,6 +230,18 @@ async def test_without_isolation_the_same_agent_runs_and_says_so_loudly() -> Non
         timed_out = await sandbox.exec("setsid sleep 1000 & trap '' TERM; sleep 1000", timeout=0.2)
         assert timed_out.outcome == "timed_out"
         await sandbox.exec("sleep 1000 & (setsid sleep 2000 &)")
+
+
+async def test_without_isolation_nothing_outlives_a_killed_agent() -> None:
+    async with AsyncSandbox.create(isolation="none") as sandbox:
+        if (await sandbox.info()).tree_kill != "cgroup":
+            pytest.skip("needs a control group this user may write to")
+        call = asyncio.ensure_future(sandbox.exec("echo > up; sleep 3000"))
+        await sandbox.exec("until [ -e up ]; do :; done", timeout=30)
+        started = await sandbox.exec("sleep 1000 & echo $!; setsid sleep 2000 & echo $!")
+        os.kill(sandbox._jail.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        assert (await asyncio.wait_for(call, 30)).outcome == "lost"
+    assert wait_until_gone([int(pid) for pid in started.stdout.split()]) == []
 
 
 async def test_isolation_is_never_left_out_silently_when_bubblewrap_is_missing() -> None:
