@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from cove.core.command import SCRIPT_DESCRIPTOR, Invocation
-from cove.core.shell_state import ShellState, environment_lines, quote
+from cove.core.shell_state import ShellState, quote
 
 STATE_DESCRIPTOR = 62
 
@@ -12,45 +12,36 @@ READONLY_STATUS = 3
 CWD_STATUS = 4
 
 _READ_COMMAND = f'IFS= read -r -d "" -u {SCRIPT_DESCRIPTOR} BASH_EXECUTION_STRING; exec {SCRIPT_DESCRIPTOR}<&-'
-_SHELL_STUB = f'{_READ_COMMAND}; . /dev/fd/{STATE_DESCRIPTOR}; eval "$BASH_EXECUTION_STRING"'
+_SHELL_STUB = f'{_READ_COMMAND}; . /dev/fd/{STATE_DESCRIPTOR}; builtin eval "$BASH_EXECUTION_STRING"'
 _PROGRAM_STUB = (
     f"mapfile -d '' -t -u {SCRIPT_DESCRIPTOR} __cove_argv; exec {SCRIPT_DESCRIPTOR}<&-; "
-    f'. /dev/fd/{STATE_DESCRIPTOR}; exec "${{__cove_argv[@]}}"'
+    f'. /dev/fd/{STATE_DESCRIPTOR}; builtin exec "${{__cove_argv[@]}}"'
 )
 
 
 def apply_script(cwd: str | None, env: Mapping[str, str | None]) -> str:
     """Change directory and variables for one call, remembering in the shell what they were.
 
-    Its status is 0, READONLY_STATUS or CWD_STATUS; a failing command inside must not end a shell with `set -e`.
+    Its status is 0, READONLY_STATUS or CWD_STATUS.
     """
-    attributes = "".join(f"${{{name}+${{{name}@a}}}}" for name in env)
-    lines = [
-        "__cove_saved= __cove_refused=0",
-        f'[[ "{attributes}" != *r* ]] || __cove_refused={READONLY_STATUS}',
-    ]
-    if cwd is not None:
-        lines += [
-            "if [[ $__cove_refused == 0 ]]; then",
-            '__cove_saved="builtin cd -- ${PWD@Q};OLDPWD=${OLDPWD-};"',
-            f"builtin cd -- {quote(cwd)} || __cove_refused={CWD_STATUS}",
-            "fi",
-        ]
-    lines += ["if [[ $__cove_refused == 0 ]]; then", ":"]
-    for name, value in env.items():
-        lines.append(f'__cove_saved+="builtin unset -v {name};${{{name}+${{{name}[@]@A}};}}"')
-        lines.append(f"builtin unset -v {name}" if value is None else f"builtin export {name}={quote(value)}")
-    lines += ["fi", "__cove_status $__cove_refused && __cove_status 0"]
-    return "\n".join(lines)
+    return _call("__cove_apply", cwd or "", *_assignments(env))
 
 
-RESTORE_SCRIPT = 'builtin eval "$__cove_saved"; __cove_saved='
+RESTORE_SCRIPT = "__cove_restore"
 
 
 def set_script(env: Mapping[str, str | None]) -> str:
-    """Export and unset for good; its status is 1 when a variable cannot be changed."""
-    steps = " && ".join(environment_lines(env)) or ":"
-    return f"if {steps}; then __cove_status 0; else __cove_status 1 && :; fi"
+    """Export and unset for good; its status is 0, or READONLY_STATUS when nothing was changed."""
+    return _call("__cove_set", *_assignments(env))
+
+
+def _assignments(env: Mapping[str, str | None]) -> list[str]:
+    return [name if value is None else f"{name}={value}" for name, value in env.items()]
+
+
+def _call(*words: str) -> str:
+    """A call of one of our functions. Its status is put aside, so that `set -e` does not see it."""
+    return " ".join([words[0], *map(quote, words[1:])]) + " || __cove_result=$?"
 
 
 def process_invocation(
@@ -58,9 +49,9 @@ def process_invocation(
 ) -> Invocation:
     """A process that starts from a shell's state: variables, functions, options, directory; no traps."""
     directory = quote(cwd if cwd is not None else state.cwd)
-    complaint = f"builtin echo cove: cannot enter directory {directory} >&2"
-    enter = f"builtin cd -- {directory} 2>/dev/null || {{ {complaint}; exit 1; }}"
-    script = state.script(traps=False, env=env, before_options=f"exec {STATE_DESCRIPTOR}<&-\n{enter}")
+    complaint = f"\\builtin echo cove: cannot enter directory {directory} >&2"
+    enter = f"\\builtin cd -- {directory} 2>/dev/null || {{ {complaint}; \\builtin exit 1; }}"
+    script = state.script(traps=False, env=env, before_options=f"\\builtin exec {STATE_DESCRIPTOR}<&-\n{enter}")
     if isinstance(command, str):
         stub, content = _SHELL_STUB, command.encode("utf-8", "surrogateescape") + b"\0"
     else:

@@ -11,6 +11,8 @@ _MOST_REPORT_BYTES = 16 << 20
 _REPORT_FIELDS = 3
 
 INTERNAL = "i"
+# Tells the shell to run what is in its command file.
+GO = b"go\0"
 
 
 def loop_script(text: str) -> str:
@@ -19,14 +21,9 @@ def loop_script(text: str) -> str:
     return f"{line}\n" * _LOOPS
 
 
-def encode_go(id: str, pair: int, stdin: str | None) -> bytes:
-    """Tell the shell to run what is in its command file. Short: bash reads it byte by byte."""
-    return (f"{id} {pair}\0" if stdin is None else f"{id} {pair} {stdin}\0").encode()
-
-
-def encode_command(command: bytes) -> bytes:
-    """The content of the command file; what lies behind the NUL does not matter."""
-    return command + b"\0"
+def encode_command(id: str, pair: int, stdin: str, command: bytes) -> bytes:
+    """The content of the command file; what lies behind the last NUL does not matter."""
+    return f"{id}\0{pair}\0{stdin}\0".encode() + command + b"\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +51,16 @@ class ReportDecoder:
 
     def __init__(self) -> None:
         self._fields: list[bytes] = []
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[Report | Exports]:
         """What these bytes complete."""
-        *fields, self._rest = (self._rest + data).split(b"\0")
+        *ends, rest = data.split(b"\0")
+        fields = []
+        for end in ends:
+            fields.append(bytes(self._rest + end))
+            self._rest.clear()
+        self._rest += rest
         if len(self._rest) > _MOST_REPORT_BYTES:
             raise ProtocolError("the shell's report has no end")
         said: list[Report | Exports] = []

@@ -51,11 +51,20 @@ _OWNED = frozenset(
     ]
 )
 _OURS = "__cove"
+# What a fresh bash sets by itself, and a session may have unset.
+_BORN_WITH = "HOSTNAME HOSTTYPE IFS MACHTYPE OPTERR OPTIND OSTYPE PATH PS4 SHELL SHLVL TERM"
+# Assigning it switches the POSIX mode on, in which some functions cannot be defined.
+_POSIX = "POSIXLY_CORRECT"
+# What that mode switches on, and what changes how a script is read.
+_LATE_OPTIONS = frozenset(["expand_aliases", "inherit_errexit", "shift_verbose"])
 _DECLARATION = re.compile(r"declare -([-aAcfilnrtux]+) ([A-Za-z_][A-Za-z0-9_]*)(=?)")
 _FUNCTION = re.compile(r"^__cove_\w+ \(\) *$")
+_ATTRIBUTES = re.compile(r"declare (-f[rtx]*) (.+)")
 _LIMIT = re.compile(r"-(\w)\) +(\w+)$")
 _FIXED_OPTIONS = frozenset(["restricted_shell", "login_shell"])
 _UNSAFE_OPTIONS = frozenset(["noexec", "onecmd", "interactive-comments"])
+# In POSIX mode without the SIG.
+_OUR_TRAP = (" SIGRTMAX-7", " RTMAX-7")
 _ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
@@ -83,6 +92,7 @@ class ShellState:
     shopt: str
     options: str
     functions: str
+    function_attributes: tuple[tuple[str, str], ...]
     variables: tuple[Declaration, ...]
     aliases: str
     traps: str
@@ -93,11 +103,17 @@ class ShellState:
         return frozenset(variable.name for variable in self.variables if "r" in variable.flags)
 
     def script(self, *, traps: bool, env: Mapping[str, str | None] | None = None, before_options: str = "") -> str:
-        """What a fresh bash executes to become the same; options come last, because they change how it executes."""
+        """What a fresh bash executes to become the same.
+
+        Functions come late, because they may have the name of a builtin; then options, because they change how bash
+        reads and executes; aliases are off until the end.
+        """
+        late = [variable.text for variable in self.variables if variable.name == _POSIX]
         parts = [
-            self.shopt,
-            self.functions,
-            *[variable.text for variable in self.variables],
+            "shopt -u expand_aliases",
+            _without(self.shopt, _LATE_OPTIONS),
+            f"unset -v {_BORN_WITH}",
+            *[variable.text for variable in self.variables if variable.name != _POSIX],
             self.aliases,
             " ".join(["set --", *map(quote, self.parameters)]),
             f"umask {quote(self.umask)}",
@@ -105,16 +121,18 @@ class ShellState:
             *_directories(self),
             *environment_lines(env or {}),
             *([self.traps] if traps else []),
+            self.functions,
+            *[f"\\builtin declare {flags} -- {quote(name)}" for flags, name in self.function_attributes],
             before_options,
-            self.options,
+            *_with_builtin([*self.options.splitlines(), *late, *_only(self.shopt, _LATE_OPTIONS)]),
         ]
         return "\n".join(parts) + "\n"
 
 
 def _directories(state: ShellState) -> Iterator[str]:
     for directory in reversed(state.directories[1:]):
-        yield f"builtin pushd -n {quote(directory)} >/dev/null"
-    yield f"builtin cd -- {quote(state.cwd)} 2>/dev/null"
+        yield f"\\builtin pushd -n {quote(directory)} >/dev/null"
+    yield f"\\builtin cd -- {quote(state.cwd)} 2>/dev/null"
     if state.previous_cwd:
         yield f"OLDPWD={quote(state.previous_cwd)}"
 
@@ -122,7 +140,7 @@ def _directories(state: ShellState) -> Iterator[str]:
 def environment_lines(env: Mapping[str, str | None]) -> Iterator[str]:
     """Export and unset."""
     for name, value in env.items():
-        yield f"builtin unset -v {name}" if value is None else f"builtin export {name}={quote(value)}"
+        yield f"\\builtin unset -v {name}" if value is None else f"\\builtin export {name}={quote(value)}"
 
 
 def quote(text: str) -> str:
@@ -137,7 +155,7 @@ def parse_snapshot(data: bytes) -> ShellState:
         cwd, previous, status = next(fields), next(fields), int(next(fields))
         parameters = tuple(next(fields) for _ in range(int(next(fields))))
         directories = tuple(next(fields) for _ in range(int(next(fields))))
-        umask, limits, shopt, options, functions, variables, aliases, traps = (next(fields) for _ in range(8))
+        umask, limits, shopt, options, functions, names, variables, aliases, traps = (next(fields) for _ in range(9))
     except (StopIteration, RuntimeError, ValueError):
         raise ProtocolError("the shell's snapshot is not complete") from None
     return ShellState(
@@ -151,9 +169,10 @@ def parse_snapshot(data: bytes) -> ShellState:
         shopt=_without(shopt, _FIXED_OPTIONS),
         options=_without(options, _UNSAFE_OPTIONS),
         functions=_without_ours(functions),
+        function_attributes=tuple(_parse_attributes(names)),
         variables=tuple(_kept(parse_declarations(variables))),
         aliases=aliases,
-        traps="\n".join(line for line in traps.split("\n") if not line.endswith(" SIGRTMAX-7")),
+        traps="\n".join(line for line in traps.split("\n") if not line.endswith(_OUR_TRAP)),
     )
 
 
@@ -166,6 +185,24 @@ def _parse_limits(text: str) -> Iterator[tuple[str, str]]:
 
 def _without(lines: str, names: frozenset[str]) -> str:
     return "\n".join(line for line in lines.splitlines() if line.rpartition(" ")[2] not in names)
+
+
+def _only(lines: str, names: frozenset[str]) -> list[str]:
+    return [line for line in lines.splitlines() if line.rpartition(" ")[2] in names]
+
+
+def _with_builtin(lines: list[str]) -> Iterator[str]:
+    return (f"\\builtin {line}" for line in lines)
+
+
+def _parse_attributes(lines: str) -> Iterator[tuple[str, str]]:
+    """The functions that are exported, read-only or traced, from what `declare -F` prints."""
+    for line in lines.splitlines():
+        found = _ATTRIBUTES.fullmatch(line)
+        if found is None:
+            raise ProtocolError(f"not a function: {line[:40]!r}")
+        if found[1] != "-f" and not found[2].startswith(_OURS):
+            yield found[1], found[2]
 
 
 def _without_ours(functions: str) -> str:

@@ -81,7 +81,7 @@ class Sessions:
         channel = await in_thread(open_channel, self._place.shell / str(number), inside, self._place.user_id, restore)
         ours = {"BASH_ENV": self._prologue, "__cove_directory": inside}
         if state is not None:
-            ours |= {"__cove_restore": "1", "__cove_last": str(state.status)}
+            ours |= {"__cove_restored": "1", "__cove_last": str(state.status)}
         invocation = Invocation(
             argv=(b"/bin/bash", b"-s"),
             env=encode_environment(ours if state is not None else {**env, **ours}),

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from cove.core.shell_protocol import encode_command, encode_go
+from cove.core.shell_protocol import GO, encode_command
 from cove.linux.remove_tree import remove_tree
 
 _FIFO_MODE = 0o600
@@ -35,15 +35,15 @@ class ShellChannel:
         self._root = str(self.path)
 
     def send(self, id: str, command: bytes, stdin: bytes | None) -> None:
-        """Tell the shell to run a command."""
-        content = encode_command(command)
+        """Tell the shell to run a command. Raises BlockingIOError when somebody has filled the fifo."""
+        if stdin:
+            (self.path / _INPUT).write_bytes(stdin)
+        source = f"{self.inside}/{_INPUT}" if stdin else "/dev/null"
+        content = encode_command(id, self.pair, source, command)
         written = os.pwrite(self.command, content, 0)
         while written < len(content):
             written += os.pwrite(self.command, content[written:], written)
-        if stdin:
-            (self.path / _INPUT).write_bytes(stdin)
-        source = f"{self.inside}/{_INPUT}" if stdin else None
-        os.write(self.go, encode_go(id, self.pair, source))
+        os.write(self.go, GO)
 
     def output_path(self, name: str) -> str:
         """Where the fifo `out` or `err` of the current pair is."""

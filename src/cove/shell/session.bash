@@ -1,12 +1,14 @@
 # shellcheck shell=bash disable=SC2016,SC2154 # strings for later use; the directory comes with the environment
 # The shell's side of a session. Sourced once through BASH_ENV; the loop that uses it is in loop.bash.
 #
-# The runtime tells the shell to go by writing "ID PAIR STDIN" to the fifo `go`; STDIN may be missing. The command
-# is in the file `command`, ended by NUL. Its output goes to the fifos `out.PAIR` and `err.PAIR`, unless the id
+# The runtime tells the shell to go by writing to the fifo `go`. What to do is in the file `command`: ID, PAIR,
+# STDIN and the command, each ended by NUL. Its output goes to the fifos `out.PAIR` and `err.PAIR`, unless the id
 # starts with "i", which marks the runtime's own work. When it has ended, the shell writes ID, status and working
 # directory, and then, while the caller already goes on, the exported variables, each ended by NUL, to `done`.
 # All of these lie in the directory $__cove, which is read-only for the sandbox. Nothing stays open while a
 # command runs, so there is nothing to close by accident. What could be redefined is called through `builtin`.
+# Text that is read while the user's aliases hold says `\builtin`.
+# Redirections are on single builtins: traces and what a DEBUG trap prints come before them and go elsewhere.
 #
 # Interruption: the runtime sends RTMAX-7 and ends the processes of the command. The handler breaks out of the
 # loops around the interrupted command and sets a DEBUG trap that skips every further command until one of the
@@ -18,11 +20,14 @@ unset BASH_ENV
 BASH_ARGV0=bash
 declare -r __cove=$__cove_directory
 unset __cove_directory
-declare -r __cove_skip='if [[ $BASH_COMMAND == __cove_* ]]; then builtin trap - DEBUG; builtin shopt -u extdebug; builtin set +T; else builtin break 0 2>/dev/null && __cove_status 2; fi'
-declare -r __cove_interrupt='builtin shopt -s extdebug; builtin trap "$__cove_skip" DEBUG; builtin break 0 2>/dev/null'
+declare -r __cove_skip='if [[ $BASH_COMMAND == __cove_* ]]; then \builtin trap - DEBUG; \builtin shopt -u extdebug; \builtin set +T; else \builtin break 0 2>/dev/null && __cove_status 2; fi'
+declare -r __cove_interrupt='\builtin shopt -s extdebug; \builtin trap "$__cove_skip" DEBUG; \builtin break 0 2>/dev/null'
+declare -r __cove_trailer=$'\n\n{ __cove_result=$?; } >/dev/null 2>&1'
 __cove_last=${__cove_last:-0}
 __cove_id=
-__cove_command=
+__cove_next=()
+__cove_result=
+__cove_has_traps=${__cove_restored-}
 __cove_out=/dev/null
 __cove_err=/dev/null
 __cove_in=/dev/null
@@ -35,46 +40,56 @@ __cove_status() {
 
 # Wait for the next command.
 __cove_wait() {
-    builtin local REPLY TMOUT= || builtin exit 125
-    until builtin read -r -d '' <"$__cove/go"; do
-        # A signal ended the reading; anything else means that the runtime cannot be heard.
-        [[ $? -gt 128 ]] || builtin exit 125
-    done
-    __cove_id=${REPLY%% *}
-    REPLY=${REPLY#* }
-    __cove_in=/dev/null
-    [[ $REPLY != *' '* ]] || __cove_in=${REPLY#* }
+    builtin mapfile -d '' -t -n 1 __cove_next <"$__cove/go"
+    # Anything else means that the runtime cannot be heard.
+    [[ ${__cove_next-} == go ]] || builtin exit 125
+    builtin mapfile -d '' -t -n 4 __cove_next <"$__cove/command"
+    __cove_id=${__cove_next[0]}
+    __cove_in=${__cove_next[2]}
     if [[ $__cove_id == i* ]]; then
         __cove_out=/dev/null
         __cove_err=/dev/null
-    else
-        __cove_out=$__cove/out.${REPLY%% *}
-        __cove_err=$__cove/err.${REPLY%% *}
+        return
     fi
-    builtin read -r -d '' <"$__cove/command"
-    __cove_command=$REPLY
+    __cove_out=$__cove/out.${__cove_next[1]}
+    __cove_err=$__cove/err.${__cove_next[1]}
+    # To bash a failing `eval` is a failure also where what failed in it is none, as in `false && true`. Where that
+    # matters, for errexit and ERR traps, the status is put aside.
+    [[ ${__cove_next[3]} != *trap* ]] || __cove_has_traps=1
+    # `set -v` would show it, and a DEBUG trap may do with it what it likes.
+    if [[ $- == *e* || ${__cove_next[3]} == *set* || -n $__cove_has_traps ]] &&
+        [[ $- != *v* && ${__cove_next[3]} != *@(set -*([a-zA-Z])v|extdebug)* ]] &&
+        __cove_parses "${__cove_next[3]}" && ! __cove_parses "${__cove_next[3]}"$'\n\n)'; then
+        # It is complete, and no open here-document swallows another line.
+        __cove_next[3]+=$__cove_trailer
+    fi
+}
+
+# With noexec bash only reads, until the end of this function brings the options back. After `command`, a syntax
+# error does not end a shell in POSIX mode.
+__cove_parses() {
+    builtin local -
+    builtin set +e
+    builtin command eval $'\\builtin set -n\n'"$1" 2>/dev/null
 }
 
 # Tell how the command ended, once. An id that starts with "i" is the runtime's own work, which leaves $? alone.
 __cove_report() {
+    __cove_trusted=
+    builtin printf -v __cove_trusted %s yes
+    [[ $__cove_trusted == yes ]] || __cove_trust
     [[ -n $__cove_id ]] || return 0
-    __cove_trust || return 0
-    {
-        builtin printf '%s\0%s\0%s\0' "$__cove_id" "$1" "$PWD"
-        builtin export -p
-        builtin printf '\0'
-    } >"$__cove/done"
-    [[ $__cove_id == i* ]] || __cove_last=$1
+    builtin printf '%s\0%s\0%s\0' "$__cove_id" "${__cove_result:-$1}" "${DIRSTACK[0]-${PWD-}}" >"$__cove/done"
+    builtin declare -px >"$__cove/done"
+    builtin printf '\0' >"$__cove/done"
+    [[ $__cove_id == i* ]] || __cove_last=${__cove_result:-$1}
     __cove_id=
-    __cove_command=
+    __cove_result=
 }
 
 # A function called `builtin` would stand between us and the real one: remove it. In POSIX mode `unset` wins
-# over functions of that name; the mode is left as it was found.
+# over functions of that name; the mode is left as it was found. A shell that cannot be helped ends.
 __cove_trust() {
-    __cove_trusted=
-    builtin printf -v __cove_trusted %s yes
-    [[ $__cove_trusted == yes ]] && return
     if [[ :$SHELLOPTS: == *:posix:* ]]; then
         unset -f builtin
     else
@@ -86,38 +101,102 @@ __cove_trust() {
         [[ :$__cove_trusted: != *:expand_aliases:* ]] || builtin shopt -s expand_aliases
         [[ :$__cove_trusted: == *:inherit_errexit:* ]] || builtin shopt -u inherit_errexit
     fi
+    __cove_trusted=
     builtin printf -v __cove_trusted %s yes
-    [[ $__cove_trusted == yes ]]
+    # An expansion that fails ends a shell without the help of any builtin.
+    [[ $__cove_trusted == yes ]] || __cove_trusted=${__cove_nothing:?"builtin cannot be used"}
+}
+
+# Export variables (NAME=value) or unset them (NAME) for good. With status 3 nothing has changed: one is read-only.
+__cove_set() {
+    builtin local - __cove_each __cove_name
+    builtin set +eu
+    for __cove_each; do
+        __cove_name=${__cove_each%%=*}
+        [[ ${!__cove_name@a} != *r* ]] || return 3
+    done
+    for __cove_each; do
+        __cove_name=${__cove_each%%=*}
+        if [[ $__cove_each == *=* && ${!__cove_name@a} != *[aA]* ]]; then
+            builtin export "${__cove_each?}"
+        elif [[ $__cove_each == *=* ]]; then
+            builtin unset -v "$__cove_name"
+            builtin export "${__cove_each?}"
+        else
+            builtin unset -v "$__cove_each"
+        fi
+    done
+}
+
+# The same for one call, in a directory ($1, empty: where we are). With status 4 it cannot be entered.
+__cove_apply() {
+    builtin local - __cove_each __cove_name __cove_was
+    builtin set +eu
+    __cove_saved=
+    for __cove_each in OLDPWD "${@:2}"; do
+        __cove_name=${__cove_each%%=*}
+        __cove_saved+="\\builtin unset -v $__cove_name"$'\n'
+        __cove_name+='[@]'
+        __cove_was=${!__cove_name@A}
+        if [[ $__cove_was == 'declare -'*=* ]]; then
+            # In a function `declare` is local without -g, and after `builtin` it takes no list.
+            __cove_was=${__cove_was#declare -}
+            __cove_name=${__cove_was%%=*}
+            __cove_was="\\builtin declare -g$__cove_name;${__cove_name#* }=${__cove_was#*=}"
+        elif [[ $__cove_was == 'declare -'* ]]; then
+            __cove_was="\\builtin declare -g${__cove_was#declare -}"
+        fi
+        __cove_saved+=$__cove_was$'\n'
+    done
+    if [[ -z $1 ]]; then
+        __cove_set "${@:2}"
+    else
+        __cove_was=${DIRSTACK[0]}
+        __cove_saved="\\builtin cd -- ${__cove_was@Q}"$'\n'$__cove_saved
+        builtin cd -- "$1" || return 4
+        __cove_set "${@:2}" || {
+            builtin eval "$__cove_saved"
+            return 3
+        }
+    fi
+}
+
+# Undo `__cove_apply`.
+__cove_restore() {
+    builtin eval "$__cove_saved"
+    __cove_saved=
 }
 
 # Write everything that makes up this shell's state; called with the positional parameters.
 __cove_snapshot() {
-    {
-        builtin printf '%s\0' "$PWD" "${OLDPWD-}" "$__cove_last" "$#" "$@" "${#DIRSTACK[@]}" "${DIRSTACK[@]}"
-        builtin umask
-        builtin printf '\0'
-        builtin ulimit -S -a
-        builtin printf '\0'
-        builtin shopt -p
-        builtin printf '\0'
-        builtin set +o
-        builtin printf '\0'
-        builtin declare -f
-        builtin printf '\0'
-        builtin declare -p
-        builtin printf '\0'
-        builtin alias -p
-        builtin printf '\0'
-        builtin trap -p
-        builtin printf '\0'
-    } >"$__cove/state"
+    builtin printf '%s\0' "${DIRSTACK[0]-${PWD-}}" "${OLDPWD-}" "$__cove_last" >"$__cove/state"
+    builtin printf '%s\0' "$#" "$@" "${#DIRSTACK[@]}" "${DIRSTACK[@]}" >"$__cove/state"
+    builtin umask >"$__cove/state"
+    builtin printf '\0' >"$__cove/state"
+    builtin ulimit -S -a >"$__cove/state"
+    builtin printf '\0' >"$__cove/state"
+    builtin shopt -p >"$__cove/state"
+    builtin printf '\0' >"$__cove/state"
+    builtin set +o >"$__cove/state"
+    builtin printf '\0' >"$__cove/state"
+    builtin declare -f >"$__cove/state"
+    builtin printf '\0' >"$__cove/state"
+    builtin declare -F >"$__cove/state"
+    builtin printf '\0' >"$__cove/state"
+    builtin declare -p >"$__cove/state"
+    builtin printf '\0' >"$__cove/state"
+    builtin alias -p >"$__cove/state"
+    builtin printf '\0' >"$__cove/state"
+    builtin trap -p >"$__cove/state"
+    builtin printf '\0' >"$__cove/state"
 }
 
-readonly -f __cove_status __cove_wait __cove_report __cove_trust __cove_snapshot
+readonly -f __cove_status __cove_wait __cove_parses __cove_report __cove_trust
+readonly -f __cove_set __cove_apply __cove_restore __cove_snapshot
 # shellcheck disable=SC2064 # expanded now, so that no variable is needed later
 trap "$__cove_interrupt" RTMAX-7
-if [[ -n ${__cove_restore-} ]]; then
-    unset __cove_restore
+if [[ -n ${__cove_restored-} ]]; then
+    unset __cove_restored
     # shellcheck source=/dev/null
     . "$__cove/restore"
 fi
