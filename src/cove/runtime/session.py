@@ -1,10 +1,12 @@
 """A session: a shell with state, its queue, and its recovery."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from cove import api
 from cove.agent.protocol import ProtocolError
@@ -18,9 +20,17 @@ from cove.core.session_script import (
     process_invocation,
     set_script,
 )
-from cove.core.shell_protocol import Report
+from cove.core.shell_protocol import Exports, Report
 from cove.core.shell_state import ShellState, quote
-from cove.errors import SandboxDestroyed, SessionNotFound, SessionTerminated, ValidationFailed
+from cove.errors import (
+    CoveError,
+    Internal,
+    SandboxDestroyed,
+    SessionNotFound,
+    SessionTerminated,
+    SpawnFailed,
+    ValidationFailed,
+)
 from cove.model import ExecResult, Outcome, SessionInfo, SessionStatus
 from cove.runtime.exec import check_max_output, check_stdin
 from cove.runtime.process import Process
@@ -34,6 +44,7 @@ _IDLE_SECONDS = 0.02
 _OLD_SECONDS = 0.25
 _TICKS_PER_SECOND = 100
 
+_T = TypeVar("_T")
 StartShell = Callable[[ShellState | None], Awaitable[Shell]]
 
 
@@ -57,7 +68,7 @@ class Session(api.Session):
         self._shell = shell
         self._old_shells: list[Shell] = []
         self._cwd = cwd
-        self._env: Mapping[str, str] | None = dict(env)
+        self._env: Mapping[str, str] | asyncio.Future[Exports] = dict(env)
         self._timeout = timeout
         self._start_shell = start_shell
         self._spawner = spawner
@@ -79,8 +90,9 @@ class Session(api.Session):
 
     @property
     def is_running(self) -> bool:
-        """The shell lives."""
-        return self._end is None and self._deleting is None
+        """The shell lives, or is being replaced."""
+        is_recovering = self._recovery is not None and not self._recovery.done()
+        return self._end is None and self._deleting is None and (self._shell.is_alive or is_recovering)
 
     def info(self) -> SessionInfo:
         """The facts."""
@@ -102,7 +114,7 @@ class Session(api.Session):
         call = _Call(
             command=command,
             text=_encode(command),
-            cwd=cwd,
+            cwd=None if cwd is None else encode_text(cwd, "cwd").decode("utf-8", "surrogateescape"),
             env=check_environment(env),
             timeout=self._timeout if timeout is None else check_timeout(timeout),
             stdin=check_stdin(stdin),
@@ -112,11 +124,18 @@ class Session(api.Session):
             await self._recover()
             try:
                 return await self._exec(call)
+            except asyncio.CancelledError:
+                self._recovery = self._loop.create_task(self._settle(self._recovery, call.ticks))
+                raise
+            except ShellEnded as error:
+                return self._on_shell_end(call, error)
             finally:
                 self._schedule_snapshot()
 
     async def _exec(self, call: "_Call") -> ExecResult:
-        if call.cwd is None and not call.env:
+        if call.timeout is not None:
+            await self._prepare_timeout(call)
+        if not call.changes_shell:
             return await self._run(call)
         shell = self._shell
         refusal = await self._apply(call)
@@ -126,6 +145,12 @@ class Session(api.Session):
         if shell is self._shell and shell.is_alive:
             self._note(await shell.run_internal(RESTORE_SCRIPT))
         return result
+
+    async def _prepare_timeout(self, call: "_Call") -> None:
+        await self._snapshot_if_old()
+        if (launcher := self._shell.process.launcher) is not None:
+            await launcher.mark()
+            call.ticks = 0
 
     async def _apply(self, call: "_Call") -> ExecResult | None:
         """Set directory and variables for one call; a result means that it does not run."""
@@ -140,33 +165,23 @@ class Session(api.Session):
 
     async def _run(self, call: "_Call") -> ExecResult:
         shell = self._shell
-        ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_SECOND)
-        if call.timeout is not None and shell.process.launcher is not None:
-            await self._snapshot_if_old()
-            await shell.process.launcher.mark()
-            ticks = 0
         self._is_stale = True
         running = shell.start(call.text, call.captures, call.stdin)
-        try:
-            if call.timeout is None:
-                await _settled(running)
-            else:
-                await asyncio.wait([running], timeout=call.timeout)
-        except asyncio.CancelledError:
-            self._recovery = self._loop.create_task(self._interrupt(shell, ticks))
-            raise
+        if call.timeout is None:
+            await _settled(running)
+        else:
+            await asyncio.wait([running], timeout=call.timeout)
         if not running.done():
-            return await self._time_out(call, shell, ticks)
-        try:
-            report = running.result()
-        except ShellEnded as error:
-            return self._on_shell_end(call, error)
-        self._note(report)
+            return await self._time_out(call, shell)
+        report = running.result()
+        if not call.changes_shell:
+            self._note(report)
         self._last_command = call.label
         return call.result(self.id, Outcome.EXITED, report.status)
 
-    async def _time_out(self, call: "_Call", shell: Shell, ticks: int) -> ExecResult:
-        await self._interrupt(shell, ticks)
+    async def _time_out(self, call: "_Call", shell: Shell) -> ExecResult:
+        self._recovery = self._loop.create_task(self._interrupt(shell, call.ticks))
+        await asyncio.shield(self._recovery)
         return call.result(
             self.id,
             Outcome.TIMED_OUT,
@@ -184,26 +199,42 @@ class Session(api.Session):
         except ShellEnded:
             pass  # it died of the interruption
         await shell.kill()
-        self._old_shells.append(shell)
+        self._old_shells = [old for old in (*self._old_shells, shell) if old.process.launcher is not None]
         if self._deleting is None and not self._spawner.closed:
             self._shell = await self._start_shell(self._state)
+            shell.close()
             self._note(await self._shell.run_internal(":"))
 
+    async def _settle(self, recovery: "asyncio.Task[None] | None", ticks: int) -> None:
+        """After a cancelled caller: end what runs, take back what it changed."""
+        if recovery is not None:
+            await asyncio.wait([recovery])
+        shell = self._shell
+        try:
+            if shell.is_busy:
+                await self._interrupt(shell, ticks)
+            if shell is self._shell:
+                self._note(await shell.run_internal(RESTORE_SCRIPT))
+        except (ShellEnded, CoveError):
+            return  # the next call finds a shell that has ended
+
     def _on_shell_end(self, call: "_Call", error: ShellEnded) -> ExecResult:
-        if self._spawner.closed and error.end.outcome is not Outcome.LOST:
-            raise SandboxDestroyed("the sandbox was destroyed while the command ran")
         if error.end.outcome is Outcome.LOST:
             return call.result(self.id, Outcome.LOST, None)
-        output = call.captures[0].getvalue().decode("utf-8", "replace")
+        raise self._termination(error, call.captures[0].getvalue().decode("utf-8", "replace"))
+
+    def _termination(self, error: ShellEnded, output: str = "") -> CoveError:
+        if self._spawner.closed:
+            return SandboxDestroyed("the sandbox was destroyed while the command ran")
         code = error.end.exit_code
         if self._deleting is not None:
-            raise SessionTerminated(f"session {self.id} was deleted", exit_code=code, output=output)
+            return SessionTerminated(f"session {self.id} was deleted", exit_code=code, output=output)
         self._end = SessionTerminated(
             f"the shell of session {self.id} has ended with exit code {code}: create the session again to go on",
             exit_code=code,
             output=output,
         )
-        raise self._end
+        return self._end
 
     async def _recover(self) -> None:
         """Before anything else speaks to the shell: wait for an interruption under way, see that it lives."""
@@ -225,7 +256,7 @@ class Session(api.Session):
 
     def _note(self, report: Report) -> None:
         self._cwd = report.cwd
-        self._env = None
+        self._env = self._shell.exports
 
     async def start_process(
         self,
@@ -243,7 +274,9 @@ class Session(api.Session):
         checked, seconds = check_environment(env), check_timeout(timeout)
         async with self._turn:
             await self._recover()
-            state = await self._snapshot()
+            state = await self._work(self._snapshot())
+            if not state.readonly_names.isdisjoint(checked):
+                raise ValidationFailed(f"one of {', '.join(checked)} is read-only in session {self.id}")
             directory = cwd if cwd is None or cwd.startswith("/") else f"{state.cwd}/{cwd}"
             process = await self._processes.start(
                 command,
@@ -255,7 +288,22 @@ class Session(api.Session):
                 session_id=self.id,
             )
         self._started = [other for other in self._started if other.supervised.launcher is not None] + [process]
+        if self._deleting is not None:
+            await process.supervised.sweep()
+            self._check()
         return process
+
+    async def _work(self, work: Awaitable[_T]) -> _T:
+        """Do something of our own in the shell."""
+        try:
+            return await work
+        except asyncio.CancelledError:
+            self._recovery = self._loop.create_task(self._settle(self._recovery, 0))
+            raise
+        except ShellEnded as error:
+            raise self._termination(error) from None
+        except ProtocolError as error:
+            raise SpawnFailed(f"the state of session {self.id} cannot be read: {error}") from None
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """See api.Session."""
@@ -263,7 +311,7 @@ class Session(api.Session):
         async with self._turn:
             await self._recover()
             self._is_stale = True
-            report = await self._shell.run_internal(set_script(checked))
+            report = await self._work(self._shell.run_internal(set_script(checked)))
             self._note(report)
             if report.status != 0:
                 raise ValidationFailed(f"one of {', '.join(checked)} is read-only in session {self.id}")
@@ -277,9 +325,18 @@ class Session(api.Session):
     async def env(self) -> dict[str, str]:
         """See api.Session."""
         self._check()
-        if self._env is None:
-            self._env = await self._shell.environment()
-        return dict(self._env)
+        env = self._env
+        if isinstance(env, asyncio.Future):
+            # They follow the report within microseconds.
+            try:
+                return (await asyncio.shield(env)).environment()
+            except ShellEnded as error:
+                raise SessionTerminated(
+                    f"the shell of session {self.id} has ended", exit_code=error.end.exit_code
+                ) from None
+            except ProtocolError as error:
+                raise Internal(f"the environment of session {self.id} cannot be read: {error}") from None
+        return dict(env)
 
     async def delete(self) -> None:
         """See api.Session."""
@@ -316,7 +373,8 @@ class Session(api.Session):
     async def _snapshot_if_old(self) -> None:
         """A command that may be interrupted gets a recent snapshot to fall back on, but not each of a quick series."""
         if self._is_stale and self._loop.time() > self._state_time + _OLD_SECONDS:
-            await self._snapshot()
+            with contextlib.suppress(ProtocolError):  # the last good one stays
+                await self._snapshot()
 
     def _schedule_snapshot(self) -> None:
         if self._idle is None:
@@ -352,9 +410,15 @@ class _Call:
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     began: float = field(default_factory=time.perf_counter)
     captures: tuple[Capture, Capture] = field(init=False)
+    ticks: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.captures = (Capture(self.limit), Capture(self.limit))
+        self.ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_SECOND)
+
+    @property
+    def changes_shell(self) -> bool:
+        return self.cwd is not None or bool(self.env)
 
     @property
     def label(self) -> str:

@@ -57,7 +57,7 @@ class Shell:
         self._count = 0
         self._running = ""
         self._report: asyncio.Future[Report] | None = None
-        self._exports: asyncio.Future[Exports] = self._loop.create_future()
+        self.exports: asyncio.Future[Exports] = self._loop.create_future()
         self._output = ShellOutput(channel)
         self._look: asyncio.TimerHandle | None = None
         self._seen = ""
@@ -70,23 +70,30 @@ class Shell:
         """Commands can run."""
         return not self.process.ended.done()
 
+    @property
+    def is_busy(self) -> bool:
+        """A command of the user has not ended."""
+        return self._report is not None and not self._report.done() and not self._running.startswith(INTERNAL)
+
     def start(self, command: bytes, captures: tuple[Capture, Capture], stdin: bytes | None) -> "asyncio.Future[Report]":
         """Start one command; the future is its end."""
         if self.is_alive:
             self._output.begin(captures)
         return self._go("", command, stdin)
 
-    async def environment(self) -> dict[str, str]:
-        """The exported variables after the last report; they follow it within microseconds."""
-        return (await asyncio.shield(self._exports)).environment()
-
     async def run_internal(self, script: str) -> Report:
         """Run a line of our own that prints nothing and leaves `$?` alone. It takes microseconds, or never ends."""
+        await self.settle()
         report = self._go(INTERNAL, script.encode("utf-8", "surrogateescape"), None)
-        done, _ = await asyncio.wait([report], timeout=_INTERNAL_SECONDS)
-        if not done:
-            await self.kill()
+        await self.settle()
         return report.result()
+
+    async def settle(self) -> None:
+        """Wait for a line of our own that a cancelled caller has left running."""
+        if self._report is not None and not self._report.done():
+            done, _ = await asyncio.wait([self._report], timeout=_INTERNAL_SECONDS)
+            if not done:
+                await self.kill()
 
     async def snapshot(self) -> ShellState:
         """The shell's whole state."""
@@ -151,7 +158,10 @@ class Shell:
         self._running = f"{prefix}{self._count}"
         report = self._report = self._loop.create_future()
         if self.is_alive:
-            self.channel.send(self._running, command, stdin)
+            try:
+                self.channel.send(self._running, command, stdin)
+            except BlockingIOError:
+                self._spawner.background.start(self.kill())
             if self._look is None:
                 self._look = self._loop.call_later(_LOOK_SECONDS, self._on_look)
         else:
@@ -171,8 +181,8 @@ class Shell:
             for said in self._decoder.feed(os.read(self.channel.done, 65536)):
                 if isinstance(said, Report):
                     self._take_report(said)
-                elif not self._exports.done():
-                    self._exports.set_result(said)
+                elif not self.exports.done():
+                    self.exports.set_result(said)
         except BlockingIOError:
             return
         except ProtocolError:
@@ -183,14 +193,14 @@ class Shell:
             raise ProtocolError("a report that nobody waits for")
         self._finish_output()
         self._running = ""
-        self._exports = self._loop.create_future()
+        self.exports = self._loop.create_future()
         self._report.set_result(report)
 
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
         self._finish_output()
         self._running = ""
         gone = ShellEnded(ended.result())
-        for waiting in (self._report, self._exports):
+        for waiting in (self._report, self.exports):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(gone)
                 waiting.exception()
