@@ -19,6 +19,7 @@ CLASSES = [
     ("session.py", "Session", "Session"),
     ("terminal.py", "TerminalConnection", "TerminalConnection"),
     ("terminal.py", "Terminal", "Terminal"),
+    ("code.py", "CodeContext", "CodeContext"),
     ("sandbox.py", "AsyncSandbox", "Sandbox"),
 ]
 BLOCKING = {name: blocking for _, name, blocking in CLASSES}

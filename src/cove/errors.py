@@ -5,7 +5,7 @@ CoveError
 │   ├── ValidationFailed         the arguments are wrong
 │   ├── Unauthorized · PermissionDenied · LimitExceeded · UnsupportedLanguage
 │   ├── SandboxNotFound · SessionNotFound · ProcessNotFound · TerminalNotFound · ContextNotFound
-│   ├── SandboxAlreadyExists · SessionAlreadyExists · ProcessAlreadyExists
+│   ├── SandboxAlreadyExists · SessionAlreadyExists · ProcessAlreadyExists · ContextAlreadyExists
 │   └── FileError                FileNotFound · FileExists · IsDirectory · NotDirectory · FileTooLarge · NoSpace
 ├── NothingStarted               nothing ran; trying again is safe
 │   ├── SandboxUnavailable       the machine cannot give a sandbox; the message says what to do
@@ -27,6 +27,7 @@ from typing import ClassVar
 __all__ = [
     "AlreadyExists",
     "CommandFailed",
+    "ContextAlreadyExists",
     "ContextCrashed",
     "ContextNotFound",
     "CoveError",
@@ -179,6 +180,12 @@ class ProcessAlreadyExists(AlreadyExists):
     code = "PROCESS_ALREADY_EXISTS"
 
 
+class ContextAlreadyExists(AlreadyExists):
+    """A code context has this id."""
+
+    code = "CONTEXT_ALREADY_EXISTS"
+
+
 class FileError(RequestError):
     """A file operation failed as it would have inside the sandbox."""
 
@@ -312,6 +319,10 @@ _BY_ERRNO: Mapping[int, type[CoveError]] = {
     errno.EDQUOT: NoSpace,
     errno.EFBIG: FileTooLarge,
     errno.ECONNREFUSED: ServiceNotResponding,
+    errno.ECONNRESET: ServiceNotResponding,
+    errno.EADDRNOTAVAIL: ServiceNotResponding,
+    errno.EAFNOSUPPORT: ServiceNotResponding,
+    errno.ENETUNREACH: ServiceNotResponding,
     errno.ETIMEDOUT: ServiceNotResponding,
 }
 

@@ -20,6 +20,13 @@ def guard_process():
     _ctypes.call_function(_prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
+def unguard_process():
+    # type: () -> None
+    """Make this process an ordinary one again; its orphans go to its launcher."""
+    _ctypes.call_function(_prctl, (PR_SET_DUMPABLE, 1, 0, 0, 0))
+    _ctypes.call_function(_prctl, (PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0))
+
+
 def receive(sock, limit, most):
     # type: (_socket.socket, int, int) -> tuple[bytes, list[int]]
     """One packet and its descriptors; an empty packet means the other end is closed."""

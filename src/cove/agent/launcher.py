@@ -229,3 +229,5 @@ def run(launcher):
     """The life of a launcher, from fork to exit."""
     block_everything()
     launcher.serve()
+    # Where init cannot do it any more, because it was killed, nobody else would.
+    kernel.signal_all(kernel.descendants(posix.getpid()), _signal.SIGKILL)

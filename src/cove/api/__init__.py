@@ -1,9 +1,19 @@
 """What users hold in their hands: read this first."""
 
+from cove.api.code import CodeContext
 from cove.api.opening import Destroyable, Opening
 from cove.api.process import Process
 from cove.api.sandbox import AsyncSandbox
 from cove.api.session import Session
 from cove.api.terminal import Terminal, TerminalConnection
 
-__all__ = ["AsyncSandbox", "Destroyable", "Opening", "Process", "Session", "Terminal", "TerminalConnection"]
+__all__ = [
+    "AsyncSandbox",
+    "CodeContext",
+    "Destroyable",
+    "Opening",
+    "Process",
+    "Session",
+    "Terminal",
+    "TerminalConnection",
+]

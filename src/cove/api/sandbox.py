@@ -2,15 +2,27 @@
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Unpack
 
+from cove.api.code import CodeContext
 from cove.api.opening import Opening
 from cove.api.process import Process
 from cove.api.provider import provider_for
 from cove.api.session import Session
 from cove.api.terminal import Terminal
-from cove.model import ExecResult, SandboxInfo, SandboxSpec, SessionInfo, SpecFields, TerminalInfo, make_spec
+from cove.model import (
+    CodeContextInfo,
+    CodeEvent,
+    ExecResult,
+    Execution,
+    SandboxInfo,
+    SandboxSpec,
+    SessionInfo,
+    SpecFields,
+    TerminalInfo,
+    make_spec,
+)
 
 
 class AsyncSandbox(ABC):
@@ -155,3 +167,49 @@ class AsyncSandbox(ABC):
     @abstractmethod
     async def list_terminals(self) -> builtins.list[TerminalInfo]:
         """All terminals, oldest first."""
+
+    @abstractmethod
+    async def create_code_context(
+        self,
+        language: str = "python",
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+    ) -> CodeContext:
+        """A new executor process for python, javascript or typescript; `timeout` is the default for its runs."""
+
+    @abstractmethod
+    async def get_code_context(self, id: str) -> CodeContext:
+        """The code context with that id; raises ContextNotFound."""
+
+    @abstractmethod
+    async def list_code_contexts(self) -> builtins.list[CodeContextInfo]:
+        """All code contexts, oldest first."""
+
+    @abstractmethod
+    async def delete_code_context(self, id: str) -> None:
+        """End the executor with that id and everything it started, also while code runs."""
+
+    @abstractmethod
+    async def run_code(
+        self,
+        code: str,
+        *,
+        context: CodeContext | str | None = None,
+        language: str = "python",
+        timeout: float | None = None,
+    ) -> Execution:
+        """Run code in that context; without one, in a clean executor that is used for nothing else."""
+
+    @abstractmethod
+    def stream_code(
+        self,
+        code: str,
+        *,
+        context: CodeContext | str | None = None,
+        language: str = "python",
+        timeout: float | None = None,
+    ) -> AsyncGenerator[CodeEvent, None]:
+        """The same as events while it runs."""

@@ -9,7 +9,10 @@ from typing import Literal, Self, TypeVar, Unpack
 from cove import api
 from cove.blocking.portal import Portal, get_portal
 from cove.model import (
+    CodeContextInfo,
+    CodeEvent,
     ExecResult,
+    Execution,
     LogEvent,
     LogMatch,
     Outcome,
@@ -282,6 +285,43 @@ class Terminal:
         self._portal.call(lambda: self._inner.destroy())
 
 
+class CodeContext:
+    """One executor process with state, from creation to deletion: what one run defines, the next one finds."""
+
+    def __init__(self, inner: api.CodeContext, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    @property
+    def language(self) -> str:
+        return self._inner.language
+
+    def run(self, code: str, *, timeout: float | None = None) -> Execution:
+        """Run code to its end. Runs of one context take turns, in the order they came.
+
+        An error in the code is part of the result. After `timeout` seconds the code is interrupted; the context
+        lives on if it comes back. Raises ContextCrashed when the executor has ended.
+        """
+        return self._portal.call(lambda: self._inner.run(code, timeout=timeout))
+
+    def stream(self, code: str, *, timeout: float | None = None) -> Generator[CodeEvent, None, None]:
+        """The same as events while it runs; leaving early interrupts the code."""
+        return self._portal.iterate(self._inner.stream(code, timeout=timeout))
+
+    def interrupt(self) -> None:
+        """Interrupt what runs now; nothing happens if nothing does."""
+        self._portal.call(lambda: self._inner.interrupt())
+
+    def delete(self) -> None:
+        """End the executor and everything it started. Idempotent."""
+        self._portal.call(lambda: self._inner.delete())
+
+
 class Sandbox:
     """A Linux computer for an agent or any other program. Made by `create`, ended by `destroy`."""
 
@@ -462,3 +502,56 @@ class Sandbox:
     def list_terminals(self) -> builtins.list[TerminalInfo]:
         """All terminals, oldest first."""
         return self._portal.call(lambda: self._inner.list_terminals())
+
+    def create_code_context(
+        self,
+        language: str = "python",
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+    ) -> "CodeContext":
+        """A new executor process for python, javascript or typescript; `timeout` is the default for its runs."""
+        return CodeContext(
+            self._portal.call(
+                lambda: self._inner.create_code_context(language, id=id, cwd=cwd, env=env, timeout=timeout)
+            ),
+            self._portal,
+        )
+
+    def get_code_context(self, id: str) -> "CodeContext":
+        """The code context with that id; raises ContextNotFound."""
+        return CodeContext(self._portal.call(lambda: self._inner.get_code_context(id)), self._portal)
+
+    def list_code_contexts(self) -> builtins.list[CodeContextInfo]:
+        """All code contexts, oldest first."""
+        return self._portal.call(lambda: self._inner.list_code_contexts())
+
+    def delete_code_context(self, id: str) -> None:
+        """End the executor with that id and everything it started, also while code runs."""
+        self._portal.call(lambda: self._inner.delete_code_context(id))
+
+    def run_code(
+        self,
+        code: str,
+        *,
+        context: CodeContext | str | None = None,
+        language: str = "python",
+        timeout: float | None = None,
+    ) -> Execution:
+        """Run code in that context; without one, in a clean executor that is used for nothing else."""
+        return self._portal.call(
+            lambda: self._inner.run_code(code, context=context, language=language, timeout=timeout)
+        )
+
+    def stream_code(
+        self,
+        code: str,
+        *,
+        context: CodeContext | str | None = None,
+        language: str = "python",
+        timeout: float | None = None,
+    ) -> Generator[CodeEvent, None, None]:
+        """The same as events while it runs."""
+        return self._portal.iterate(self._inner.stream_code(code, context=context, language=language, timeout=timeout))

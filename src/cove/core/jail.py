@@ -13,6 +13,8 @@ HOME = "/home/user"
 WORKSPACE = "/workspace"
 HOSTNAME = "cove"
 AGENT_DIRECTORY = "/run/cove/agent"
+EXECUTOR_DIRECTORY = "/run/cove/executor"
+PYTHON_DIRECTORY = "/opt/cove/python"
 SHELL_DIRECTORY = "/run/cove/shell"
 INTERPRETER_DIRECTORY = "/run/cove/python"
 
@@ -86,6 +88,8 @@ class Host:
     home: str
     tmp: str
     shell: str
+    executor: str
+    python: str | None
 
 
 def agent_command(interpreter: str, directory: str, control: int, open_files: tuple[int, int]) -> list[str]:
@@ -156,6 +160,9 @@ def _writable(host: Host) -> list[str]:
 
 def _agent(host: Host) -> list[str]:
     arguments = ["--ro-bind", host.agent, AGENT_DIRECTORY, "--ro-bind", host.shell, SHELL_DIRECTORY]
+    arguments += ["--ro-bind", host.executor, EXECUTOR_DIRECTORY]
+    if host.python is not None:
+        arguments += ["--ro-bind", host.python, PYTHON_DIRECTORY]
     if host.interpreter_prefix is not None:
         arguments += ["--ro-bind", host.interpreter_prefix, INTERPRETER_DIRECTORY]
     return arguments

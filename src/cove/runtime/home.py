@@ -7,6 +7,7 @@ lock is free belongs to a program that is gone. All calls here block; the runtim
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from cove import agent, shell
+from cove import agent, executor, shell
 from cove.core.identifier import new_identifier
 from cove.core.jail import SYNTHETIC_ETC
 from cove.errors import SandboxUnavailable
@@ -95,7 +96,14 @@ class Home:
 
     def _make_directories(self) -> None:
         mode = 0o711 if self._is_root else 0o700
-        for path in (self.path, self.sandboxes, self.path / "users", self.path / "agent", self.path / "etc"):
+        for path in (
+            self.path,
+            self.sandboxes,
+            self.path / "users",
+            self.path / "agent",
+            self.path / "executor",
+            self.path / "etc",
+        ):
             path.mkdir(mode=mode, parents=True, exist_ok=True)
             if self._is_root:
                 path.chmod(mode)
@@ -119,6 +127,28 @@ class Home:
             self._compile_agent(interpreter, files, target)
         return target
 
+    def prepare_executor(self) -> Path:
+        """What runs code contexts, where every sandbox can read it; made once for every version."""
+        source = Path(executor.__file__).parent
+        files = sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        digest = hashlib.sha256()
+        for path in files:
+            digest.update(b"%s %d %d\0" % (os.fsencode(path), path.stat().st_size, path.stat().st_mtime_ns))
+        target = self.path / "executor" / digest.hexdigest()[:16]
+        if not target.exists():
+            building = target.with_name(f".{new_identifier()}")
+            shutil.copytree(source, building, ignore=shutil.ignore_patterns("__pycache__"))
+            for path in (building, *building.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+            self._put_in_place(building, target)
+        return target
+
+    def _put_in_place(self, building: Path, target: Path) -> None:
+        try:
+            building.rename(target)
+        except OSError:
+            remove_tree(str(building))  # another program was first
+
     def _compile_agent(self, interpreter: Interpreter, files: dict[str, bytes], target: Path) -> None:
         building = target.with_name(f".{new_identifier()}")
         building.mkdir(mode=0o755)
@@ -131,10 +161,7 @@ class Home:
             (building / name).unlink()  # an import would prefer it to the compiled one
         for path in building.iterdir():
             path.chmod(0o644)
-        try:
-            building.rename(target)
-        except OSError:
-            remove_tree(str(building))  # another program was first
+        self._put_in_place(building, target)
 
     def allocate(self) -> Place:
         """A new place with its own lock and, as root, its own user."""

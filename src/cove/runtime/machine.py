@@ -12,6 +12,7 @@ from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.linux.interpreter import Interpreter, find_interpreter
 from cove.runtime.home import Home, Place, default_home
+from cove.runtime.interpreters import find_node, find_python_environment
 
 _ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -23,6 +24,9 @@ class Machine:
     home: Home
     interpreter: Interpreter
     agent: Path
+    executor: Path
+    python: Path | None
+    node: str | None
     hierarchies: Hierarchies
     bubblewrap: str | None
     set_user: str | None
@@ -46,6 +50,8 @@ class Machine:
             home=str(place.home),
             tmp=str(place.tmp),
             shell=str(place.shell),
+            executor=str(self.executor),
+            python=None if self.python is None else str(self.python),
         )
 
     @property
@@ -87,6 +93,9 @@ def examine_machine() -> Machine:
         home=home,
         interpreter=interpreter,
         agent=home.prepare_agent(interpreter),
+        executor=home.prepare_executor(),
+        python=find_python_environment(home.path),
+        node=find_node(),
         hierarchies=find_hierarchies(),
         bubblewrap=bubblewrap,
         set_user=set_user,

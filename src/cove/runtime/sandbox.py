@@ -2,15 +2,19 @@
 
 import asyncio
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 
-from cove.api import AsyncSandbox, Process, Session, Terminal
+from cove.api import AsyncSandbox, CodeContext, Process, Session, Terminal
 from cove.core.command import Invocation, build_invocation, check_environment, check_timeout, merge_environment
 from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, SHELL_DIRECTORY, WORKSPACE
 from cove.errors import SandboxDestroyed, SandboxUnavailable, ValidationFailed
 from cove.model import (
+    CodeContextInfo,
+    CodeEvent,
     ExecResult,
+    Execution,
     Isolation,
     Outcome,
     SandboxInfo,
@@ -20,8 +24,11 @@ from cove.model import (
     TerminalInfo,
     TreeKill,
 )
+from cove.runtime.code_context import collect
+from cove.runtime.code_contexts import CodeContexts, run_borrowed
 from cove.runtime.exec import run_command
 from cove.runtime.home import PROLOGUE, Place
+from cove.runtime.interpreters import Interpreters, inside_jail
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine
 from cove.runtime.processes import Processes
@@ -52,7 +59,7 @@ class Sandbox(AsyncSandbox):
     async def open(self, jail: Jail) -> None:
         """Take over a started jail."""
         self._jail = jail
-        self._spawner = Spawner(jail, self.lose)
+        self._spawner = Spawner(jail.link, jail.groups.tree, self.lose)
         self._processes = Processes(self._spawner, self._place.logs)
         is_open = _is_open(self._spec)
         self._sessions = Sessions(
@@ -63,6 +70,7 @@ class Sandbox(AsyncSandbox):
             prologue=f"{self._machine.agent if is_open else AGENT_DIRECTORY}/{PROLOGUE}",
         )
         self._terminals = Terminals(self._spawner)
+        self._contexts = CodeContexts(self._spawner, self._interpreters())
         await self._spawner.open()
         if self._spec.lifetime is not None:
             self._death = self.loop.call_later(self._spec.lifetime, self._start_destroying)
@@ -209,6 +217,74 @@ class Sandbox(AsyncSandbox):
         self._check_running()
         return self._terminals.list()
 
+    async def create_code_context(
+        self,
+        language: str = "python",
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+    ) -> CodeContext:
+        """See AsyncSandbox."""
+        self._check_running()
+        merged = merge_environment(self._env, env)
+        return await self._contexts.create(language, id=id, cwd=self._resolve(cwd), env=merged, timeout=timeout)
+
+    async def get_code_context(self, id: str) -> CodeContext:
+        """See AsyncSandbox."""
+        self._check_running()
+        return self._contexts.get(id)
+
+    async def list_code_contexts(self) -> builtins.list[CodeContextInfo]:
+        """See AsyncSandbox."""
+        self._check_running()
+        return self._contexts.list()
+
+    async def delete_code_context(self, id: str) -> None:
+        """See AsyncSandbox."""
+        self._check_running()
+        await self._contexts.get(id).delete()
+
+    async def run_code(
+        self,
+        code: str,
+        *,
+        context: CodeContext | str | None = None,
+        language: str = "python",
+        timeout: float | None = None,
+    ) -> Execution:
+        """See AsyncSandbox."""
+        return await collect(self.stream_code(code, context=context, language=language, timeout=timeout))
+
+    async def stream_code(
+        self,
+        code: str,
+        *,
+        context: CodeContext | str | None = None,
+        language: str = "python",
+        timeout: float | None = None,
+    ) -> AsyncGenerator[CodeEvent, None]:
+        """See AsyncSandbox."""
+        self._check_running()
+        if context is None:
+            events = run_borrowed(
+                self._contexts, language, code, cwd=self._resolve(None), env=self._env, timeout=timeout
+            )
+        else:
+            chosen = self._contexts.get(context) if isinstance(context, str) else context
+            events = chosen.stream(code, timeout=timeout)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    def _interpreters(self) -> Interpreters:
+        machine, home = self._machine, self._env["HOME"]
+        if not _is_open(self._spec):
+            return inside_jail(machine.python is not None, machine.node, home)
+        python = None if machine.python is None else str(machine.python)
+        return Interpreters(python, machine.node, str(machine.agent), str(machine.executor), home)
+
     async def destroy(self) -> None:
         """See AsyncSandbox."""
         await asyncio.shield(self._start_destroying())
@@ -225,8 +301,9 @@ class Sandbox(AsyncSandbox):
     async def _destroy(self) -> None:
         await self._spawner.close(Outcome.KILLED)
         await self._terminals.close()
+        await self._contexts.close()
         self._sessions.close()
-        self._processes.close()
+        await self._processes.close()
         await self._jail.close()
         await in_thread(self._machine.home.release, self._place)
 

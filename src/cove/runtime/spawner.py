@@ -1,26 +1,27 @@
 """Where every surface gets its processes: a running jail with its launchers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from cove.core.command import Invocation
 from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable, SpawnFailed
+from cove.linux.cgroup import Group
 from cove.model import Outcome
 from cove.runtime.background import Background
-from cove.runtime.jail import Jail
 from cove.runtime.launcher import LauncherPool
+from cove.runtime.link import Link
 from cove.runtime.supervised import Supervised, Take
 
 
 class Spawner:
-    """Owns the launchers, the background work and the running processes of one jail."""
+    """Owns the launchers, the background work and the running processes behind one link."""
 
-    def __init__(self, jail: Jail, on_lost: Callable[[str], None]) -> None:
+    def __init__(self, link: Link, group: Group | None, on_lost: Callable[[str], None]) -> None:
         self._on_lost = on_lost
-        self.link = jail.link
+        self.link = link
         self.background = Background(self._on_bug)
-        self._pool = LauncherPool(jail.link, jail.groups.tree, self.background, on_lost)
+        self._pool = LauncherPool(link, group, self.background, on_lost)
         self._running: set[Supervised] = set()
         self.closed = False
         self._is_lost = False
@@ -30,11 +31,18 @@ class Spawner:
         await self._pool.open()
 
     async def spawn(
-        self, invocation: Invocation, take: Take, *, stdin: int | None = None, tty: bytes = b""
+        self,
+        invocation: Invocation,
+        take: Take,
+        *,
+        stdin: int | None = None,
+        tty: bytes = b"",
+        extra: Mapping[int, int] = {},
     ) -> Supervised:
         """Start one process. `stdin` is duplicated into it; without one it reads the end of file.
 
-        With `tty`, the name of a terminal inside, that is its controlling terminal and all of its streams.
+        It gets copies of the `extra` descriptors under the numbers they stand for. With `tty`, the name of a
+        terminal inside, that is its controlling terminal and all of its streams.
         """
         while True:
             try:
@@ -45,7 +53,7 @@ class Spawner:
                 raise self._gone()
             process = Supervised(invocation, take, pool=self._pool, background=self.background, on_fault=self._on_lost)
             try:
-                process.start(launcher, stdin=stdin, tty=tty)
+                process.start(launcher, stdin=stdin, tty=tty, extra=extra)
             except ConnectionError:
                 continue  # that launcher was killed while parked: nothing has run
             except OSError as error:

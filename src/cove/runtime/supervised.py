@@ -67,7 +67,9 @@ class Supervised:
         self.started: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[ProcessExit] = self._loop.create_future()
 
-    def start(self, launcher: Launcher, *, stdin: int | None = None, tty: bytes = b"") -> None:
+    def start(
+        self, launcher: Launcher, *, stdin: int | None = None, tty: bytes = b"", extra: Mapping[int, int] = {}
+    ) -> None:
         """Send the spawn request. Raises OSError if the launcher is gone; then nothing was started.
 
         With a terminal the process gets that for its streams, and whoever has the other end takes the output.
@@ -77,6 +79,7 @@ class Supervised:
                 descriptors = {} if stdin is None else {0: stdin}
                 pipes = {} if tty else {stream: _make_pipe(kept, given) for stream in (STDOUT, STDERR)}
                 descriptors |= {stream + 1: write for stream, (_, write) in pipes.items()}
+                descriptors |= extra
                 for number, content in self._invocation.files.items():
                     descriptors[number] = given.enter_context(sealed_file(content)).fileno()
                 launcher.spawn(spawn_request(self._invocation, list(descriptors), tty), list(descriptors.values()))
@@ -97,6 +100,12 @@ class Supervised:
         """End the tree when the time is up."""
         if not self.ended.done():
             self._deadline = self._loop.call_later(timeout, self.end, Outcome.TIMED_OUT, grace)
+
+    def take_waiting(self) -> None:
+        """Take everything that is printed and not yet taken."""
+        for pump in self._pumps:
+            if pump.is_open:
+                pump.take_waiting()
 
     def pause(self) -> None:
         """Take no more output for now."""

@@ -1,0 +1,296 @@
+"""Whole trees inside the sandbox: walked, matched, searched, compared and copied.
+
+A directory below the first that cannot be read is left out, as `find` does; links to directories are not entered.
+"""
+
+import errno
+import os
+import re
+import stat
+from fnmatch import translate
+
+MOST_ENTRIES = 200000
+MOST_SEARCHED = 64 << 20
+MOST_LINE = 2000
+BINARY_PROBE = 8192
+COPY_CHUNK = 64 << 20
+OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+MAGIC = re.compile(rb"[*?\[]")
+
+
+class TooMany(Exception):
+    """More is found than a caller can take; the text says what to do."""
+
+
+def walk(top, enters=lambda relative, entry: True):
+    # type: (bytes, Callable[[bytes, os.DirEntry[bytes]], bool]) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]
+    """Every entry below top with its path from there, parents first, names sorted. `enters` can leave entries out."""
+    pending = [(b"", read_directory(top, is_top=True))]
+    while pending:
+        prefix, entries = pending[-1]
+        if not entries:
+            pending.pop()
+            continue
+        entry = entries.pop()
+        relative = prefix + entry.name
+        if not enters(relative, entry):
+            continue
+        yield relative, entry
+        if entry.is_dir(follow_symlinks=False):
+            pending.append((relative + b"/", read_directory(entry.path, is_top=False)))
+
+
+def read_directory(path, is_top):
+    # type: (bytes, bool) -> list[os.DirEntry[bytes]]
+    """The entries, the first name last."""
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entries, key=lambda entry: entry.name, reverse=True)
+    except OSError:
+        if is_top:
+            raise
+        return []
+
+
+def entries(top, hidden):
+    # type: (bytes, bool) -> Iterator[tuple[bytes, ...]]
+    """Everything below top: mode, size, time of change, path from there, and where a link points."""
+
+    def enters(relative, entry):
+        # type: (bytes, os.DirEntry[bytes]) -> bool
+        return hidden or not entry.name.startswith(b".")
+
+    count = 0
+    for relative, entry in walk(top, enters):
+        count += 1
+        if count > MOST_ENTRIES:
+            raise TooMany("more than %d files: list its directories one by one" % MOST_ENTRIES)
+        try:
+            found = entry.stat(follow_symlinks=False)
+            target = os.readlink(entry.path) if stat.S_ISLNK(found.st_mode) else b""
+        except OSError:
+            continue  # removed while we looked
+        yield b"%d" % found.st_mode, b"%d" % found.st_size, b"%d" % found.st_mtime_ns, relative, target
+
+
+def component(pattern):
+    # type: (bytes) -> re.Pattern[bytes]
+    """One name's pattern; a name that begins with a dot has to be asked for by one."""
+    shielded = b"" if pattern.startswith(b".") else rb"(?!\.)"
+    return re.compile(shielded + translate(pattern.decode("latin-1")).encode("latin-1"), re.DOTALL)
+
+
+def glob(top, pattern):
+    # type: (bytes, bytes) -> Iterator[bytes]
+    """The paths from top that match; `**` stands for any number of directories."""
+    parts = [part for part in pattern.split(b"/") if part not in (b"", b".")]
+    read_directory(top, is_top=True)
+    found = set()  # type: set[bytes]
+    pending = [(b"", 0)]
+    seen = {(b"", 0)}
+    while pending:
+        for step in expand(top, parts, *pending.pop()):
+            if step in seen:
+                continue
+            seen.add(step)
+            if step[1] < len(parts):
+                pending.append(step)
+            elif step[0]:
+                found.add(step[0])
+            if len(seen) > MOST_ENTRIES:
+                raise TooMany("more than %d files match: make the pattern narrower" % MOST_ENTRIES)
+    return sorted(found)
+
+
+def expand(top, parts, prefix, at):
+    # type: (bytes, list[bytes], bytes, int) -> Iterator[tuple[bytes, int]]
+    """Where one part of a pattern leads from a directory: paths, and the part that comes next."""
+    part = parts[at]
+    directory = os.path.join(top, prefix)
+    base = prefix + b"/" if prefix else b""
+    if part == b"**":
+        yield prefix, at + 1
+        for entry in read_directory(directory, is_top=False):
+            if not entry.name.startswith(b"."):
+                if entry.is_dir(follow_symlinks=False):
+                    yield base + entry.name, at
+                if at + 1 == len(parts):
+                    yield base + entry.name, at + 1
+    elif not MAGIC.search(part):
+        if os.path.lexists(os.path.join(directory, part)):
+            yield base + part, at + 1
+    else:
+        matches = component(part).match
+        for entry in read_directory(directory, is_top=False):
+            if matches(entry.name) and (at + 1 == len(parts) or entry.is_dir()):
+                yield base + entry.name, at + 1
+
+
+def path_matcher(pattern):
+    # type: (bytes) -> Callable[[bytes], bool]
+    """Whether a path matches: a pattern without a slash is about its last name, one with slashes about all of it."""
+    if b"/" not in pattern:
+        name = re.compile(translate(pattern.decode("latin-1")).encode("latin-1"), re.DOTALL)
+        return lambda path: name.match(path.rpartition(b"/")[2]) is not None
+    pieces = []
+    for part in pattern.strip(b"/").split(b"/"):
+        if part == b"**":
+            pieces.append(b"(?:[^/]+/)*")
+        else:
+            text = translate(part.decode("latin-1")).encode("latin-1")
+            body = text[len(b"(?s:") : -len(rb")\Z")].replace(b".*", b"[^/]*")
+            pieces.append(body + b"/")
+    whole = re.compile(b"".join(pieces) + rb"\Z", re.DOTALL)
+    return lambda path: whole.match(path + b"/") is not None
+
+
+def search(top, expression, pattern, limit):
+    # type: (bytes, bytes, bytes, int) -> Iterator[tuple[bytes, bytes, bytes]]
+    """The lines that match, as path from top, number and text; top may be a file."""
+    found = re.compile(expression.decode("utf-8", "surrogateescape").encode("utf-8", "surrogateescape"), re.MULTILINE)
+    matches = path_matcher(pattern) if pattern else lambda path: True
+    count = 0
+    for relative, path in searched(top):
+        if not matches(relative or os.path.basename(top)):
+            continue
+        for number, line in search_file(path, found):
+            yield relative, b"%d" % number, line[:MOST_LINE]
+            count += 1
+            if count >= limit:
+                return
+
+
+def searched(top):
+    # type: (bytes) -> Iterator[tuple[bytes, bytes]]
+    if not os.path.isdir(top):
+        os.stat(top)
+        yield b"", top
+        return
+    for relative, entry in walk(top, lambda relative, entry: entry.name != b".git"):
+        if entry.is_file(follow_symlinks=False):
+            yield relative, entry.path
+
+
+def search_file(path, expression):
+    # type: (bytes, re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]
+    """Each line with a match once. Binary files, large ones and what cannot be read have none."""
+    try:
+        fd = os.open(path, OPEN_FILE)
+    except OSError:
+        return
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_SEARCHED:
+            return
+        data = read_text(fd)
+    finally:
+        os.close(fd)
+    number, at = 1, 0
+    for match in expression.finditer(data):
+        if match.start() < at or match.start() == len(data) > 0:
+            continue  # in a line that is already reported, or after the last one
+        number += data.count(b"\n", at, match.start())
+        begin = data.rfind(b"\n", 0, match.start()) + 1
+        end = data.find(b"\n", match.start())
+        end = len(data) if end < 0 else end
+        yield number, data[begin:end]
+        at = end + 1
+        number += 1
+
+
+def read_text(fd):
+    # type: (int) -> bytes
+    chunks = [os.read(fd, BINARY_PROBE)]
+    if b"\0" in chunks[0]:
+        return b""
+    size = 0
+    while chunks[-1] and size < MOST_SEARCHED:
+        size += len(chunks[-1])
+        chunks.append(os.read(fd, 1 << 20))
+    return b"".join(chunks)
+
+
+def copy(source, destination):
+    # type: (bytes, bytes) -> None
+    """Copy a file or a tree, as `cp -r` with modes and times; a link at the beginning is followed."""
+    mode = os.stat(source).st_mode
+    if stat.S_ISDIR(mode):
+        real = os.path.realpath(source)
+        if (os.path.realpath(destination) + b"/").startswith(real.rstrip(b"/") + b"/"):
+            raise OSError(errno.EINVAL, "a directory cannot be copied into itself", destination)
+        copy_directory(source, destination)
+    else:
+        copy_file(source, destination)
+
+
+def copy_directory(source, destination):
+    # type: (bytes, bytes) -> None
+    found = os.stat(source)
+    try:
+        os.mkdir(destination, 0o700 | found.st_mode & 0o777)
+    except FileExistsError:
+        if not os.path.isdir(destination):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", destination) from None
+    for entry in os.scandir(source):
+        copy_entry(entry, os.path.join(destination, entry.name))
+    os.chmod(destination, found.st_mode & 0o777)
+    os.utime(destination, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def copy_entry(entry, destination):
+    # type: (os.DirEntry[bytes], bytes) -> None
+    if entry.is_symlink():
+        temporary = beside(destination)
+        os.symlink(os.readlink(entry.path), temporary)
+        os.rename(temporary, destination)
+    elif entry.is_dir(follow_symlinks=False):
+        copy_directory(entry.path, destination)
+    else:
+        copy_file(entry.path, destination)
+
+
+def copy_file(source, destination):
+    # type: (bytes, bytes) -> None
+    """Copy a regular file; the old one stays until the new one is complete."""
+    read = os.open(source, OPEN_FILE)
+    try:
+        found = os.fstat(read)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", source)
+        temporary = beside(destination)
+        write = os.open(temporary, CREATE_FILE, 0o600)
+        try:
+            copy_content(read, write)
+            os.fchmod(write, found.st_mode & 0o777)
+            os.utime(write, ns=(found.st_atime_ns, found.st_mtime_ns))
+            os.rename(temporary, destination)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        finally:
+            os.close(write)
+    finally:
+        os.close(read)
+
+
+def copy_content(read, write):
+    # type: (int, int) -> None
+    size = os.fstat(read).st_size
+    at = 0
+    while at < size:
+        try:
+            copied = os.copy_file_range(read, write, min(size - at, COPY_CHUNK), at, at)
+        except OSError as error:
+            if at or error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            copied = os.sendfile(write, read, at, min(size - at, COPY_CHUNK))
+            os.lseek(write, at + copied, os.SEEK_SET)
+        if not copied:
+            return  # it shrinks
+        at += copied
+
+
+def beside(path):
+    # type: (bytes) -> bytes
+    return os.path.join(os.path.dirname(path), b".cove-" + os.urandom(8).hex().encode())

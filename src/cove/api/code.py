@@ -1,0 +1,33 @@
+"""A code context as its users see it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+
+from cove.model import CodeEvent, Execution
+
+
+class CodeContext(ABC):
+    """One executor process with state, from creation to deletion: what one run defines, the next one finds."""
+
+    id: str
+    language: str
+
+    @abstractmethod
+    async def run(self, code: str, *, timeout: float | None = None) -> Execution:
+        """Run code to its end. Runs of one context take turns, in the order they came.
+
+        An error in the code is part of the result. After `timeout` seconds the code is interrupted; the context
+        lives on if it comes back. Raises ContextCrashed when the executor has ended.
+        """
+
+    @abstractmethod
+    def stream(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[CodeEvent, None]:
+        """The same as events while it runs; leaving early interrupts the code."""
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """Interrupt what runs now; nothing happens if nothing does."""
+
+    @abstractmethod
+    async def delete(self) -> None:
+        """End the executor and everything it started. Idempotent."""

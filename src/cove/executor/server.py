@@ -1,0 +1,79 @@
+"""The warm Python from which contexts are forked: everything is imported once, then it serves like init does.
+
+Its launchers fork an executor instead of spawning a program. It has one thread when it forks: fork(2).
+"""
+
+import os
+import sys
+
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), sys.argv[1]]
+
+import _signal
+import posix
+
+import init
+import kernel
+import launcher
+
+THREADS = "/proc/self/task"
+
+
+class ForkLauncher(launcher.Launcher):
+    """A launcher whose processes are copies of itself that become executors."""
+
+    def start(self, argv, environ, targets, descriptors, tty):
+        # type: (list[bytes], dict[bytes, bytes], list[int], list[int], bytes) -> int
+        pid = posix.fork()
+        if not pid:
+            try:
+                become_executor(environ, targets, descriptors)
+            finally:
+                posix._exit(1)
+        return pid
+
+
+def become_executor(environ, targets, descriptors):
+    # type: (dict[bytes, bytes], list[int], list[int]) -> None
+    """Leave everything of the launcher behind, then serve the context's channel."""
+    posix.setsid()
+    high = [
+        launcher.fcntl.fcntl(fd, launcher.fcntl.F_DUPFD_CLOEXEC, launcher.FIRST_SPARE_DESCRIPTOR) for fd in descriptors
+    ]
+    for fd, target in zip(high, targets):
+        posix.dup2(fd, target)
+    posix.closerange(max(targets) + 1, init.EVERY_DESCRIPTOR)
+    _signal.set_wakeup_fd(-1)
+    for number in (_signal.SIGCHLD, _signal.SIGPIPE):
+        _signal.signal(number, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    kernel.unguard_process()
+    os.environ.clear()
+    for name, value in environ.items():
+        os.environb[name] = value
+    executor.run(channel=3)
+
+
+def main():
+    # type: () -> None
+    """Import what contexts will want, check that forking is safe, and serve."""
+    global executor
+    posix.dup2(int(sys.argv[2]), init.CONTROL, False)
+    os.environ.update({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+    import executor
+
+    executor.warm_up()
+    if len(os.listdir(THREADS)) != 1:
+        sys.exit("a preloaded module started a thread: %s" % os.listdir(THREADS))
+    kernel.guard_process()
+    _signal.signal(_signal.SIGCHLD, launcher.ignore)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+    server = init.Init(init.control_socket(), init.make_wakeup(), namespace=False, launcher_type=ForkLauncher)
+    try:
+        server.serve()
+    finally:
+        server.leave()
+
+
+if __name__ == "__main__":
+    main()

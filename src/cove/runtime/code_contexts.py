@@ -1,0 +1,197 @@
+"""All code contexts of one sandbox, and the clean executors kept ready for code without a context."""
+
+import asyncio
+import builtins
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from cove.core.command import Invocation, check_timeout, encode_environment, encode_text
+from cove.core.identifier import check_id, new_identifier
+from cove.core.languages import check_language
+from cove.errors import (
+    ContextAlreadyExists,
+    ContextNotFound,
+    CoveError,
+    FileNotFound,
+    InterpreterNotReady,
+    LimitExceeded,
+)
+from cove.model import CodeContextInfo, CodeEvent, Outcome
+from cove.runtime.code_context import CodeContext
+from cove.runtime.executor import Executor, ExecutorEnded, executor_channel
+from cove.runtime.fork_server import ForkServer, start_fork_server
+from cove.runtime.interpreters import Interpreters
+from cove.runtime.spawner import Spawner
+
+_CHANNEL = 3
+# Clean executors of each language that wait for `run_code` without a context.
+SPARE_EXECUTORS = 1
+
+
+class CodeContexts:
+    """Owns the contexts by id. An id is taken before the first await. No executor ever serves two contexts."""
+
+    def __init__(self, spawner: Spawner, interpreters: Interpreters, *, limit: int | None = None) -> None:
+        self._spawner = spawner
+        self._interpreters = interpreters
+        self._limit = limit
+        self._contexts: dict[str, CodeContext | None] = {}
+        self._server: asyncio.Task[ForkServer] | None = None
+        self._spare: dict[str, list[Executor]] = {}
+        self._refilling: set[str] = set()
+
+    async def create(
+        self, language: str, *, id: str | None, cwd: str, env: Mapping[str, str], timeout: float | None
+    ) -> CodeContext:
+        """A new context with an executor of its own."""
+        language = check_language(language)
+        id = new_identifier() if id is None else check_id("context", id)
+        if id in self._contexts:
+            raise ContextAlreadyExists(f"code context {id} exists already: choose another id, or delete it", id=id)
+        same = [each for each in self._contexts.values() if each is not None and each.language == language]
+        if self._limit is not None and len(same) >= self._limit:
+            raise LimitExceeded(f"this sandbox has {self._limit} {language} contexts already: delete some")
+        seconds = check_timeout(timeout)
+        self._contexts[id] = None
+        try:
+            executor = await self._start(language, cwd, env)
+        except BaseException:
+            self._contexts.pop(id, None)
+            raise
+        context = self._wrap(id, language, executor, seconds)
+        self._contexts[id] = context
+        return context
+
+    async def borrow(self, language: str, *, cwd: str, env: Mapping[str, str]) -> CodeContext:
+        """A context that nobody else has used or will use: for one run, then to be deleted."""
+        language = check_language(language)
+        spare = self._spare.setdefault(language, [])
+        executor = None
+        while spare and executor is None:
+            executor = spare.pop()
+            if not executor.is_alive:
+                executor.close()
+                executor = None
+        if executor is None:
+            executor = await self._start(language, cwd, env)
+        self._refill(language, cwd, env)
+        return self._wrap(new_identifier(), language, executor, None)
+
+    def get(self, id: str) -> CodeContext:
+        """The context with that id."""
+        context = self._contexts.get(check_id("context", id))
+        if context is None:
+            raise ContextNotFound(f"there is no code context {id} in this sandbox", id=id)
+        return context
+
+    def list(self) -> builtins.list[CodeContextInfo]:
+        """All of them, oldest first."""
+        return [context.info() for context in self._contexts.values() if context is not None]
+
+    def forget_spares(self) -> None:
+        """The environment changed: what waits has the old one."""
+        for spare in self._spare.values():
+            for executor in spare:
+                executor.process.end(Outcome.KILLED, 0)
+                executor.close()
+            spare.clear()
+
+    async def close(self) -> None:
+        """Free everything, after the sandbox has ended."""
+        for context in self._contexts.values():
+            if context is not None:
+                context.executor.close()
+        for spare in self._spare.values():
+            for executor in spare:
+                executor.close()
+        self._contexts.clear()
+        self._spare.clear()
+        if self._server is not None:
+            await asyncio.wait([self._server])
+            if not self._server.cancelled() and self._server.exception() is None:
+                await self._server.result().close()
+
+    def _wrap(self, id: str, language: str, executor: Executor, timeout: float | None) -> CodeContext:
+        context = CodeContext(
+            id,
+            language,
+            executor,
+            timeout=timeout,
+            is_destroyed=lambda: self._spawner.closed,
+            on_deleted=lambda: self._forget(context),
+        )
+        return context
+
+    def _forget(self, context: CodeContext) -> None:
+        if self._contexts.get(context.id) is context:
+            del self._contexts[context.id]
+
+    def _refill(self, language: str, cwd: str, env: Mapping[str, str]) -> None:
+        if language not in self._refilling and not self._spawner.closed:
+            self._refilling.add(language)
+            self._spawner.background.start(self._add_spare(language, cwd, env))
+
+    async def _add_spare(self, language: str, cwd: str, env: Mapping[str, str]) -> None:
+        try:
+            while len(self._spare[language]) < SPARE_EXECUTORS and not self._spawner.closed:
+                self._spare[language].append(await self._start(language, cwd, env))
+        except CoveError:
+            return  # whoever asks next gets the error
+        finally:
+            self._refilling.discard(language)
+
+    async def _start(self, language: str, cwd: str, env: Mapping[str, str]) -> Executor:
+        """A clean executor that has said that it is ready."""
+        if language == "python":
+            spawner = (await self._fork_server(cwd, env)).spawner
+            argv: tuple[bytes, ...] = (b"python",)
+        else:
+            spawner = self._spawner
+            argv = tuple(word.encode() for word in self._interpreters.node_command(language))
+        ours, theirs = executor_channel()
+        executor = Executor(ours)
+        invocation = Invocation(argv=argv, env=encode_environment(env), cwd=encode_text(cwd, "cwd"))
+        try:
+            with theirs:
+                process = await spawner.spawn(invocation, executor.take, extra={_CHANNEL: theirs.fileno()})
+            executor.attach(process)
+            try:
+                await asyncio.shield(process.started)
+                if not process.pid:
+                    raise FileNotFound(process.refusal)
+                await asyncio.shield(executor.ready)
+            except BaseException:
+                await process.sweep()
+                raise
+        except ExecutorEnded as error:
+            executor.close()
+            raise InterpreterNotReady(f"the executor for {language} did not start: {error}") from None
+        except BaseException:
+            executor.close()
+            raise
+        return executor
+
+    async def _fork_server(self, cwd: str, env: Mapping[str, str]) -> ForkServer:
+        """The living one, or a new one; everybody who comes while it starts waits for the same."""
+        if self._server is None or (
+            self._server.done()
+            and (self._server.cancelled() or self._server.exception() is not None or not self._server.result().is_alive)
+        ):
+            command = self._interpreters.python_command()
+            self._server = asyncio.get_running_loop().create_task(
+                start_fork_server(self._spawner, command, env, self._interpreters.home)
+            )
+        return await asyncio.shield(self._server)
+
+
+async def run_borrowed(
+    contexts: CodeContexts, language: str, code: str, *, cwd: str, env: Mapping[str, str], timeout: float | None
+) -> AsyncGenerator[CodeEvent, None]:
+    """Run code in an executor that is taken once and ended afterwards."""
+    context = await contexts.borrow(language, cwd=cwd, env=env)
+    try:
+        async with aclosing(context.stream(code, timeout=timeout)) as events:
+            async for event in events:
+                yield event
+    finally:
+        await context.delete()

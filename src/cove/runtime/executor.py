@@ -1,0 +1,175 @@
+"""A living executor: a process that runs code and says on a channel what came of it.
+
+Theory of operation. Code goes out on a socket; results come back on it; what the code prints comes through
+the process's pipes. The frame `done` ends a run: exactly the bytes then in the pipes still belong to it. What is
+printed between two runs (by threads) belongs to the next one.
+"""
+
+import asyncio
+import codecs
+import signal
+import socket
+from collections import deque
+from collections.abc import AsyncGenerator
+
+from cove.agent.protocol import ProtocolError
+from cove.core.executor_protocol import Finished, FrameDecoder, Raised, Ready, Returned, Said, Shown, encode_run
+from cove.core.output_log import STREAMS
+from cove.model import CodeEvent, Display, Done, Failure, Outcome, ProcessExit, Text
+from cove.runtime.change import Change
+from cove.runtime.supervised import Supervised
+
+# What may wait for a slow reader of events; beyond it, text is dropped and counted.
+_MOST_WAITING_CHARACTERS = 16 << 20
+_READ_BYTES = 262144
+
+
+class ExecutorEnded(Exception):
+    """The executor is gone."""
+
+    def __init__(self, end: ProcessExit) -> None:
+        super().__init__(f"the executor ended: {end.outcome} {end.exit_code}")
+        self.end = end
+
+
+class Executor:
+    """Owns the process and its channel. One run at a time: the context sees to that."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameDecoder()
+        self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in STREAMS]
+        self._events: deque[CodeEvent] = deque()
+        self._waiting = 0
+        self._unsent = b""
+        self._change = Change()
+        self._is_running = False
+        self.dropped = 0
+        self.process: Supervised
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(channel, self._on_readable)
+
+    def attach(self, process: Supervised) -> None:
+        """Take over the process that has just been spawned."""
+        self.process = process
+        process.ended.add_done_callback(self._on_end)
+
+    @property
+    def is_alive(self) -> bool:
+        """Code can run."""
+        return not self.process.ended.done()
+
+    @property
+    def is_running(self) -> bool:
+        """Code runs now."""
+        return self._is_running
+
+    def start(self, code: str) -> None:
+        """Start a run."""
+        self._is_running = True
+        self.dropped = 0
+        self._send(encode_run(code))
+
+    async def events(self) -> AsyncGenerator[CodeEvent, None]:
+        """What comes of the run, to its end. Raises ExecutorEnded when the process ends first."""
+        while True:
+            while self._events:
+                event = self._events.popleft()
+                if isinstance(event, Text):
+                    self._waiting -= len(event.text)
+                yield event
+                if isinstance(event, Done):
+                    return
+            if not self.is_alive:
+                raise ExecutorEnded(self.process.ended.result())
+            await self._change.wait()
+
+    async def settle(self) -> None:
+        """Wait until the run under way is over, and forget what came of it."""
+        async for _ in self.events():
+            pass
+
+    def interrupt(self) -> None:
+        """SIGINT for the executor itself, not for what it started: its own code decides about that."""
+        launcher = self.process.launcher
+        if launcher is not None and self._is_running:
+            launcher.signal(signal.SIGINT, b"main")
+
+    def take(self, stream: int, data: bytes) -> None:
+        """What the code prints."""
+        text = self._decoders[stream].decode(data)
+        if self._waiting + len(text) > _MOST_WAITING_CHARACTERS:
+            self.dropped += len(text)
+        elif text:
+            self._waiting += len(text)
+            self._put(Text(STREAMS[stream], text))
+
+    def close(self) -> None:
+        """Close the channel. Idempotent."""
+        if self._channel.fileno() >= 0:
+            self._loop.remove_reader(self._channel)
+            self._loop.remove_writer(self._channel)
+            self._channel.close()
+
+    def _send(self, data: bytes) -> None:
+        self._unsent += data
+        self._on_writable()
+        if self._unsent:
+            self._loop.add_writer(self._channel, self._on_writable)
+
+    def _on_writable(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._channel.send(self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent = b""  # it has ended, and `_on_end` says so
+        self._loop.remove_writer(self._channel)
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._channel.recv(_READ_BYTES)
+            for said in self._frames.feed(data):
+                self._take_frame(said)
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._channel)
+            self.process.end(Outcome.KILLED, 0)
+
+    def _take_frame(self, said: Said) -> None:
+        match said:
+            case Ready() if not self.ready.done():
+                self.ready.set_result(None)
+            case Shown() | Returned():
+                self._put(Display(said.result()))
+            case Raised():
+                self._put(Failure(said.error()))
+            case Finished() if self._is_running:
+                self.process.take_waiting()
+                self._is_running = False
+                self._put(Done(said.count, Outcome.EXITED, self.dropped > 0))
+            case _:
+                raise ProtocolError("out of turn")
+
+    def _put(self, event: CodeEvent) -> None:
+        self._events.append(event)
+        self._change.announce()
+
+    def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
+        self._is_running = False
+        if not self.ready.done():
+            self.ready.set_exception(ExecutorEnded(ended.result()))
+            self.ready.exception()
+        self._change.announce()
+
+
+def executor_channel() -> tuple[socket.socket, socket.socket]:
+    """Our end, non-blocking, and the executor's."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours.setblocking(False)
+    return ours, theirs

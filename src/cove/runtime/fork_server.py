@@ -1,0 +1,86 @@
+"""The warm Python inside a sandbox from which Python contexts are forked."""
+
+import asyncio
+from collections.abc import Mapping
+
+from cove.core.capture import Capture
+from cove.core.command import Invocation, encode_environment
+from cove.errors import InterpreterNotReady
+from cove.linux.packets import socket_pair
+from cove.model import Outcome, ProcessExit
+from cove.runtime.link import Link
+from cove.runtime.spawner import Spawner
+from cove.runtime.supervised import Supervised
+
+_START_SECONDS = 60.0
+_CONTROL = 4
+_COMPLAINT_BYTES = 8192
+
+
+class ForkServer:
+    """A supervised process that serves `launcher` and `end` like init; its launchers fork executors."""
+
+    def __init__(self, process: Supervised, link: Link) -> None:
+        self._process = process
+        self._link = link
+        self.spawner = Spawner(link, None, lambda reason: None)
+        self._ending: asyncio.Task[None] | None = None
+        process.ended.add_done_callback(self._on_end)
+
+    @property
+    def is_alive(self) -> bool:
+        """Contexts can be made."""
+        return not self._process.ended.done() and not self._link.closed
+
+    async def close(self) -> None:
+        """End it and every context forked from it. Idempotent."""
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._ending)
+
+    async def _close(self) -> None:
+        self._link.close()
+        await self._process.sweep()
+        await self.spawner.close(Outcome.KILLED)
+
+    def _on_end(self, _: object) -> None:
+        """Without it nobody could end its contexts: they end with it."""
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._close())
+
+
+async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[str, str], cwd: str) -> ForkServer:
+    """Start it and wait until everything is imported."""
+    ours, theirs = socket_pair()
+    complaint = Capture(_COMPLAINT_BYTES)
+    invocation = Invocation(
+        argv=tuple(word.encode() for word in [*command, str(_CONTROL)]),
+        env=encode_environment(env),
+        cwd=cwd.encode(),
+    )
+    with theirs:
+        link = Link(ours, lambda reason: None)
+        try:
+            process = await spawner.spawn(
+                invocation, lambda stream, data: complaint.append(data), extra={_CONTROL: theirs.fileno()}
+            )
+        except BaseException:
+            link.close()
+            raise
+    server = ForkServer(process, link)
+    try:
+        await _first(link.hello, process.ended)
+        if not link.hello.done() or link.hello.cancelled() or process.ended.done():
+            text = complaint.getvalue().decode("utf-8", "replace").strip()
+            raise InterpreterNotReady(f"the Python for code contexts did not start: {text[-1000:]}. Run `cove setup`.")
+        await server.spawner.open()
+    except BaseException:
+        await server.close()
+        raise
+    return server
+
+
+async def _first(one: "asyncio.Future[None]", other: "asyncio.Future[ProcessExit]") -> None:
+    """Until either is done, or too much time has passed."""
+    both: list[asyncio.Future[None] | asyncio.Future[ProcessExit]] = [one, other]
+    await asyncio.wait(both, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,57 @@
+"""What code contexts run on, as a sandbox sees it."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from cove.core.jail import AGENT_DIRECTORY, EXECUTOR_DIRECTORY, PYTHON_DIRECTORY
+from cove.errors import InterpreterNotReady
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreters:
+    """Where things are inside: `python` is the environment made by `cove setup`, `node` a program below /usr."""
+
+    python: str | None
+    node: str | None
+    agent: str
+    executor: str
+    home: str
+
+    def python_command(self) -> list[str]:
+        """The fork server; its control descriptor follows."""
+        if self.python is None:
+            raise InterpreterNotReady(
+                "the Python environment for code contexts is not there: run `cove setup` once (it installs IPython, "
+                "numpy, pandas and matplotlib for sandboxes), or set COVE_PYTHON to an environment of your own"
+            )
+        return [f"{self.python}/bin/python3", "-I", f"{self.executor}/server.py", self.agent]
+
+    def node_command(self, language: str) -> list[str]:
+        """The JavaScript executor."""
+        if self.node is None:
+            raise InterpreterNotReady(
+                f"{language} contexts need Node.js 20 or newer below /usr, where sandboxes can see it: "
+                "`sudo apt install nodejs`; one installed under a home directory is not visible to them"
+            )
+        return [self.node, f"{self.executor}/executor.mjs", language]
+
+
+def find_python_environment(home: Path) -> Path | None:
+    """COVE_PYTHON, or what `cove setup` has made."""
+    configured = os.environ.get("COVE_PYTHON")
+    found = Path(configured) if configured else home / "python"
+    return found if (found / "bin" / "python3").exists() else None
+
+
+def find_node() -> str | None:
+    """Node.js where every sandbox can see it."""
+    found = shutil.which("node", path="/usr/local/bin:/usr/bin:/bin")
+    return found if found is not None and os.path.realpath(found).startswith("/usr/") else None
+
+
+def inside_jail(has_python: bool, node: str | None, home: str) -> Interpreters:
+    """The fixed places in a jail."""
+    python = PYTHON_DIRECTORY if has_python else None
+    return Interpreters(python, node, AGENT_DIRECTORY, EXECUTOR_DIRECTORY, home)

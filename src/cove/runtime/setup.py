@@ -1,0 +1,59 @@
+"""The Python environment that sandboxes see, made once: `cove setup`."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from cove.core.identifier import new_identifier
+from cove.errors import InterpreterNotReady
+from cove.linux.interpreter import find_interpreter
+from cove.linux.remove_tree import remove_tree
+from cove.runtime.home import Home, default_home
+
+PACKAGES = ("ipython", "numpy", "pandas", "matplotlib")
+_FONTS = "import matplotlib.font_manager, matplotlib.pyplot"
+
+
+def prepare_python(tell: Callable[[str], None], *, anew: bool = False) -> Path:
+    """Make the environment for code contexts if it is not there; `tell` hears what is going on. Blocks."""
+    home = Home(default_home())
+    home.open()
+    target = home.path / "python"
+    if target.exists() and not anew:
+        return target
+    interpreter = find_interpreter(0 if os.geteuid() == 0 else None)
+    if interpreter is None:
+        raise InterpreterNotReady("no Python that sandboxes could run: `sudo apt install python3 python3-venv`")
+    building = home.path / f".python-{new_identifier()}"
+    try:
+        tell(f"making a Python environment for sandboxes in {target}")
+        _run([interpreter.path, "-m", "venv", str(building)])
+        tell(f"installing {', '.join(PACKAGES)} (about half a minute)")
+        _run([str(building / "bin" / "python3"), "-m", "pip", "install", "--quiet", *PACKAGES])
+        tell("preparing fonts")
+        fonts = building / "share" / "cove" / "matplotlib"
+        fonts.mkdir(parents=True)
+        _run([str(building / "bin" / "python3"), "-c", _FONTS], MPLCONFIGDIR=str(fonts))
+        _make_readable(building)
+        remove_tree(str(target))
+        building.rename(target)
+    finally:
+        remove_tree(str(building))
+    return target
+
+
+def _run(command: list[str], **environment: str) -> None:
+    try:
+        subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=1200, env={**os.environ, **environment}
+        )
+    except subprocess.CalledProcessError as error:
+        hint = "install python3-venv, " if "ensurepip" in error.stdout + error.stderr else ""
+        reason = (error.stderr or error.stdout).strip()[-800:]
+        raise InterpreterNotReady(f"{' '.join(command[:4])} failed ({hint}or check the network): {reason}") from None
+
+
+def _make_readable(directory: Path) -> None:
+    """Sandboxes run as users of their own."""
+    subprocess.run(["chmod", "-R", "a+rX", str(directory)], check=True, timeout=120)
