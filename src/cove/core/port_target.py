@@ -55,6 +55,7 @@ def make_target(port: int, mode: str, path: str, status: tuple[int, int]) -> Htt
         or " " in path
     ):
         raise ValidationFailed(f"path must be a percent-encoded URL path that starts with '/', not {path!r}")
-    if not (isinstance(status, tuple) and len(status) == 2 and all(isinstance(code, int) for code in status)):
+    is_pair = isinstance(status, tuple) and len(status) == 2 and all(type(code) is int for code in status)
+    if not is_pair or status[0] > status[1]:
         raise ValidationFailed(f"status must be a pair of numbers like (200, 399), not {status!r}")
     return HttpTarget(port, path, status)

@@ -41,12 +41,16 @@ class _Segment:
     def __del__(self) -> None:
         os.close(self.descriptor)
 
-    def run(self, function: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
-        """Call the function with the descriptor in a thread; a cancelled caller leaves it to its end."""
+    async def run(self, function: Callable[Concatenate[int, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function with the descriptor in a thread, to its end also when the caller is cancelled."""
         self.uses += 1
         work = start_in_thread(function, self.descriptor, *args, **kwargs)
         work.add_done_callback(self._is_done)
-        return asyncio.shield(work)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            raise
 
     def _is_done(self, _: object) -> None:
         self.uses -= 1
@@ -111,17 +115,17 @@ class Log:
         self._flush()
         self._wake()
 
-    def discard(self) -> "asyncio.Future[None]":
-        """Free the disk, in a thread: done when that is. Later readers see a gap, what is in memory, and the end."""
+    def discard(self) -> "asyncio.Future[None] | None":
+        """Free the disk; later readers see a gap, what is in memory, and the end. A future if a thread has to do it."""
         self._is_discarded = True
         self._on_full = self._on_room = self._on_grown = self._on_read = _do_nothing
         self._core.forget_disk()
-        segments: list[_Segment | None] = [*self._segments.values(), self._spare]
-        for segment in self._segments.values():
+        self._spare = None
+        segments = list(self._segments.values())
+        for segment in segments:
             segment.is_dropped = True
         self._segments.clear()
-        self._spare = None
-        return start_in_thread(segments.clear)
+        return start_in_thread(segments.clear) if segments else None
 
     def drop_oldest(self) -> None:
         """Give back disk space: the oldest segment goes."""

@@ -16,7 +16,7 @@ from cove.core.port_target import make_target
 from cove.core.signals import parse_signal
 from cove.errors import ProcessWaitTimeout, ValidationFailed
 from cove.model import ExecResult, Gap, LogEvent, LogMatch, Outcome, Output, ProcessExit, ProcessStatus
-from cove.runtime.exec import DEFAULT_MAX_OUTPUT
+from cove.runtime.exec import DEFAULT_MAX_OUTPUT, check_stdin
 from cove.runtime.link import Link
 from cove.runtime.log import Log
 from cove.runtime.readiness import wait_for_log, wait_for_port
@@ -51,13 +51,8 @@ class Process(api.Process):
         """Take over a process that has just been spawned."""
         self.supervised = supervised
         self.log = log
+        supervised.started.add_done_callback(self._on_start)
         supervised.ended.add_done_callback(self._on_end)
-
-    def set_running(self) -> None:
-        """The process exists."""
-        self.pid = self.supervised.pid
-        if self.status is ProcessStatus.STARTING:
-            self.status = ProcessStatus.RUNNING
 
     def hold_output(self) -> None:
         """Let the process wait on its full pipe."""
@@ -69,7 +64,7 @@ class Process(api.Process):
 
     @property
     def is_attached(self) -> bool:
-        """It has been spawned, so that it has a log."""
+        """It has been spawned, so that it has a pid and a log."""
         return self.status is not ProcessStatus.STARTING
 
     async def refresh(self) -> "Process":
@@ -129,7 +124,8 @@ class Process(api.Process):
 
     async def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
         """See api.Process."""
-        return await wait_for_log(self, pattern, check_timeout(timeout))
+        with self.log.reading():
+            return await wait_for_log(self, pattern, check_timeout(timeout))
 
     async def wait_for_port(
         self,
@@ -142,11 +138,15 @@ class Process(api.Process):
     ) -> None:
         """See api.Process."""
         target = make_target(port, mode, path, status)
-        await wait_for_port(self, self.supervised.ended, self._link, target, check_timeout(timeout))
+        with self.log.reading():
+            await wait_for_port(self, self.supervised.ended, self._link, target, check_timeout(timeout))
 
     async def write_stdin(self, data: bytes | str) -> None:
         """See api.Process."""
-        await self._open_stdin().write(data.encode() if isinstance(data, str) else data)
+        checked = check_stdin(data)
+        if checked is None:
+            raise ValidationFailed("there is nothing to write: give bytes or a string")
+        await self._open_stdin().write(checked)
 
     async def close_stdin(self) -> None:
         """See api.Process."""
@@ -156,6 +156,11 @@ class Process(api.Process):
         if self._stdin is None:
             raise ValidationFailed(f"process {self.id} was started without stdin=True")
         return self._stdin
+
+    def _on_start(self, started: "asyncio.Future[None]") -> None:
+        if started.exception() is None:
+            self.pid = self.supervised.pid
+            self.status = ProcessStatus.RUNNING
 
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
         end = ended.result()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from cove.core.command import Invocation
 from cove.core.identifier import check_id, new_identifier
-from cove.errors import ProcessAlreadyExists, ProcessNotFound
+from cove.core.signals import parse_signal
+from cove.errors import ProcessAlreadyExists, ProcessNotFound, SpawnFailed
 from cove.runtime.exec import TIMEOUT_GRACE
 from cove.runtime.log import Log
 from cove.runtime.process import Process
@@ -43,14 +44,14 @@ class Processes:
         id = new_identifier() if id is None else check_id("process", id)
         if id in self._processes:
             raise ProcessAlreadyExists(f"process {id} exists already: choose another id, or cleanup_processes()", id=id)
-        stdin_read, stdin_write = os.pipe2(os.O_CLOEXEC) if stdin else (None, None)
+        stdin_read, stdin_write = _make_pipe() if stdin else (None, None)
         writer = None if stdin_write is None else Stdin(stdin_write)
         process = Process(id, command, link=self._spawner.link, stdin=writer, session_id=session_id)
         self._processes[id] = process
         try:
             await self._spawn(process, invocation, stdin_read, keep)
         except BaseException:
-            del self._processes[id]
+            self._processes.pop(id, None)
             if writer is not None:
                 writer.close()
             raise
@@ -79,14 +80,13 @@ class Processes:
             await process.kill("KILL")
             raise
         supervised.started.result()
-        process.set_running()
 
     def get(self, id: str) -> Process:
-        """The process with that id."""
-        try:
-            return self._processes[check_id("process", id)]
-        except KeyError:
-            raise ProcessNotFound(f"there is no process {id} in this sandbox", id=id) from None
+        """The process with that id, once it runs."""
+        process = self._processes.get(check_id("process", id))
+        if process is None or not process.is_attached:
+            raise ProcessNotFound(f"there is no process {id} in this sandbox", id=id)
+        return process
 
     def list(self) -> builtins.list[Process]:
         """All of them, oldest first."""
@@ -94,8 +94,9 @@ class Processes:
 
     async def kill_all(self, signal: int | str) -> int:
         """Signal every running one."""
+        number = parse_signal(signal)
         running = [process for process in self.list() if process.ended_at is None]
-        await asyncio.gather(*(process.kill(signal) for process in running))
+        await asyncio.gather(*(process.kill(number) for process in running))
         return len(running)
 
     def cleanup(self) -> int:
@@ -105,10 +106,10 @@ class Processes:
             self._forget(process)
         return len(ended)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Free the logs of all."""
-        for process in list(self._processes.values()):
-            self._forget(process)
+        freed = [self._forget(process) for process in list(self._processes.values())]
+        await asyncio.gather(*(each for each in freed if each is not None))
 
     def _on_end(self, process: Process, keep: bool) -> None:
         self._forget_if_done(process, keep)
@@ -120,11 +121,11 @@ class Processes:
         if not keep and process.ended_at is not None and not process.log.readers:
             self._forget(process)
 
-    def _forget(self, process: Process) -> None:
-        if self._processes.get(process.id) is process:
-            del self._processes[process.id]
-            if process.is_attached:
-                process.log.discard()
+    def _forget(self, process: Process) -> "asyncio.Future[None] | None":
+        if self._processes.get(process.id) is not process:
+            return None
+        del self._processes[process.id]
+        return process.log.discard() if process.is_attached else None
 
     def _enforce_budget(self) -> None:
         """Over the sandbox's share, the oldest output of ended processes goes first, then of the largest log."""
@@ -133,3 +134,13 @@ class Processes:
             ended = [log for log in logs if log.has_ended and log.disk_bytes]
             victim = ended[0] if ended else max(logs, key=lambda log: log.disk_bytes)
             victim.drop_oldest()
+
+
+def _make_pipe() -> tuple[int, int]:
+    """A pipe that the sandbox's user can open again as /dev/stdin: proc(5)."""
+    try:
+        read, write = os.pipe2(os.O_CLOEXEC)
+    except OSError as error:
+        raise SpawnFailed(f"no pipe for the standard input: {error}. Nothing was started.") from error
+    os.fchmod(read, 0o666)
+    return read, write

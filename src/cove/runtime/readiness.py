@@ -47,15 +47,16 @@ async def wait_for_port(
     pause = _FIRST_PAUSE
     try:
         async with asyncio.timeout(timeout):
-            while not await _answers(link, target):
-                if ended.done():
-                    raise await _exited(process, f"port {target.port} answered")
+            while not ended.done():
+                if await _answers(link, target) and not ended.done():
+                    return
                 await asyncio.wait([ended], timeout=pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
     except TimeoutError:
         raise ProcessReadyTimeout(
             f"process {process.id}: port {target.port} was not ready within {timeout} s", id=process.id
         ) from None
+    raise await _exited(process, f"port {target.port} answered")
 
 
 async def _answers(link: Link, target: HttpTarget | TcpTarget) -> bool:

@@ -27,9 +27,9 @@ class Stdin:
         """Close the pipe; a waiting writer gets an error. Idempotent."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            if self._waiting is not None and not self._waiting.done():
-                self._waiting.set_result(None)
+            if self._waiting is not None:
                 self._loop.remove_writer(descriptor)
+                self._on_writable()
             os.close(descriptor)
 
     async def _write_some(self, view: memoryview) -> int:
