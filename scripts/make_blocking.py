@@ -37,6 +37,10 @@ async def _opened(opening: "api.Opening[T]") -> T:
     return await opening
 
 
+def _inner(context: "CodeContext | str | None") -> api.CodeContext | str | None:
+    return context._inner if isinstance(context, CodeContext) else context
+
+
 """
 
 
@@ -159,11 +163,17 @@ def wrap(returns: str, value: str, portal: str) -> str:
 
 
 def arguments(args: ast.arguments) -> str:
-    words = [arg.arg for arg in args.args[1:]]
-    words += [f"{arg.arg}={arg.arg}" for arg in args.kwonlyargs]
+    words = [value(arg) for arg in args.args[1:]]
+    words += [f"{arg.arg}={value(arg)}" for arg in args.kwonlyargs]
     if args.kwarg:
         words.append(f"**{args.kwarg.arg}")
     return ", ".join(words)
+
+
+def value(arg: ast.arg) -> str:
+    """What is passed on: for one of our own objects, the asynchronous one behind it."""
+    is_own = arg.annotation is not None and "CodeContext" in ast.unparse(arg.annotation)
+    return f"_inner({arg.arg})" if is_own else arg.arg
 
 
 def literal(docstring: str) -> str:

@@ -8,6 +8,7 @@ from cove.blocking import Sandbox
 from cove.errors import (
     AlreadyExists,
     CommandFailed,
+    ContextAlreadyExists,
     ContextCrashed,
     ContextNotFound,
     CoveError,
@@ -46,8 +47,15 @@ from cove.errors import (
     ValidationFailed,
 )
 from cove.model import (
+    CodeContextInfo,
+    CodeError,
+    CodeEvent,
+    Display,
+    Done,
     ExecResult,
+    Execution,
     Exit,
+    Failure,
     Gap,
     Isolation,
     Limits,
@@ -60,6 +68,7 @@ from cove.model import (
     ProcessExit,
     ProcessStatus,
     Ready,
+    Result,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
@@ -67,6 +76,7 @@ from cove.model import (
     SessionStatus,
     TerminalEvent,
     TerminalInfo,
+    Text,
     TreeKill,
 )
 from cove.runtime.embedded import Embedded
@@ -74,8 +84,18 @@ from cove.runtime.embedded import Embedded
 __version__ = "0.1.0"
 
 __all__ = [
+    "Text",
+    "Result",
+    "Failure",
+    "Execution",
+    "Done",
+    "Display",
+    "CodeEvent",
+    "CodeError",
+    "CodeContextInfo",
     "AlreadyExists",
     "CommandFailed",
+    "ContextAlreadyExists",
     "ContextCrashed",
     "ContextNotFound",
     "CoveError",

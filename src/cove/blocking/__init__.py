@@ -1,5 +1,5 @@
 """The same API without asyncio."""
 
-from cove.blocking.facade import Process, Sandbox, Session, Terminal, TerminalConnection
+from cove.blocking.facade import CodeContext, Process, Sandbox, Session, Terminal, TerminalConnection
 
-__all__ = ["Process", "Sandbox", "Session", "Terminal", "TerminalConnection"]
+__all__ = ["CodeContext", "Process", "Sandbox", "Session", "Terminal", "TerminalConnection"]

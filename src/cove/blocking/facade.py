@@ -33,6 +33,10 @@ async def _opened(opening: "api.Opening[T]") -> T:
     return await opening
 
 
+def _inner(context: "CodeContext | str | None") -> api.CodeContext | str | None:
+    return context._inner if isinstance(context, CodeContext) else context
+
+
 class Process:
     """A process with an id, a log and an end. Its attributes are as of the last `refresh`."""
 
@@ -542,7 +546,7 @@ class Sandbox:
     ) -> Execution:
         """Run code in that context; without one, in a clean executor that is used for nothing else."""
         return self._portal.call(
-            lambda: self._inner.run_code(code, context=context, language=language, timeout=timeout)
+            lambda: self._inner.run_code(code, context=_inner(context), language=language, timeout=timeout)
         )
 
     def stream_code(
@@ -554,4 +558,6 @@ class Sandbox:
         timeout: float | None = None,
     ) -> Generator[CodeEvent, None, None]:
         """The same as events while it runs."""
-        return self._portal.iterate(self._inner.stream_code(code, context=context, language=language, timeout=timeout))
+        return self._portal.iterate(
+            self._inner.stream_code(code, context=_inner(context), language=language, timeout=timeout)
+        )
