@@ -29,6 +29,7 @@ USER_IDS = 1_000_000
 
 _AGENT_MODULES = ("files", "init", "kernel", "launcher", "protocol")
 PROLOGUE = "session.bash"
+PACKAGES = "node_modules"
 _COMPILE = "import py_compile, sys; [py_compile.compile(s, s + 'c', 'cove/' + s, True) for s in sys.argv[1:]]"
 
 
@@ -130,10 +131,11 @@ class Home:
     def prepare_executor(self) -> Path:
         """What runs code contexts, where every sandbox can read it; made once for every version."""
         source = Path(executor.__file__).parent
-        files = sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
         digest = hashlib.sha256()
-        for path in files:
-            digest.update(b"%s %d %d\0" % (os.fsencode(path), path.stat().st_size, path.stat().st_mtime_ns))
+        for path in sorted(path for path in source.iterdir() if path.is_file()):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        packages = source / PACKAGES
+        digest.update(b"%d" % (packages.stat().st_mtime_ns if packages.exists() else 0))
         target = self.path / "executor" / digest.hexdigest()[:16]
         if not target.exists():
             building = target.with_name(f".{new_identifier()}")

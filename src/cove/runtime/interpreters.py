@@ -18,6 +18,7 @@ class Interpreters:
     agent: str
     executor: str
     home: str
+    has_packages: bool
 
     def python_command(self) -> list[str]:
         """The fork server; its control descriptor follows."""
@@ -35,6 +36,11 @@ class Interpreters:
                 f"{language} contexts need Node.js 20 or newer below /usr, where sandboxes can see it: "
                 "`sudo apt install nodejs`; one installed under a home directory is not visible to them"
             )
+        if not self.has_packages:
+            raise InterpreterNotReady(
+                f"{language} contexts need packages that were not installed when Cove was built: install npm, then "
+                "`pip install --force-reinstall --no-deps` Cove from its source, or run `make setup` in a checkout"
+            )
         return [self.node, f"{self.executor}/executor.mjs", language]
 
 
@@ -51,7 +57,7 @@ def find_node() -> str | None:
     return found if found is not None and os.path.realpath(found).startswith("/usr/") else None
 
 
-def inside_jail(has_python: bool, node: str | None, home: str) -> Interpreters:
+def inside_jail(has_python: bool, node: str | None, home: str, *, has_packages: bool) -> Interpreters:
     """The fixed places in a jail."""
     python = PYTHON_DIRECTORY if has_python else None
-    return Interpreters(python, node, AGENT_DIRECTORY, EXECUTOR_DIRECTORY, home)
+    return Interpreters(python, node, AGENT_DIRECTORY, EXECUTOR_DIRECTORY, home, has_packages)

@@ -27,7 +27,7 @@ from cove.model import (
 from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import CodeContexts, run_borrowed
 from cove.runtime.exec import run_command
-from cove.runtime.home import PROLOGUE, Place
+from cove.runtime.home import PACKAGES, PROLOGUE, Place
 from cove.runtime.interpreters import Interpreters, inside_jail
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine
@@ -280,10 +280,11 @@ class Sandbox(AsyncSandbox):
 
     def _interpreters(self) -> Interpreters:
         machine, home = self._machine, self._env["HOME"]
+        has_packages = (machine.executor / PACKAGES).exists()
         if not _is_open(self._spec):
-            return inside_jail(machine.python is not None, machine.node, home)
+            return inside_jail(machine.python is not None, machine.node, home, has_packages=has_packages)
         python = None if machine.python is None else str(machine.python)
-        return Interpreters(python, machine.node, str(machine.agent), str(machine.executor), home)
+        return Interpreters(python, machine.node, str(machine.agent), str(machine.executor), home, has_packages)
 
     async def destroy(self) -> None:
         """See AsyncSandbox."""

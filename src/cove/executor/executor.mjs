@@ -1,0 +1,130 @@
+// One JavaScript or TypeScript context: told over descriptor 3 what to run. Text goes to the real standard
+// output and error; results and errors go to the channel. Frames: four bytes of length, then JSON.
+
+import { createRequire } from "node:module";
+import { Socket } from "node:net";
+import { inspect } from "node:util";
+import vm from "node:vm";
+
+import { rewrite } from "./rewrite.mjs";
+
+const CHANNEL = 3;
+const MOST_RESULT_CHARACTERS = 16 << 20;
+const language = process.argv[2];
+
+const channel = new Socket({ fd: CHANNEL, readable: true, writable: true });
+let received = Buffer.alloc(0);
+const waiting = [];
+let isBusy = false;
+let count = 0;
+let interruptRun = null;
+let stripTypes = (code) => code;
+
+channel.on("data", (data) => {
+  received = Buffer.concat([received, data]);
+  while (received.length >= 4 && received.length >= 4 + received.readUInt32BE(0)) {
+    const end = 4 + received.readUInt32BE(0);
+    waiting.push(JSON.parse(received.subarray(4, end).toString("utf8")));
+    received = received.subarray(end);
+  }
+  void next();
+});
+channel.on("close", () => process.exit(0));
+
+function send(kind, fields) {
+  const body = Buffer.from(JSON.stringify({ kind, ...fields }).toWellFormed(), "utf8");
+  const head = Buffer.alloc(4);
+  head.writeUInt32BE(body.length);
+  channel.write(Buffer.concat([head, body]));
+}
+
+async function next() {
+  if (isBusy || !waiting.length) return;
+  isBusy = true;
+  const request = waiting.shift();
+  count += 1;
+  try {
+    const values = await run(request.code);
+    if (values && values[0] !== undefined) send("result", bundle(values[0]));
+  } catch (error) {
+    send("error", describe(error));
+  }
+  send("done", { count });
+  isBusy = false;
+  void next();
+}
+
+// SIGINT ends code that never gives up the thread through breakOnSigint, and code that waits through this promise.
+async function run(code) {
+  const { script, names } = rewrite(stripTypes(code));
+  for (const name of names) if (!(name in globalThis)) globalThis[name] = undefined;
+  const compiled = new vm.Script(script, {
+    filename: `cell-${count}.js`,
+    importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+  });
+  const interrupted = new Promise((_, reject) => {
+    interruptRun = () => reject(Object.assign(new Error("interrupted"), { name: "KeyboardInterrupt" }));
+  });
+  interrupted.catch(() => {});
+  try {
+    return await Promise.race([compiled.runInThisContext({ breakOnSigint: true }), interrupted]);
+  } finally {
+    interruptRun = null;
+  }
+}
+
+function bundle(value) {
+  let text = inspect(value, { depth: 4, maxArrayLength: 200, maxStringLength: MOST_RESULT_CHARACTERS });
+  const data = {};
+  let truncated = false;
+  if (text.length > MOST_RESULT_CHARACTERS) {
+    text = text.slice(0, MOST_RESULT_CHARACTERS);
+    truncated = true;
+  }
+  data["text/plain"] = text;
+  if (isPlain(value)) {
+    try {
+      const json = JSON.stringify(value);
+      if (json.length <= MOST_RESULT_CHARACTERS) data["application/json"] = JSON.parse(json);
+      else truncated = true;
+    } catch {
+      // A cycle or a BigInt has no JSON.
+    }
+  }
+  return { data, truncated };
+}
+
+function isPlain(value) {
+  if (Array.isArray(value)) return true;
+  return typeof value === "object" && value !== null && [Object.prototype, null].includes(Object.getPrototypeOf(value));
+}
+
+function describe(error) {
+  if (error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") {
+    return { name: "KeyboardInterrupt", message: "interrupted", traceback: "KeyboardInterrupt: interrupted" };
+  }
+  const isError = error instanceof Error || (typeof error === "object" && error !== null && "stack" in error);
+  if (isError) {
+    return { name: String(error.name ?? "Error"), message: String(error.message), traceback: String(error.stack) };
+  }
+  return { name: "Thrown", message: inspect(error), traceback: `Thrown: ${inspect(error)}` };
+}
+
+globalThis.require = createRequire(`${process.cwd()}/`);
+globalThis.module = { exports: {} };
+globalThis.exports = globalThis.module.exports;
+process.on("SIGINT", () => interruptRun?.());
+for (const event of ["uncaughtException", "unhandledRejection"]) {
+  process.on(event, (error) => process.stderr.write(`${describe(error).traceback}\n`));
+}
+process.removeAllListeners("warning");
+process.on("warning", (warning) => {
+  // Dynamic imports from a script are experimental in Node; that is no news for the user.
+  if (warning.name !== "ExperimentalWarning") process.stderr.write(`${warning.stack}\n`);
+});
+process.argv = [process.argv[0]];
+if (language === "typescript") {
+  const { transform } = await import("sucrase");
+  stripTypes = (code) => transform(code, { transforms: ["typescript"], keepUnusedImports: true, disableESTransforms: true }).code;
+}
+send("ready", {});
