@@ -1,7 +1,6 @@
 """Launchers: the parked parents of commands, and the pool that keeps one ready."""
 
 import asyncio
-import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -200,7 +199,10 @@ class LauncherPool:
         self._parked.insert(0, launcher)
 
     async def _make(self) -> Launcher:
-        ours, theirs = socket_pair()
+        try:
+            ours, theirs = socket_pair()
+        except OSError as error:
+            raise SpawnFailed(f"no launcher for the command: {error}. Nothing was started.") from error
         self._count += 1
         group = None if self._group is None else Group(f"{self._group.path}/{self._count}")
         launcher = Launcher(ours, group, self._on_fault)
@@ -245,5 +247,7 @@ def _join(group: Group, pid: int) -> None:
 
 
 def _kill_group(group: Group) -> None:
-    if os.path.exists(group.path):
+    try:
         group.kill()
+    except OSError:
+        return  # not made yet, or no descriptor left for us: init ends them one by one
