@@ -76,6 +76,16 @@ async def session(sandbox: AsyncSandbox) -> None:
     print((await shell.exec("greet again")).stdout, end="")
 
 
+async def terminal(sandbox: AsyncSandbox) -> None:
+    """A terminal shows the same to all who watch it, and keeps what it showed for those who come later."""
+    screen = await sandbox.terminal(cols=100, rows=30)
+    async with screen.connect() as viewer:
+        await viewer.write("tty; stty size; exit 3\n")
+        print(*[event async for event in viewer], sep="\n")
+    async with screen.connect() as late:
+        print(*[event async for event in late], sep="\n")
+
+
 def blocking() -> None:
     """The same without async: `from cove import Sandbox`."""
     with Sandbox.create(env={"GREETING": "hello"}) as sandbox:
@@ -92,6 +102,7 @@ SCENES: tuple[Callable[[AsyncSandbox], Awaitable[None]], ...] = (
     process,
     interactive,
     session,
+    terminal,
 )
 
 

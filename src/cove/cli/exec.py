@@ -1,21 +1,27 @@
 """`cove exec`: one command in a throw-away sandbox, on this program's own standard streams."""
 
 import asyncio
-import signal
 import sys
-from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Annotated, assert_never
 
 import typer
 
 from cove import AsyncSandbox
 from cove.api import Process
+from cove.cli.options import (
+    CwdOption,
+    EnvOption,
+    IsolationOption,
+    MountOption,
+    NetworkOption,
+    make_spec,
+    parse_variables,
+)
+from cove.cli.signals import cancel, until_signal
 from cove.cli.streams import BROKEN_PIPE, STDERR, STDOUT, Streams, leave
 from cove.errors import SandboxUnavailable, ValidationFailed
-from cove.model import Exit, Gap, Isolation, Mount, Network, Outcome, Output, SandboxSpec
+from cove.model import Exit, Gap, Isolation, Network, Outcome, Output, SandboxSpec
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DESCRIPTORS = {"stdout": STDOUT, "stderr": STDERR}
 
 
@@ -24,16 +30,11 @@ def exec(
         list[str], typer.Argument(help="One argument is a shell line; several are a program and its arguments.")
     ],
     timeout: Annotated[float | None, typer.Option(help="End the command after so many seconds: exit code 124.")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a variable. Repeatable.")] = None,
-    cwd: Annotated[str | None, typer.Option(help="Directory inside the sandbox; /workspace by default.")] = None,
-    network: Annotated[Network, typer.Option(help="What the command can reach.")] = Network.NONE,
-    mount: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SRC:DST[:rw]", help="Show a host directory inside, read-only unless :rw. Repeatable."),
-    ] = None,
-    isolation: Annotated[
-        Isolation, typer.Option(help="`none` runs the command unconfined: for trusted code only.")
-    ] = Isolation.BUBBLEWRAP,
+    env: EnvOption = None,
+    cwd: CwdOption = None,
+    network: NetworkOption = Network.NONE,
+    mount: MountOption = None,
+    isolation: IsolationOption = Isolation.BUBBLEWRAP,
 ) -> None:
     """Run one command in a throw-away sandbox.
 
@@ -46,49 +47,9 @@ def exec(
     """
     if isolation is Isolation.NONE:
         _say("no isolation: this command can do whatever you can")
-    spec = SandboxSpec(isolation=isolation, network=network, mounts=tuple(map(parse_mount, mount or ())))
-    variables = dict(map(parse_variable, env or ()))
-    work = _run(command[0] if len(command) == 1 else command, spec, cwd, variables, timeout)
-    leave(asyncio.run(_until_signal(work)))
-
-
-def parse_variable(text: str) -> tuple[str, str]:
-    """NAME=VALUE."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValidationFailed(f"--env {text}: write it as NAME=VALUE")
-    return name, value
-
-
-def parse_mount(text: str) -> Mount:
-    """SRC:DST, SRC:DST:ro or SRC:DST:rw."""
-    match text.split(":"):
-        case [source, target] | [source, target, "ro"] if source and target:
-            return Mount(source=source, target=target)
-        case [source, target, "rw"] if source and target:
-            return Mount(source=source, target=target, read_only=False)
-    raise ValidationFailed(f"--mount {text}: write it as SRC:DST, or SRC:DST:rw to let the command write there")
-
-
-async def _until_signal(work: Coroutine[object, object, int]) -> int:
-    """Cancel the work when we are told to stop. A second signal does not wait for the cleanup either."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    received: list[int] = []
-
-    def stop(number: int) -> None:
-        received.append(number)
-        task.cancel()
-
-    for number in _STOP_SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) and background jobs keep ignoring it
-            loop.add_signal_handler(number, stop, number)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        return 128 + received[0]
+    spec = make_spec(isolation, network, mount)
+    work = _run(command[0] if len(command) == 1 else command, spec, cwd, parse_variables(env), timeout)
+    leave(asyncio.run(until_signal(work)))
 
 
 async def _run(
@@ -103,13 +64,7 @@ async def _run(
         except BrokenPipeError:
             return BROKEN_PIPE
         finally:
-            await _cancel(feeding)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+            await cancel(feeding)
 
 
 async def _feed(process: Process, streams: Streams) -> None:

@@ -1,0 +1,36 @@
+"""Ending in good order when this program is told to stop."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine, Iterable
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+async def until_signal(work: Coroutine[object, object, int], numbers: Iterable[int] = STOP_SIGNALS) -> int:
+    """Cancel the work when we are told to stop. A second signal does not wait for the cleanup either."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        received.append(number)
+        task.cancel()
+
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) and background jobs keep ignoring it
+            loop.add_signal_handler(number, stop, number)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return 128 + received[0]
+
+
+async def cancel(task: "asyncio.Task[None]") -> None:
+    """End a task and wait for its end."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
