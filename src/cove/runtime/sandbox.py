@@ -70,7 +70,7 @@ class Sandbox(AsyncSandbox):
             prologue=f"{self._machine.agent if is_open else AGENT_DIRECTORY}/{PROLOGUE}",
         )
         self._terminals = Terminals(self._spawner)
-        self._contexts = CodeContexts(self._spawner, self._interpreters())
+        self._contexts = CodeContexts(self._spawner, await in_thread(self._interpreters))
         await self._spawner.open()
         if self._spec.lifetime is not None:
             self._death = self.loop.call_later(self._spec.lifetime, self._start_destroying)
