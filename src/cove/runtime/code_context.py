@@ -23,8 +23,8 @@ from cove.model import (
 )
 from cove.runtime.executor import Executor, ExecutorEnded
 
-# How long interrupted code has to come back before its executor is ended.
-_INTERRUPT_SECONDS = 2.0
+# How often, and for how long each time, interrupted code can come back before its executor is ended.
+_INTERRUPTS, _INTERRUPT_SECONDS = 4, 0.5
 
 
 class CodeContext(api.CodeContext):
@@ -100,13 +100,12 @@ class CodeContext(api.CodeContext):
         self._recovery = self._loop.create_task(self._interrupt_or_end())
 
     async def _interrupt_or_end(self) -> None:
-        """Interrupt; an executor that does not come back is ended."""
-        self.executor.interrupt()
-        deadline = self._loop.time() + _INTERRUPT_SECONDS
-        while self.executor.is_running and (left := deadline - self._loop.time()) > 0:
-            await asyncio.wait([self.executor.process.ended], timeout=min(left, 0.05))
-        if self.executor.is_running:
-            await self.executor.process.sweep()
+        """Interrupt, more than once because a signal can come at a moment when nothing listens; then end it."""
+        for _ in range(_INTERRUPTS):
+            self.executor.interrupt()
+            if await self.executor.wait_idle(_INTERRUPT_SECONDS):
+                return
+        await self.executor.process.sweep()
 
     async def _interrupt_and_settle(self) -> None:
         await self._interrupt_or_end()

@@ -85,6 +85,16 @@ class Executor:
                 raise ExecutorEnded(self.process.ended.result())
             await self._change.wait()
 
+    async def wait_idle(self, seconds: float) -> bool:
+        """Wait so long for the end of the run under way, or of the executor."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self._is_running:
+                    await self._change.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def settle(self) -> None:
         """Wait until the run under way is over, and forget what came of it."""
         async for _ in self.events():

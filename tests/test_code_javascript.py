@@ -1,0 +1,253 @@
+"""JavaScript and TypeScript contexts: state, results, errors, ends."""
+
+import asyncio
+
+import pytest
+from inside import commands_inside
+
+from cove import AsyncSandbox, ContextCrashed, Execution, Outcome
+from cove.runtime.interpreters import find_node
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(find_node() is None, reason="there is no Node.js below /usr"),
+]
+
+VALUES = [
+    ("1 + 1", "2"),
+    ("'text'", "'text'"),
+    ("({a: 1, b: [1, 2]})", "{ a: 1, b: [ 1, 2 ] }"),
+    ("({a: 1});", "{ a: 1 }"),
+    ("1 // comment", "1"),
+    ("/* before */ 2 /* after */;", "2"),
+    ("const x = 1; let y = 2; var z = 3; [x, y, z]", "[ 1, 2, 3 ]"),
+    (
+        "const {a, b: [c, ...d], e = 5, ...f} = {a: 1, b: [2, 3, 4], g: 6}; [a, c, d, e, f]",
+        "[ 1, 2, [ 3, 4 ], 5, { g: 6 } ]",
+    ),
+    ("let unset; unset === undefined", "true"),
+    ("class K { #p = 4; get p() { return this.#p } }; new K().p", "4"),
+    ("function f(n) { return n ? n * f(n - 1) : 1 } f(5)", "120"),
+    ("const early = g(); function g() { return 'hoisted' } early", "'hoisted'"),
+    ("async function h() { return 6 } h()", "6"),
+    ("const arrow = () => 7; arrow.name + arrow()", "'arrow7'"),
+    ("for (var i = 0; i < 3; i++); i", "3"),
+    ("for (var k of [1, 2]); k", "2"),
+    ("if (true) { var inBlock = 8 } inBlock", "8"),
+    ("for (const n of [1]) { let m = n } typeof n + typeof m", "'undefinedundefined'"),
+    ("await new Promise(resolve => setTimeout(resolve, 1)); 9", "9"),
+    ("Promise.resolve(10)", "10"),
+    ("for await (const n of (async function* () { yield 11 })()) globalThis.last = n; last", "11"),
+    ("require('node:path').basename('/a/b')", "'b'"),
+    ("(await import('node:os')).EOL", "'\\n'"),
+    ("import fs from 'node:fs'; fs.existsSync('/')", "true"),
+    ("import {join as j, sep} from 'node:path'; import * as p from 'node:path'; j('a', p.sep, 'b')", "'a/b'"),
+    ("'use strict'; const strict = 12; strict", "12"),
+    ("export const exported = 13; exported", "13"),
+    ("10n ** 20n", "100000000000000000000n"),
+    ("`é${'ü'}`", "'éü'"),
+    ("label: for (;;) { break label } 14", "14"),
+    ("null", "null"),
+    ("new Map([[1, {a: 2}]])", "Map(1) { 1 => { a: 2 } }"),
+    ("010 + 1", "9"),
+    ("process.argv.length", "1"),
+]
+
+
+@pytest.mark.parametrize(("code", "text"), VALUES)
+async def test_the_last_expression_is_the_result(code: str, text: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        execution = await sandbox.run_code(code, language="javascript")
+        assert (execution.error, execution.text, execution.stderr) == (None, text, "")
+
+
+async def run_all(language: str, *cells: str) -> list[Execution]:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context(language)
+        return [await context.run(cell) for cell in cells]
+
+
+async def test_plain_values_come_as_json_too() -> None:
+    (value,) = await run_all("javascript", "({a: [1, 'x', null]})")
+    assert value.results[0].json == {"a": [1, "x", None]}
+
+
+async def test_names_live_on_and_may_be_declared_again() -> None:
+    ended = await run_all(
+        "javascript",
+        "const k = 1; let l = 2; class C { v = 1 } function f() { return 1 }",
+        "const k = 10; let l = 20; class C { v = 2 } function f() { return 2 }",
+        "[k, l, new C().v, f()]",
+    )
+    assert ended[-1].text == "[ 10, 20, 2, 2 ]"
+    assert [execution.execution_count for execution in ended] == [1, 2, 3]
+
+
+async def test_statements_have_no_result_and_undefined_is_none() -> None:
+    ended = await run_all("javascript", "let a = 1", "undefined", "void 0", "")
+    assert [execution.results for execution in ended] == [()] * 4
+
+
+async def test_console_is_separated_into_the_two_streams_in_order() -> None:
+    (ended,) = await run_all(
+        "javascript",
+        "console.log('a'); console.error('b'); console.info('c'); console.warn('d'); process.stdout.write('e')",
+    )
+    assert (ended.stdout, ended.stderr) == ("a\nc\ne", "b\nd\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "message"),
+    [
+        ("nope", "ReferenceError", "nope is not defined"),
+        ("null.x", "TypeError", "Cannot read properties of null (reading 'x')"),
+        ("throw new RangeError('far')", "RangeError", "far"),
+        ("throw 5", "Thrown", "5"),
+        ("throw {a: 1}", "Thrown", "{ a: 1 }"),
+        ("throw undefined", "Thrown", "undefined"),
+        ("await Promise.reject(new Error('rejected'))", "Error", "rejected"),
+        ("let =", "SyntaxError", "The keyword 'let' is reserved (1:0)"),
+        ("}", "SyntaxError", "Unexpected token (1:0)"),
+        ("(function f() { f() })()", "RangeError", "Maximum call stack size exceeded"),
+    ],
+)
+async def test_an_error_is_a_result_and_the_context_goes_on(code: str, name: str, message: str) -> None:
+    failed, after = await run_all("javascript", code, "40 + 2")
+    assert failed.error is not None
+    assert (failed.error.name, failed.error.message) == (name, message)
+    assert name in failed.error.traceback or name == "Thrown"
+    assert after.text == "42"
+
+
+async def test_late_errors_are_printed_and_kill_nothing() -> None:
+    ended = await run_all(
+        "javascript",
+        "setTimeout(() => { throw new Error('late throw') }, 1); Promise.reject(new Error('late rejection')); 1",
+        "await new Promise(resolve => setTimeout(resolve, 50)); 2",
+    )
+    printed = ended[0].stderr + ended[1].stderr
+    assert "late throw" in printed
+    assert "late rejection" in printed
+    assert ended[1].text == "2"
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("enum E { A = 3, B } E.B", "4"),
+        ("interface I { x: number } const i: I = { x: 1 }; i.x", "1"),
+        ("function id<T>(value: T): T { return value } id<string>('s')", "'s'"),
+        ("type T = string | number; let t: T = 5 as T; t", "5"),
+        (
+            "abstract class Q { constructor(private n: number) {} get() { return this.n } } class R extends Q {} new R(4).get()",
+            "4",
+        ),
+        ("const v = { a: 1 } satisfies Record<string, number>; v!.a", "1"),
+    ],
+)
+async def test_types_are_stripped(code: str, text: str) -> None:
+    (ended,) = await run_all("typescript", code)
+    assert (ended.error, ended.text) == (None, text)
+
+
+@pytest.mark.parametrize(
+    "code", ["while (true) {}", "await new Promise(() => {})", "for (;;) { try { null.x } catch {} }"]
+)
+async def test_a_timeout_interrupts_and_keeps_the_state(code: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context("javascript")
+        await context.run("const kept = 1")
+        stopped = await context.run(code, timeout=0.2)
+        assert stopped.outcome is Outcome.TIMED_OUT
+        assert stopped.error is not None
+        assert stopped.error.name == "KeyboardInterrupt"
+        assert (await context.run("kept")).text == "1"
+
+
+async def test_a_loop_that_the_engine_cannot_break_ends_the_executor_and_says_so() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context("javascript")
+        stopped = await context.run("await null; while (true) {}", timeout=0.2)
+        assert stopped.outcome is Outcome.TIMED_OUT
+        with pytest.raises(ContextCrashed):
+            await context.run("1")
+        await context.delete()
+        assert await commands_inside(sandbox) == []
+
+
+@pytest.mark.parametrize("code", ["process.exit(3)", "process.kill(process.pid, 'SIGKILL')", "process.abort()"])
+async def test_an_executor_that_dies_is_noticed_at_once(code: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context, other = [await sandbox.create_code_context("javascript") for _ in range(2)]
+        for cell in (code, "1"):
+            with pytest.raises(ContextCrashed):
+                await asyncio.wait_for(context.run(cell), 20)
+        assert (await other.run("1")).text == "1"
+
+
+async def test_user_code_that_writes_to_the_channel_harms_only_its_own_context() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context, other = [await sandbox.create_code_context("javascript") for _ in range(2)]
+        with pytest.raises(ContextCrashed):
+            await asyncio.wait_for(
+                context.run("require('node:fs').writeSync(3, 'garbage!'.repeat(100)); await new Promise(() => {})"), 20
+            )
+        assert (await other.run("2")).text == "2"
+
+
+PROBE = """
+const own = %d;
+if (typeof globalThis.seen !== "undefined") throw new Error(`state of ${globalThis.seen}`);
+if (process.env.OWNER) throw new Error(`environment of ${process.env.OWNER}`);
+if (process.cwd() !== "/workspace") throw new Error(`directory ${process.cwd()}`);
+const path = require("node:path");
+if (path.owner) throw new Error(`module of ${path.owner}`);
+globalThis.seen = own; process.env.OWNER = String(own); path.owner = own;
+const fs = require("node:fs");
+fs.mkdirSync(`/tmp/${own}-${process.pid}`); process.chdir(`/tmp/${own}-${process.pid}`);
+own
+"""
+
+
+@pytest.mark.parametrize("language", ["javascript", "typescript"])
+async def test_contexts_see_nothing_of_each_other(language: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        contexts = await asyncio.gather(*(sandbox.create_code_context(language) for _ in range(8)))
+        ended = await asyncio.gather(*(context.run(PROBE % at) for at, context in enumerate(contexts)))
+        assert [execution.text for execution in ended] == [str(at) for at in range(8)]
+        again = await contexts[0].run(PROBE.replace("const own", "var own") % 99)
+        assert again.error is not None  # the probe does find state where there is some
+
+
+async def test_runs_of_one_context_take_turns_in_order() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context("javascript")
+        await context.run("globalThis.order = []")
+        cells = [
+            f"await new Promise(resolve => setTimeout(resolve, {20 - at})); order.push({at}); {at}" for at in range(20)
+        ]
+        ended = await asyncio.gather(*map(context.run, cells))
+        assert [execution.text for execution in ended] == [str(at) for at in range(20)]
+        assert (await context.run("order")).results[0].json == list(range(20))
+
+
+async def test_code_that_is_streamed_arrives_while_it_runs() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context("javascript")
+        events = context.stream("console.log('first'); await new Promise(() => {})")
+        first = await asyncio.wait_for(anext(events), 20)
+        assert getattr(first, "text", None) == "first\n"
+        await events.aclose()
+        assert (await context.run("1")).text == "1"
+
+
+async def test_deleting_a_context_while_it_runs_ends_all_it_started() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context("javascript")
+        code = "require('node:child_process').spawn('sleep', ['1000']); console.log('up'); await new Promise(() => {})"
+        events = context.stream(code)
+        assert getattr(await anext(events), "text", None) == "up\n"
+        await context.delete()
+        with pytest.raises(ContextCrashed):
+            await anext(events)
+        assert await commands_inside(sandbox) == []
