@@ -13,6 +13,7 @@ from cove.core.output_log import STREAMS, Batch, Missing, OutputLog, Record, Wri
 from cove.errors import ValidationFailed
 from cove.model import Exit, Gap, LogEvent, Output, ProcessExit
 from cove.runtime.background import Background
+from cove.runtime.change import Change
 from cove.runtime.threads import in_thread, start_in_thread
 
 P = ParamSpec("P")
@@ -79,11 +80,10 @@ class Log:
         self._on_room = on_room
         self._on_grown = on_grown
         self._on_read = on_read
-        self._loop = asyncio.get_running_loop()
         self._core = OutputLog(LIMIT_BYTES, WINDOW_BYTES, SEGMENT_BYTES)
         self._segments: dict[int, _Segment] = {}
         self._spare: _Segment | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._change = Change()
         self._is_flushing = False
         self._is_discarded = False
         self._end: ProcessExit | None = None
@@ -105,7 +105,7 @@ class Log:
         if self._core.is_full:
             self._on_full()
         self._flush()
-        self._wake()
+        self._change.announce()
 
     def finish(self, end: ProcessExit) -> None:
         """The last byte is in: readers get the end after it, and most of it goes to disk."""
@@ -113,7 +113,7 @@ class Log:
         self._spare = None
         self._core.window_bytes = ENDED_WINDOW_BYTES
         self._flush()
-        self._wake()
+        self._change.announce()
 
     def discard(self) -> "asyncio.Future[None] | None":
         """Free the disk; later readers see a gap, what is in memory, and the end. A future if a thread has to do it."""
@@ -153,7 +153,7 @@ class Log:
                     return
                 if not follow:
                     return
-                await self._changed()
+                await self._change.wait()
 
     @contextmanager
     def reading(self) -> Generator[None, None, None]:
@@ -169,20 +169,6 @@ class Log:
         if not isinstance(cursor, str) or not cursor.isdecimal() or len(cursor) > 20 or int(cursor) > self._core.end:
             raise ValidationFailed(f"{cursor!r} is not a cursor of this log: use one that an event carried")
         return int(cursor)
-
-    async def _changed(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
-
-    def _wake(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
 
     def _flush(self) -> None:
         if not self._is_flushing and not self._is_discarded and (write := self._core.next_write()) is not None:
