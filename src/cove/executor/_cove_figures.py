@@ -5,6 +5,9 @@ import io
 from executor import send_bundle
 from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg, FigureManagerBase
+from matplotlib.figure import Figure
+
+__all__ = ["Figure", "FigureCanvas", "FigureManager", "show"]
 
 FigureCanvas = FigureCanvasAgg
 FigureManager = FigureManagerBase
@@ -15,9 +18,22 @@ def show(*args, **kwargs):
     """Send every open figure and close it."""
     for number in pyplot.get_fignums():
         figure = pyplot.figure(number)
-        image = io.BytesIO()
-        figure.savefig(image, format="png", bbox_inches=None)
-        width, height = figure.get_size_inches() * figure.dpi
-        label = "<Figure size %dx%d with %d Axes>" % (width, height, len(figure.axes))
-        pyplot.close(figure)
-        send_bundle("display", {"image/png": image.getvalue(), "text/plain": label})
+        try:
+            send_bundle("display", {"image/png": as_png(figure), "text/plain": describe(figure)})
+        finally:
+            pyplot.close(figure)
+
+
+def as_png(figure):
+    # type: (object) -> bytes
+    """What the figure looks like, in the size it was given."""
+    image = io.BytesIO()
+    figure.savefig(image, format="png", bbox_inches=None)
+    return image.getvalue()
+
+
+def describe(figure):
+    # type: (object) -> str
+    """What matplotlib says of a figure, with its size in pixels."""
+    width, height = figure.get_size_inches() * figure.dpi
+    return "<Figure size %dx%d with %d Axes>" % (width, height, len(figure.axes))

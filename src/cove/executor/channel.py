@@ -1,10 +1,11 @@
 """Frames between an executor and the runtime: four bytes of length, then JSON."""
 
+import _thread
 import json
 
 LENGTH_BYTES = 4
-# A single result larger than this is cut; the frame that carries it says so.
-MOST_RESULT_BYTES = 16 << 20
+# A single result larger than this is cut; the frame that carries it says so. One character is at most six bytes.
+MOST_RESULT_CHARACTERS = 15 << 20
 
 
 class Channel:
@@ -13,6 +14,7 @@ class Channel:
     def __init__(self, sock):
         # type: (socket.socket) -> None
         self._sock = sock
+        self._lock = _thread.allocate_lock()
         self._file = sock.makefile("rb")
 
     def receive(self):
@@ -25,24 +27,34 @@ class Channel:
 
     def send(self, kind, **fields):
         # type: (str, **object) -> None
-        """One frame."""
-        body = json.dumps({"kind": kind, **fields}, separators=(",", ":"), default=str, ensure_ascii=False).encode(
-            "utf-8", "replace"
-        )
-        self._sock.sendall(len(body).to_bytes(LENGTH_BYTES, "big") + body)
+        """One frame; threads take turns."""
+        body = as_json({"kind": kind, **fields}).encode("utf-8", "replace")
+        with self._lock:
+            self._sock.sendall(len(body).to_bytes(LENGTH_BYTES, "big") + body)
+
+
+def as_json(value):
+    # type: (object) -> str
+    """JSON has no numbers that are not finite: they become null, as in JavaScript."""
+    try:
+        return json.dumps(value, separators=(",", ":"), default=str, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        loose = json.loads(json.dumps(value, default=str, ensure_ascii=False), parse_constant=lambda name: None)
+        return json.dumps(loose, separators=(",", ":"), ensure_ascii=False)
 
 
 def bounded(bundle):
     # type: (dict[str, object]) -> tuple[dict[str, object], bool]
-    """The bundle without what is too large, and whether anything was cut."""
+    """The bundle without what is too large, the smallest first, and whether anything was cut."""
+    sizes = {mime: len(value) if isinstance(value, str) else len(as_json(value)) for mime, value in bundle.items()}
     kept = {}
-    cut = False
-    for mime, value in bundle.items():
-        size = len(value) if isinstance(value, str) else len(json.dumps(value, default=str))
-        if size <= MOST_RESULT_BYTES:
+    room = MOST_RESULT_CHARACTERS
+    for mime in sorted(bundle, key=sizes.__getitem__):
+        value = bundle[mime]
+        if sizes[mime] <= room:
             kept[mime] = value
-        else:
-            cut = True
-            if mime == "text/plain" and isinstance(value, str):
-                kept[mime] = value[:MOST_RESULT_BYTES]
-    return kept, cut
+            room -= sizes[mime]
+        elif mime == "text/plain" and isinstance(value, str):
+            kept[mime] = value[:room]
+            room = 0
+    return kept, any(kept.get(mime) is not bundle[mime] for mime in bundle)

@@ -4,14 +4,17 @@ Text goes to the real standard output and error, so that what child processes pr
 displays and errors go to the channel.
 """
 
+import _thread
 import base64
 import builtins
 import contextlib
 import fcntl
+import gc
 import os
 import random
 import shutil
 import signal
+import site
 import socket
 import sys
 import warnings
@@ -23,10 +26,17 @@ FIRST_CHANNEL_DESCRIPTOR = 200
 PRELOADED = ("numpy", "pandas", "matplotlib.pyplot")
 
 # Names that belong to the user's own modules in a context.
-OWN_MODULES = ("channel", "executor", "init", "kernel", "launcher", "protocol", "server")
+OWN_MODULES = ("channel", "executor", "files", "init", "kernel", "launcher", "protocol", "server")
+MOST_MESSAGE_CHARACTERS = 1 << 20
 
 _shell = None
 _channel = None
+_main = 0
+_pid = 0
+# An interruption outside a cell is for nobody; one that comes while a frame is being sent waits for its end.
+_is_active = False
+_is_sending = False
+_is_interrupted = False
 
 
 def warm_up():
@@ -38,6 +48,9 @@ def warm_up():
             __import__(name)
     global _shell
     _shell = make_shell()
+    os.makedirs(user_site(), exist_ok=True)  # an import remembers that a directory is not there
+    gc.collect()
+    gc.freeze()  # what is old stays shared: the collector would write to it
 
 
 def prepare_matplotlib():
@@ -73,6 +86,7 @@ def make_shell():
                 self.fill_exec_result(result)
                 if bundle:
                     send_bundle("result", bundle)
+                    close_figure(result)
 
     class Shell(InteractiveShell):
         displayhook_class = Hook
@@ -81,7 +95,7 @@ def make_shell():
         def _showtraceback(self, etype, evalue, stb):
             self.failure = {
                 "name": getattr(etype, "__name__", str(etype)),
-                "message": str(evalue),
+                "message": message_of(evalue),
                 "traceback": "\n".join(stb),
             }
 
@@ -100,31 +114,38 @@ def make_shell():
     shell.system = shell.system_raw
     warnings.filterwarnings("ignore", message="To exit: use")
     shell.user_ns.pop("__warningregistry__", None)
+    if "_cove_figures" in sys.modules:
+        png = shell.display_formatter.formatters["image/png"]
+        png.for_type_by_name("matplotlib.figure", "Figure", sys.modules["_cove_figures"].as_png)
     return shell
 
 
 def run(channel):
     # type: (int) -> None
     """Serve one context until the runtime closes the channel."""
-    global _channel
+    global _channel, _main, _pid
     own = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, FIRST_CHANNEL_DESCRIPTOR)
     os.close(channel)
     _channel = Channel(socket.socket(fileno=own))
+    _main, _pid = _thread.get_ident(), os.getpid()
+    signal.signal(signal.SIGINT, on_interrupt)
     start_afresh()
     _channel.send("ready")
-    while (request := next_request()) is not None:
+    while (request := _channel.receive()) is not None:
         run_cell(request)
+        if os.getpid() != _pid:
+            os._exit(0)  # the code has forked, and this is the copy: the context is the other one
     os._exit(0)
 
 
-def next_request():
-    # type: () -> dict[str, object] | None
-    """An interruption that comes between two cells is for nobody."""
-    while True:
-        try:
-            return _channel.receive()
-        except KeyboardInterrupt:
-            continue
+def on_interrupt(number, frame):
+    # type: (int, object) -> None
+    """KeyboardInterrupt for the cell that runs."""
+    global _is_interrupted
+    if _is_sending:
+        _is_interrupted = True
+    elif _is_active:
+        raise KeyboardInterrupt
 
 
 def start_afresh():
@@ -136,11 +157,20 @@ def start_afresh():
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     builtins.input = no_input
-    user_site = os.path.expanduser("~/.local/lib/python%d.%d/site-packages" % sys.version_info[:2])
-    sys.path[:] = ["", user_site, *[path for path in sys.path if "/run/cove/" not in path]]
+    own = {os.path.dirname(os.path.abspath(sys.modules[name].__file__)) for name in OWN_MODULES if name in sys.modules}
+    others = [path for path in sys.path if path not in own]
+    sys.path[:] = ["", user_site()]
+    site.addsitedir(user_site())
+    sys.path += [path for path in others if path not in sys.path]
     sys.argv = [""]
     for name in OWN_MODULES:
         sys.modules.pop(name, None)
+
+
+def user_site():
+    # type: () -> str
+    """Where pip installs for the sandbox's user."""
+    return os.path.expanduser("~/.local/lib/python%d.%d/site-packages" % sys.version_info[:2])
 
 
 def no_input(prompt=""):
@@ -152,48 +182,86 @@ def no_input(prompt=""):
 def run_cell(request):
     # type: (dict[str, object]) -> None
     """Run one cell and report its end, whatever it did."""
+    global _is_active
     _shell.failure = None
     count = _shell.execution_count
     try:
-        outcome = _shell.run_cell(request["code"], store_history=True, silent=False)
-        if not outcome.success and _shell.failure is None:
-            error = outcome.error_before_exec or outcome.error_in_exec
-            _shell.failure = {"name": type(error).__name__, "message": str(error), "traceback": str(error)}
-        show_figures()
-    except KeyboardInterrupt:
-        _shell.failure = {"name": "KeyboardInterrupt", "message": "", "traceback": "KeyboardInterrupt"}
-    finish(count)
+        try:
+            _is_active = True
+            execute(request["code"])
+        finally:
+            _is_active = False
+    except BaseException as error:
+        _is_active = False
+        _shell.failure = failure_of(error)
+    if os.getpid() == _pid:
+        finish(count)
 
 
-def finish(count):
-    # type: (int) -> None
-    """Everything printed is in the pipes before the end is told. Not to be interrupted."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        if _shell.failure is not None:
-            _channel.send("error", **_shell.failure)
-        _channel.send("done", count=count)
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def show_figures():
-    # type: () -> None
-    """Figures that the cell has left open are its results."""
+def execute(code):
+    # type: (str) -> None
+    """The cell, then the figures that it has left open: they are its results."""
+    outcome = _shell.run_cell(code, store_history=True, silent=False)
+    if not outcome.success and _shell.failure is None:
+        _shell.failure = failure_of(outcome.error_before_exec or outcome.error_in_exec)
     figures = sys.modules.get("_cove_figures")
     if figures is not None:
         figures.show()
 
 
+def failure_of(error):
+    # type: (BaseException) -> dict[str, object]
+    """An error that the shell has not shown."""
+    name, message = type(error).__name__, message_of(error)
+    return {"name": name, "message": message, "traceback": "%s: %s" % (name, message) if message else name}
+
+
+def message_of(error):
+    # type: (BaseException) -> str
+    """Its text, also when its own __str__ fails."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return "<no message: __str__ raised %s>" % type(failure).__name__
+
+
+def finish(count):
+    # type: (int) -> None
+    """Everything printed is in the pipes before the end is told."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    if _shell.failure is not None:
+        _channel.send("error", **{name: text[:MOST_MESSAGE_CHARACTERS] for name, text in _shell.failure.items()})
+    _channel.send("done", count=count)
+
+
+def close_figure(result):
+    # type: (object) -> None
+    """A figure that was the result of a cell is not shown once more at its end."""
+    figures = sys.modules.get("_cove_figures")
+    if figures is not None and isinstance(result, figures.Figure):
+        figures.pyplot.close(result)
+
+
 def send_bundle(kind, data):
     # type: (str, dict[str, object]) -> None
-    """Send what an object looks like; bytes travel as base64."""
-    plain = {mime: as_text(value) for mime, value in data.items()}
-    kept, cut = bounded(plain)
-    _channel.send(kind, data=kept, truncated=cut)
+    """Send what an object looks like; bytes travel as base64. What was forked off has nothing to say."""
+    global _is_sending, _is_interrupted
+    if os.getpid() != _pid:
+        return
+    kept, cut = bounded({mime: as_text(value) for mime, value in data.items()})
+    if _thread.get_ident() != _main:
+        _channel.send(kind, data=kept, truncated=cut)
+        return
+    _is_sending = True
+    try:
+        _channel.send(kind, data=kept, truncated=cut)
+    finally:
+        _is_sending = False
+    if _is_interrupted:
+        _is_interrupted = False
+        raise KeyboardInterrupt
 
 
 def as_text(value):

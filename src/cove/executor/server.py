@@ -43,9 +43,8 @@ def become_executor(environ, targets, descriptors):
         posix.dup2(fd, target)
     posix.closerange(max(targets) + 1, init.EVERY_DESCRIPTOR)
     _signal.set_wakeup_fd(-1)
-    for number in (_signal.SIGCHLD, _signal.SIGPIPE):
-        _signal.signal(number, _signal.SIG_DFL)
-    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)  # as in every Python: a broken pipe is an OSError
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     kernel.unguard_process()
     os.environ.clear()
