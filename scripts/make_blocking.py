@@ -1,7 +1,7 @@
 """Write src/cove/blocking/facade.py: the blocking classes, made from the asynchronous ones in cove.api.
 
 Every `async def` becomes a plain `def` with the same signature, every asynchronous generator a plain
-one, every annotated attribute a property. `--check` fails when the file is not what would be written.
+one, every annotated attribute a property, which is blocking too if it is one of our objects. `--check` fails when the file is not what would be written.
 """
 
 import ast
@@ -16,6 +16,8 @@ TARGET = ROOT / "src/cove/blocking/facade.py"
 # File, class, and what the class is called here.
 CLASSES = [
     ("process.py", "Process", "Process"),
+    ("files.py", "Files", "Files"),
+    ("git.py", "Git", "Git"),
     ("session.py", "Session", "Session"),
     ("terminal.py", "TerminalConnection", "TerminalConnection"),
     ("terminal.py", "Terminal", "Terminal"),
@@ -62,7 +64,7 @@ def make() -> str:
         (definition,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
         bodies.append(make_class(definition, blocking))
     imports.pop("abc")
-    imports.setdefault("collections.abc", set()).update(["Generator", "Iterator"])
+    imports.setdefault("collections.abc", set()).update(["Generator", "Iterable", "Iterator"])
     lines = ["import builtins", "import re", "from typing import Self, TypeVar", "from cove import api"]
     lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in imports.items()]
     lines += ["from cove.blocking.portal import Portal, get_portal"]
@@ -111,11 +113,14 @@ def make_class(definition: ast.ClassDef, blocking: str) -> str:
 
 
 def make_property(node: ast.AnnAssign) -> list[str]:
-    name = ast.unparse(node.target)
+    name, annotation = ast.unparse(node.target), ast.unparse(node.annotation)
+    value = f"self._inner.{name}"
+    if annotation in BLOCKING:
+        value = f"{BLOCKING[annotation]}({value}, self._portal)"
     return [
         "    @property",
-        f"    def {name}(self) -> {ast.unparse(node.annotation)}:",
-        f"        return self._inner.{name}",
+        f"    def {name}(self) -> {annotation}:",
+        f"        return {value}",
     ]
 
 
@@ -127,15 +132,15 @@ def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blo
     lines = ["    @classmethod"] if is_class_method else []
     if isinstance(node, ast.FunctionDef) and returns.startswith("AsyncGenerator["):
         item = returns.removeprefix("AsyncGenerator[").removesuffix(", None]")
-        lines.append(f"    def {node.name}({ast.unparse(node.args)}) -> Generator[{item}, None, None]:")
+        lines.append(f"    def {node.name}({parameters(node.args)}) -> Generator[{item}, None, None]:")
         body = f"return self._portal.iterate({call})"
     elif isinstance(node, ast.FunctionDef) and returns in BLOCKING:
-        lines.append(f"    def {node.name}({ast.unparse(node.args)}) -> {returns}:")
+        lines.append(f"    def {node.name}({parameters(node.args)}) -> {returns}:")
         body = f"return {BLOCKING[returns]}({call}, self._portal)"
     else:
         returns = returns.removeprefix("Opening[").removesuffix("]") if returns.startswith("Opening[") else returns
         portal = "get_portal()" if is_class_method else "self._portal"
-        lines.append(f"    def {node.name}({ast.unparse(node.args)}) -> {translate(returns)}:")
+        lines.append(f"    def {node.name}({parameters(node.args)}) -> {translate(returns)}:")
         if isinstance(node, ast.FunctionDef):
             call = f"_opened({call})"
         ownership = ", owned=False" if node.name == "connect" else ""
@@ -162,6 +167,10 @@ def wrap(returns: str, value: str, portal: str) -> str:
     return f"return {value}" if returns != "None" else value
 
 
+def parameters(args: ast.arguments) -> str:
+    return ast.unparse(args).replace("AsyncIterable[", "Iterable[")
+
+
 def arguments(args: ast.arguments) -> str:
     words = [value(arg) for arg in args.args[1:]]
     words += [f"{arg.arg}={value(arg)}" for arg in args.kwonlyargs]
@@ -171,9 +180,11 @@ def arguments(args: ast.arguments) -> str:
 
 
 def value(arg: ast.arg) -> str:
-    """What is passed on: for one of our own objects, the asynchronous one behind it."""
-    is_own = arg.annotation is not None and "CodeContext" in ast.unparse(arg.annotation)
-    return f"_inner({arg.arg})" if is_own else arg.arg
+    """What is passed on: for one of our own objects the asynchronous one behind it, and iterables as asynchronous."""
+    annotation = "" if arg.annotation is None else ast.unparse(arg.annotation)
+    if annotation.startswith("AsyncIterable["):
+        return f"self._portal.feed({arg.arg})"
+    return f"_inner({arg.arg})" if "CodeContext" in annotation else arg.arg
 
 
 def literal(docstring: str) -> str:

@@ -6,7 +6,8 @@ CoveError
 │   ├── Unauthorized · PermissionDenied · LimitExceeded · UnsupportedLanguage
 │   ├── SandboxNotFound · SessionNotFound · ProcessNotFound · TerminalNotFound · ContextNotFound
 │   ├── SandboxAlreadyExists · SessionAlreadyExists · ProcessAlreadyExists · ContextAlreadyExists
-│   └── FileError                FileNotFound · FileExists · IsDirectory · NotDirectory · FileTooLarge · NoSpace
+│   ├── FileError                FileNotFound · FileExists · IsDirectory · NotDirectory · FileTooLarge · NoSpace
+│   └── GitError                 GitNotFound · GitBranchNotFound · GitAuthFailed · GitNetworkError · GitTimeout · GitFailed
 ├── NothingStarted               nothing ran; trying again is safe
 │   ├── SandboxUnavailable       the machine cannot give a sandbox; the message says what to do
 │   ├── InterpreterNotReady
@@ -35,6 +36,13 @@ __all__ = [
     "FileExists",
     "FileNotFound",
     "FileTooLarge",
+    "GitAuthFailed",
+    "GitBranchNotFound",
+    "GitError",
+    "GitFailed",
+    "GitNetworkError",
+    "GitNotFound",
+    "GitTimeout",
     "Internal",
     "InterpreterNotReady",
     "IsDirectory",
@@ -226,6 +234,46 @@ class NoSpace(FileError):
     code = "NO_SPACE"
 
 
+class GitError(RequestError):
+    """A clone failed; what it had begun is removed."""
+
+
+class GitNotFound(GitError):
+    """There is no such repository, or it is not visible to this caller."""
+
+    code = "GIT_NOT_FOUND"
+
+
+class GitBranchNotFound(GitError):
+    """The repository has no such branch or tag."""
+
+    code = "GIT_BRANCH_NOT_FOUND"
+
+
+class GitAuthFailed(GitError):
+    """The credentials are missing, or not accepted."""
+
+    code = "GIT_AUTH_FAILED"
+
+
+class GitNetworkError(GitError):
+    """The server could not be reached from inside the sandbox."""
+
+    code = "GIT_NETWORK_ERROR"
+
+
+class GitTimeout(GitError):
+    """The clone took too long."""
+
+    code = "GIT_TIMEOUT"
+
+
+class GitFailed(GitError):
+    """Git failed for another reason, which the message has."""
+
+    code = "GIT_FAILED"
+
+
 class SandboxUnavailable(NothingStarted):
     """This machine cannot give the sandbox that was asked for."""
 
@@ -310,6 +358,7 @@ class ServiceNotResponding(MayHaveRun):
 _BY_ERRNO: Mapping[int, type[CoveError]] = {
     errno.ENOENT: FileNotFound,
     errno.EEXIST: FileExists,
+    errno.ENOTEMPTY: FileExists,
     errno.EISDIR: IsDirectory,
     errno.ENOTDIR: NotDirectory,
     errno.EACCES: PermissionDenied,

@@ -10,10 +10,10 @@ import stat
 
 if __package__:
     from cove.agent import tar
-    from cove.agent.tar import Refused
+    from cove.agent.tar import Refused, Truncated
 else:
     import tar
-    from tar import Refused
+    from tar import Refused, Truncated
 
 CHUNK = 1 << 20
 MOST_DEPTH = 200
@@ -55,7 +55,7 @@ class Stream:
         while size:
             chunk = self.ready(1, os.read, self.fd, min(size, CHUNK))
             if not chunk:
-                raise Refused("the archive ends in the middle")
+                raise Truncated("the archive ends in the middle")
             chunks.append(chunk)
             size -= len(chunk)
         return b"".join(chunks)
@@ -95,7 +95,7 @@ class Stream:
                 self.can_splice = False  # this is no pipe, or that file system cannot
                 break
             if not moved:
-                raise Refused("the archive ends in the middle")
+                raise Truncated("the archive ends in the middle")
             size -= moved
         while size:
             data = self.read(min(size, CHUNK))

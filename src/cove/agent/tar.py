@@ -14,6 +14,10 @@ class Refused(Exception):
     """The archive holds what is never unpacked; the text says what."""
 
 
+class Truncated(Refused):
+    """The archive ends before its end mark."""
+
+
 class Member:
     """One entry: `parts` are the checked names of its path, none of which leads anywhere else."""
 

@@ -7,16 +7,16 @@ import errno
 import os
 import re
 import stat
-from fnmatch import translate
+
+from content import copy_range
+from pattern import decode, has_magic, name_matcher, path_matcher
 
 MOST_ENTRIES = 200000
 MOST_SEARCHED = 64 << 20
 MOST_LINE = 2000
 BINARY_PROBE = 8192
-COPY_CHUNK = 64 << 20
 OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-MAGIC = re.compile(rb"[*?\[]")
 
 
 class TooMany(Exception):
@@ -74,13 +74,6 @@ def entries(top, hidden):
         yield b"%d" % found.st_mode, b"%d" % found.st_size, b"%d" % found.st_mtime_ns, relative, target
 
 
-def component(pattern):
-    # type: (bytes) -> re.Pattern[bytes]
-    """One name's pattern; a name that begins with a dot has to be asked for by one."""
-    shielded = b"" if pattern.startswith(b".") else rb"(?!\.)"
-    return re.compile(shielded + translate(pattern.decode("latin-1")).encode("latin-1"), re.DOTALL)
-
-
 def glob(top, pattern):
     # type: (bytes, bytes) -> Iterator[bytes]
     """The paths from top that match; `**` stands for any number of directories."""
@@ -117,45 +110,27 @@ def expand(top, parts, prefix, at):
                     yield base + entry.name, at
                 if at + 1 == len(parts):
                     yield base + entry.name, at + 1
-    elif not MAGIC.search(part):
+    elif not has_magic(decode(part)):
         if os.path.lexists(os.path.join(directory, part)):
             yield base + part, at + 1
     else:
-        matches = component(part).match
+        matches = name_matcher(decode(part))
         for entry in read_directory(directory, is_top=False):
-            if matches(entry.name) and (at + 1 == len(parts) or entry.is_dir()):
+            if matches(decode(entry.name)) and (at + 1 == len(parts) or entry.is_dir()):
                 yield base + entry.name, at + 1
-
-
-def path_matcher(pattern):
-    # type: (bytes) -> Callable[[bytes], bool]
-    """Whether a path matches: a pattern without a slash is about its last name, one with slashes about all of it."""
-    if b"/" not in pattern:
-        name = re.compile(translate(pattern.decode("latin-1")).encode("latin-1"), re.DOTALL)
-        return lambda path: name.match(path.rpartition(b"/")[2]) is not None
-    pieces = []
-    for part in pattern.strip(b"/").split(b"/"):
-        if part == b"**":
-            pieces.append(b"(?:[^/]+/)*")
-        else:
-            text = translate(part.decode("latin-1")).encode("latin-1")
-            body = text[len(b"(?s:") : -len(rb")\Z")].replace(b".*", b"[^/]*")
-            pieces.append(body + b"/")
-    whole = re.compile(b"".join(pieces) + rb"\Z", re.DOTALL)
-    return lambda path: whole.match(path + b"/") is not None
 
 
 def search(top, expression, pattern, limit):
     # type: (bytes, bytes, bytes, int) -> Iterator[tuple[bytes, bytes, bytes]]
     """The lines that match, as path from top, number and text; top may be a file."""
-    found = re.compile(expression.decode("utf-8", "surrogateescape").encode("utf-8", "surrogateescape"), re.MULTILINE)
-    matches = path_matcher(pattern) if pattern else lambda path: True
+    found = re.compile(decode(expression), re.MULTILINE)
+    matches = path_matcher([decode(pattern)]) if pattern else lambda path: True
     count = 0
     for relative, path in searched(top):
-        if not matches(relative or os.path.basename(top)):
+        if not matches(decode(relative or os.path.basename(top))):
             continue
         for number, line in search_file(path, found):
-            yield relative, b"%d" % number, line[:MOST_LINE]
+            yield relative, b"%d" % number, line[:MOST_LINE].encode("utf-8", "surrogateescape")
             count += 1
             if count >= limit:
                 return
@@ -173,7 +148,7 @@ def searched(top):
 
 
 def search_file(path, expression):
-    # type: (bytes, re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]
+    # type: (bytes, re.Pattern[str]) -> Iterator[tuple[int, str]]
     """Each line with a match once. Binary files, large ones and what cannot be read have none."""
     try:
         fd = os.open(path, OPEN_FILE)
@@ -188,11 +163,11 @@ def search_file(path, expression):
         os.close(fd)
     number, at = 1, 0
     for match in expression.finditer(data):
-        if match.start() < at or match.start() == len(data) > 0:
+        if match.start() < at or match.start() == len(data):
             continue  # in a line that is already reported, or after the last one
-        number += data.count(b"\n", at, match.start())
-        begin = data.rfind(b"\n", 0, match.start()) + 1
-        end = data.find(b"\n", match.start())
+        number += data.count("\n", at, match.start())
+        begin = data.rfind("\n", 0, match.start()) + 1
+        end = data.find("\n", match.start())
         end = len(data) if end < 0 else end
         yield number, data[begin:end]
         at = end + 1
@@ -200,15 +175,16 @@ def search_file(path, expression):
 
 
 def read_text(fd):
-    # type: (int) -> bytes
+    # type: (int) -> str
+    """The text of a file; what is binary has none."""
     chunks = [os.read(fd, BINARY_PROBE)]
     if b"\0" in chunks[0]:
-        return b""
+        return ""
     size = 0
     while chunks[-1] and size < MOST_SEARCHED:
         size += len(chunks[-1])
         chunks.append(os.read(fd, 1 << 20))
-    return b"".join(chunks)
+    return decode(b"".join(chunks))
 
 
 def copy(source, destination):
@@ -261,7 +237,9 @@ def copy_file(source, destination):
         temporary = beside(destination)
         write = os.open(temporary, CREATE_FILE, 0o600)
         try:
-            copy_content(read, write)
+            at = 0
+            while at < found.st_size and (copied := copy_range(read, write, at, found.st_size - at)):
+                at += copied
             os.fchmod(write, found.st_mode & 0o777)
             os.utime(write, ns=(found.st_atime_ns, found.st_mtime_ns))
             os.rename(temporary, destination)
@@ -272,23 +250,6 @@ def copy_file(source, destination):
             os.close(write)
     finally:
         os.close(read)
-
-
-def copy_content(read, write):
-    # type: (int, int) -> None
-    size = os.fstat(read).st_size
-    at = 0
-    while at < size:
-        try:
-            copied = os.copy_file_range(read, write, min(size - at, COPY_CHUNK), at, at)
-        except OSError as error:
-            if at or error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-            copied = os.sendfile(write, read, at, min(size - at, COPY_CHUNK))
-            os.lseek(write, at + copied, os.SEEK_SET)
-        if not copied:
-            return  # it shrinks
-        at += copied
 
 
 def beside(path):

@@ -1,6 +1,8 @@
 """What users hold in their hands: read this first."""
 
 from cove.api.code import CodeContext
+from cove.api.files import Files
+from cove.api.git import Git
 from cove.api.opening import Destroyable, Opening
 from cove.api.process import Process
 from cove.api.sandbox import AsyncSandbox
@@ -11,6 +13,8 @@ __all__ = [
     "AsyncSandbox",
     "CodeContext",
     "Destroyable",
+    "Files",
+    "Git",
     "Opening",
     "Process",
     "Session",

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Unpack
 
 from cove.api.code import CodeContext
+from cove.api.files import Files
+from cove.api.git import Git
 from cove.api.opening import Opening
 from cove.api.process import Process
 from cove.api.provider import provider_for
@@ -29,6 +31,8 @@ class AsyncSandbox(ABC):
     """A Linux computer for an agent or any other program. Made by `create`, ended by `destroy`."""
 
     id: str
+    files: Files
+    git: Git
 
     @classmethod
     def create(

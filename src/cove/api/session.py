@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from cove.api.files import Files
 from cove.api.process import Process
 from cove.model import ExecResult
 
@@ -11,6 +12,7 @@ class Session(ABC):
     """A persistent bash: what one command leaves behind, the next one finds."""
 
     id: str
+    files: Files
 
     @abstractmethod
     async def exec(

@@ -2,17 +2,22 @@
 
 import builtins
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from os import PathLike
 from typing import Literal, Self, TypeVar, Unpack
 
 from cove import api
 from cove.blocking.portal import Portal, get_portal
 from cove.model import (
+    Changes,
     CodeContextInfo,
     CodeEvent,
     ExecResult,
     Execution,
+    FileEvent,
+    FileInfo,
+    GitClone,
     LogEvent,
     LogMatch,
     Outcome,
@@ -20,6 +25,7 @@ from cove.model import (
     ProcessStatus,
     SandboxInfo,
     SandboxSpec,
+    SearchMatch,
     SessionInfo,
     SpecFields,
     TerminalEvent,
@@ -140,6 +146,182 @@ class Process:
         self._portal.call(lambda: self._inner.close_stdin())
 
 
+class Files:
+    """The sandbox's files, used with the sandbox's own rights.
+
+    Paths are those inside. A relative one starts at the sandbox's working directory or, through a session, at the
+    session's. A name that is not UTF-8 comes and goes with surrogate escapes, as `os.fsdecode` makes them.
+    """
+
+    def __init__(self, inner: api.Files, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    def read(self, path: str) -> bytes:
+        """The content of a regular file."""
+        return self._portal.call(lambda: self._inner.read(path))
+
+    def read_text(self, path: str, encoding: str = "utf-8") -> str:
+        """The content as text; raises ValidationFailed when it is not in that encoding."""
+        return self._portal.call(lambda: self._inner.read_text(path, encoding))
+
+    def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> Generator[bytes, None, None]:
+        """The bytes from `start` up to, not including, `end`, in pieces; what is appended meanwhile is left out."""
+        return self._portal.iterate(self._inner.read_stream(path, start=start, end=end))
+
+    def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
+        """Replace a file's content at once: readers see the old or the new one. Missing directories are made.
+
+        The file keeps its mode unless `mode` is given. A link is followed. Text is written as UTF-8.
+        """
+        self._portal.call(lambda: self._inner.write(path, data, mode=mode))
+
+    def write_stream(self, path: str, chunks: Iterable[bytes], *, mode: int | None = None) -> int:
+        """As `write`, from pieces; returns how many bytes there were. If a piece fails, the old file stays."""
+        return self._portal.call(lambda: self._inner.write_stream(path, self._portal.feed(chunks), mode=mode))
+
+    def append(self, path: str, data: bytes | str) -> None:
+        """Add to the end of a file, which is made if it is missing."""
+        self._portal.call(lambda: self._inner.append(path, data))
+
+    def mkdir(self, path: str, *, parents: bool = True) -> None:
+        """Make a directory. With `parents` those above it too, and one that is there already is fine."""
+        self._portal.call(lambda: self._inner.mkdir(path, parents=parents))
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a link, not what it points to; a directory raises IsDirectory."""
+        self._portal.call(lambda: self._inner.remove(path))
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all that is in it, whatever its modes; no link is followed."""
+        self._portal.call(lambda: self._inner.remove_tree(path))
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file or directory another name on the same file system, as rename(2): a file there is replaced."""
+        self._portal.call(lambda: self._inner.rename(old, new))
+
+    def move(self, source: str, destination: str) -> None:
+        """As `mv`: into `destination` if that is a directory, also to another file system."""
+        self._portal.call(lambda: self._inner.move(source, destination))
+
+    def copy(self, source: str, destination: str) -> None:
+        """As `cp -r`: a file or a directory with all that is in it, into `destination` if that is a directory.
+
+        Modes and times are kept, links are copied as links; a file in the way is replaced.
+        """
+        self._portal.call(lambda: self._inner.copy(source, destination))
+
+    def list(self, path: str = ".", *, recursive: bool = False, hidden: bool = True) -> builtins.list[FileInfo]:
+        """What is in a directory, sorted by path; without `hidden` no names that begin with a dot."""
+        return self._portal.call(lambda: self._inner.list(path, recursive=recursive, hidden=hidden))
+
+    def stat(self, path: str) -> FileInfo:
+        """What stands under that name; a link is described, not followed."""
+        return self._portal.call(lambda: self._inner.stat(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything; a link counts when what it points to exists."""
+        return self._portal.call(lambda: self._inner.exists(path))
+
+    def chmod(self, path: str, mode: int) -> None:
+        """Change the permission bits of a file; a link is followed."""
+        self._portal.call(lambda: self._inner.chmod(path, mode))
+
+    def glob(self, pattern: str, *, root: str = ".") -> builtins.list[str]:
+        """The paths below `root`, relative to it and sorted, that match: `*`, `?`, `[a-z]`, and `**` for any depth.
+
+        As in a shell, names that begin with a dot must be asked for by one.
+        """
+        return self._portal.call(lambda: self._inner.glob(pattern, root=root))
+
+    def search(
+        self, pattern: str, path: str = ".", *, glob: str | None = None, limit: int = 1000
+    ) -> builtins.list[SearchMatch]:
+        """The lines of text files that match a regular expression, up to `limit`; `glob` chooses the files.
+
+        Binary files (with a NUL byte), files over 64 MiB, and `.git` are left out.
+        """
+        return self._portal.call(lambda: self._inner.search(pattern, path, glob=glob, limit=limit))
+
+    def replace(self, path: str, old: str, new: str, *, count: int | None = 1) -> int:
+        """Put `new` where exactly `old` stands; returns how often. Raises ValidationFailed if it is absent.
+
+        It must stand there exactly `count` times, once by default; with None any number will do.
+        """
+        return self._portal.call(lambda: self._inner.replace(path, old, new, count=count))
+
+    def upload(self, local: str | PathLike[str], path: str) -> None:
+        """Copy a file, or what is in a directory, from this program's machine to `path`.
+
+        A directory is merged into one that is there. If anything is refused or fails, the old tree stays.
+        """
+        self._portal.call(lambda: self._inner.upload(local, path))
+
+    def download(self, path: str, local: str | PathLike[str]) -> None:
+        """Copy a file, or what is in a directory, from the sandbox to `local` on this program's machine.
+
+        What comes is not trusted: links that lead out of it are refused, and no set-user-id bit survives.
+        """
+        self._portal.call(lambda: self._inner.download(path, local))
+
+    def watch(
+        self,
+        path: str = ".",
+        *,
+        recursive: bool = True,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (".git", "node_modules"),
+    ) -> Generator[FileEvent, None, None]:
+        """What changes below a directory, or at a file. First comes `watching`: from then on nothing is missed.
+
+        Patterns match a name or a path below `path`. It ends when `path` itself is removed or moved away.
+        """
+        return self._portal.iterate(self._inner.watch(path, recursive=recursive, include=include, exclude=exclude))
+
+    def check_changes(
+        self,
+        path: str = ".",
+        *,
+        since: str | None = None,
+        recursive: bool = True,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (".git", "node_modules"),
+    ) -> Changes:
+        """Whether a tree has changed since a version of it. Without `since`: unchanged, and the version to begin with."""
+        return self._portal.call(
+            lambda: self._inner.check_changes(path, since=since, recursive=recursive, include=include, exclude=exclude)
+        )
+
+
+class Git:
+    """Repositories inside the sandbox."""
+
+    def __init__(self, inner: api.Git, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    def clone(
+        self,
+        url: str,
+        path: str | None = None,
+        *,
+        branch: str | None = None,
+        depth: int | None = None,
+        timeout: float | None = None,
+        token: str | None = None,
+    ) -> GitClone:
+        """Clone with the sandbox's own git and network; by default into a directory named like the repository.
+
+        `token`, or a password in the URL, is given to the URL's own host only and is found neither in arguments,
+        nor in the clone's configuration, nor in errors.
+        """
+        return self._portal.call(
+            lambda: self._inner.clone(url, path, branch=branch, depth=depth, timeout=timeout, token=token)
+        )
+
+
 class Session:
     """A persistent bash: what one command leaves behind, the next one finds."""
 
@@ -151,6 +333,10 @@ class Session:
     @property
     def id(self) -> str:
         return self._inner.id
+
+    @property
+    def files(self) -> Files:
+        return Files(self._inner.files, self._portal)
 
     def exec(
         self,
@@ -344,6 +530,14 @@ class Sandbox:
     @property
     def id(self) -> str:
         return self._inner.id
+
+    @property
+    def files(self) -> Files:
+        return Files(self._inner.files, self._portal)
+
+    @property
+    def git(self) -> Git:
+        return Git(self._inner.git, self._portal)
 
     @classmethod
     def create(

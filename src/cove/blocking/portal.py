@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
@@ -41,6 +41,12 @@ class Portal:
                 yield event  # type: ignore[misc]  # _END, which is no T, has just been excluded
         finally:
             self.call(lambda: _close(events))
+
+    async def feed(self, items: Iterable[T]) -> AsyncGenerator[T, None]:
+        """The caller's own iterable for the loop; each step is made in a thread, because it may take its time."""
+        iterator = iter(items)
+        while (item := await asyncio.to_thread(next, iterator, _END)) is not _END:
+            yield item  # type: ignore[misc]  # _END, which is no T, has just been excluded
 
 
 class _Call(Generic[T]):

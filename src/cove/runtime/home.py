@@ -22,12 +22,16 @@ from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import Group, Hierarchies
 from cove.linux.forking import close_in_forked_child
 from cove.linux.interpreter import Interpreter
+from cove.linux import remove_tree as remove_tree_module
 from cove.linux.remove_tree import remove_tree
 
 FIRST_USER_ID = 2_000_000_000
 USER_IDS = 1_000_000
 
-_AGENT_MODULES = ("files", "init", "kernel", "launcher", "protocol")
+_AGENT_MODULES = (
+    *("files", "init", "kernel", "launcher", "protocol"),
+    *("archive", "content", "errand", "fingerprint", "pattern", "tar", "tree", "watch"),
+)
 PROLOGUE = "session.bash"
 PACKAGES = "node_modules"
 _COMPILE = "import py_compile, sys; [py_compile.compile(s, s + 'c', 'cove/' + s, True) for s in sys.argv[1:]]"
@@ -120,6 +124,7 @@ class Home:
         """The agent, compiled for that interpreter; made once for every version of either."""
         source = Path(agent.__file__).parent
         files = {f"{name}.py": (source / f"{name}.py").read_bytes() for name in _AGENT_MODULES}
+        files["remove_tree.py"] = Path(remove_tree_module.__file__).read_bytes()
         files[PROLOGUE] = (Path(shell.__file__).parent / PROLOGUE).read_bytes()
         version = ".".join(map(str, interpreter.version))
         digest = hashlib.sha256(b"\0".join([interpreter.path.encode(), version.encode(), *files.values()]))
@@ -264,13 +269,13 @@ def is_passable(path: Path) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in (path, *path.parents))
 
 
-def write_once(path: Path, content: bytes) -> None:
+def write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Write a small world-readable file whose content never changes, atomically."""
     if path.exists() and path.read_bytes() == content:
         return
     building = path.with_name(f".{new_identifier()}")
     building.write_bytes(content)
-    building.chmod(0o644)
+    building.chmod(mode)
     building.rename(path)
 
 

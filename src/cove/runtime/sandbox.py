@@ -5,6 +5,7 @@ import builtins
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 
 from cove.api import AsyncSandbox, CodeContext, Process, Session, Terminal
 from cove.core.command import Invocation, build_invocation, check_environment, check_timeout, merge_environment
@@ -26,7 +27,11 @@ from cove.model import (
 )
 from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import CodeContexts, run_borrowed
+from cove.runtime.errand import Errands
 from cove.runtime.exec import run_command
+from cove.runtime.file_access import FileAccess
+from cove.runtime.files import Files
+from cove.runtime.git import Git
 from cove.runtime.home import PACKAGES, PROLOGUE, Place
 from cove.runtime.interpreters import Interpreters, inside_jail
 from cove.runtime.jail import Jail
@@ -62,10 +67,15 @@ class Sandbox(AsyncSandbox):
         self._spawner = Spawner(jail.link, jail.groups.tree, self.lose)
         self._processes = Processes(self._spawner, self._place.logs)
         is_open = _is_open(self._spec)
+        access = FileAccess(jail.link)
+        errands = self._errands()
+        self.files = Files(access, errands, self._base)
+        self.git = Git(self._spawner, access, errands, self._base, lambda: self._env)
         self._sessions = Sessions(
             self._spawner,
             self._processes,
             self._place,
+            make_files=partial(Files, access, errands),
             inside=str(self._place.shell) if is_open else SHELL_DIRECTORY,
             prologue=f"{self._machine.agent if is_open else AGENT_DIRECTORY}/{PROLOGUE}",
         )
@@ -74,6 +84,15 @@ class Sandbox(AsyncSandbox):
         await self._spawner.open()
         if self._spec.lifetime is not None:
             self._death = self.loop.call_later(self._spec.lifetime, self._start_destroying)
+
+    def _errands(self) -> Errands:
+        if _is_open(self._spec):
+            return Errands(self._spawner, self._machine.interpreter.path, str(self._machine.agent))
+        return Errands(self._spawner, self._machine.interpreter_inside, AGENT_DIRECTORY)
+
+    def _base(self) -> str:
+        self._check_running()
+        return self._cwd
 
     async def info(self) -> SandboxInfo:
         """See AsyncSandbox."""

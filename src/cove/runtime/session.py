@@ -33,6 +33,7 @@ from cove.errors import (
 )
 from cove.model import ExecResult, Outcome, SessionInfo, SessionStatus
 from cove.runtime.exec import check_max_output, check_stdin
+from cove.runtime.files import Files
 from cove.runtime.process import Process
 from cove.runtime.processes import Processes
 from cove.runtime.shell import Shell, ShellEnded
@@ -62,6 +63,7 @@ class Session(api.Session):
         start_shell: StartShell,
         spawner: Spawner,
         processes: Processes,
+        make_files: Callable[[Callable[[], str]], Files],
         on_deleted: Callable[[], None],
     ) -> None:
         self.id = id
@@ -73,6 +75,7 @@ class Session(api.Session):
         self._start_shell = start_shell
         self._spawner = spawner
         self._processes = processes
+        self.files = make_files(self._base)
         self._started: list[Process] = []
         self._on_deleted = on_deleted
         self._loop = asyncio.get_running_loop()
@@ -319,6 +322,10 @@ class Session(api.Session):
 
     async def cwd(self) -> str:
         """See api.Session."""
+        self._check()
+        return self._cwd
+
+    def _base(self) -> str:
         self._check()
         return self._cwd
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import builtins
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from cove.core.shell_protocol import loop_script
 from cove.core.shell_state import ShellState
 from cove.errors import FileNotFound, LimitExceeded, SessionAlreadyExists, SessionNotFound
 from cove.model import SessionInfo
+from cove.runtime.files import Files
 from cove.runtime.home import Place
 from cove.runtime.processes import Processes
 from cove.runtime.session import Session
@@ -27,10 +28,20 @@ MOST_SESSIONS = 256
 class Sessions:
     """Owns the sessions by id. An id is taken before the first await."""
 
-    def __init__(self, spawner: Spawner, processes: Processes, place: Place, *, inside: str, prologue: str) -> None:
+    def __init__(
+        self,
+        spawner: Spawner,
+        processes: Processes,
+        place: Place,
+        *,
+        make_files: Callable[[Callable[[], str]], Files],
+        inside: str,
+        prologue: str,
+    ) -> None:
         self._spawner = spawner
         self._processes = processes
         self._place = place
+        self._make_files = make_files
         self._inside = inside
         self._prologue = prologue
         self._sessions: dict[str, Session | None] = {}
@@ -68,6 +79,7 @@ class Sessions:
             start_shell=start_shell,
             spawner=self._spawner,
             processes=self._processes,
+            make_files=self._make_files,
             on_deleted=lambda: self._forget(session),
         )
         return session

@@ -1,0 +1,190 @@
+"""One long file operation inside the sandbox, in a process of its own: `errand.pyc DIRECTORY VERB ARGUMENTS…`.
+
+It answers on standard output: messages of NUL-separated fields, each after its length as four bytes. The last one is
+`done`, `error NUMBER PATH` (errno), `refused REASON` or `toomany REASON`. Archives go through descriptor 0.
+"""
+
+import os
+import signal
+import sys
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+
+FLUSH_BYTES = 1 << 16
+ARCHIVE = 0
+OUTPUT = 1
+
+
+class Answer:
+    """What is said; few large writes."""
+
+    def __init__(self):
+        # type: () -> None
+        self.waiting = []  # type: list[bytes]
+        self.size = 0
+
+    def say(self, *fields):
+        # type: (*bytes) -> None
+        message = b"\0".join(fields)
+        self.waiting.append(len(message).to_bytes(4, "big") + message)
+        self.size += len(message)
+        if self.size > FLUSH_BYTES:
+            self.flush()
+
+    def flush(self):
+        # type: () -> None
+        data = b"".join(self.waiting)
+        self.waiting.clear()
+        self.size = 0
+        while data:
+            data = data[os.write(OUTPUT, data) :]
+
+
+def list_tree(answer, path, hidden):
+    # type: (Answer, bytes, bytes) -> None
+    import tree
+
+    for fields in tree.entries(path, hidden == b"1"):
+        answer.say(b"entry", *fields)
+
+
+def glob(answer, path, pattern):
+    # type: (Answer, bytes, bytes) -> None
+    import tree
+
+    for found in tree.glob(path, pattern):
+        answer.say(b"path", found)
+
+
+def search(answer, path, expression, pattern, limit):
+    # type: (Answer, bytes, bytes, bytes, bytes) -> None
+    import tree
+
+    for fields in tree.search(path, expression, pattern, int(limit)):
+        answer.say(b"match", *fields)
+
+
+def digest(answer, path, recursive, includes, *patterns):
+    # type: (Answer, bytes, bytes, bytes, *bytes) -> None
+    import fingerprint
+
+    answer.say(b"digest", fingerprint.digest(path, recursive == b"1", make_filter(includes, patterns)))
+
+
+def copy(answer, source, destination):
+    # type: (Answer, bytes, bytes) -> None
+    import tree
+
+    tree.copy(source, destination)
+
+
+def move(answer, source, destination):
+    # type: (Answer, bytes, bytes) -> None
+    """To another file system."""
+    import tree
+
+    if os.path.islink(source):
+        os.symlink(os.readlink(source), destination)
+        os.unlink(source)
+        return
+    tree.copy(source, destination)
+    if os.path.isdir(source):
+        remove(answer, source)
+    else:
+        os.unlink(source)
+
+
+def remove(answer, path):
+    # type: (Answer, bytes) -> None
+    from remove_tree import remove_tree
+
+    if not os.path.isdir(os.path.join(path, b"")) or os.path.islink(path):
+        os.lstat(path)
+        raise NotADirectoryError(20, "not a directory", path)
+    remove_tree(os.fsdecode(path))
+
+
+def pack(answer, path, most_bytes, most_entries):
+    # type: (Answer, bytes, bytes, bytes) -> None
+    import archive
+
+    archive.pack(path, archive.Stream(ARCHIVE), archive.Budget(int(most_bytes), int(most_entries)))
+
+
+def unpack(answer, path, most_bytes, most_entries):
+    # type: (Answer, bytes, bytes, bytes) -> None
+    import archive
+    from remove_tree import remove_tree
+
+    archive.unpack(archive.Stream(ARCHIVE), path, archive.Budget(int(most_bytes), int(most_entries)), remove_tree)
+
+
+def watch(answer, path, recursive, includes, *patterns):
+    # type: (Answer, bytes, bytes, bytes, *bytes) -> None
+    import watch
+
+    only = b""
+    if not os.path.isdir(path):
+        os.stat(path)
+        path, only = os.path.split(path)
+    filter = make_filter(includes, patterns)
+
+    def emit(kind, relative, is_directory, old):
+        # type: (bytes, bytes, bool, bytes) -> None
+        answer.say(b"event", kind, relative, b"1" if is_directory else b"0", old)
+
+    watching = watch.Watch(path, recursive == b"1" and not only, filter, only, emit, answer.flush)
+    answer.say(b"watching", path)
+    answer.flush()
+    watching.run()
+
+
+def make_filter(includes, patterns):
+    # type: (bytes, tuple[bytes, ...]) -> pattern.Filter
+    from pattern import Filter, decode
+
+    texts = [decode(each) for each in patterns]
+    return Filter(texts[: int(includes)], texts[int(includes) :])
+
+
+VERBS = {
+    b"list": list_tree,
+    b"glob": glob,
+    b"search": search,
+    b"digest": digest,
+    b"copy": copy,
+    b"move": move,
+    b"remove": remove,
+    b"pack": pack,
+    b"unpack": unpack,
+    b"watch": watch,
+}
+
+
+# By name: their modules are loaded by the verbs that need them.
+ANSWERS = {"Refused": b"refused", "Truncated": b"refused", "TooMany": b"toomany"}
+
+
+def main():
+    # type: () -> None
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    answer = Answer()
+    verb, *arguments = [os.fsencode(word) for word in sys.argv[2:]]
+    try:
+        VERBS[verb](answer, *arguments)
+        answer.say(b"done")
+    except OSError as error:
+        path = error.filename
+        path = b"" if path is None or isinstance(path, int) else os.fsencode(path)
+        answer.say(b"error", b"%d" % (error.errno or 5), path)
+    except Exception as error:
+        kind = ANSWERS.get(type(error).__name__)
+        if kind is None:
+            raise
+        answer.say(kind, str(error).encode("utf-8", "backslashreplace"))
+    answer.flush()
+
+
+if __name__ == "__main__":
+    main()

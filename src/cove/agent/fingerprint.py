@@ -1,0 +1,45 @@
+"""A short text for the whole state of a tree: it is the same as long as no file in it changes."""
+
+import os
+import stat
+from _blake2 import blake2b
+
+from pattern import decode
+from tree import read_directory, walk
+
+TEMPORARY = b".cove-"
+
+
+def digest(top, recursive, filter):
+    # type: (bytes, bool, Filter) -> bytes
+    """Names, kinds and modes of all, and for files the times and sizes, which nobody can set back: inode(7)."""
+    state = blake2b(digest_size=16)
+
+    def enters(relative, entry):
+        # type: (bytes, os.DirEntry[bytes]) -> bool
+        return not entry.name.startswith(TEMPORARY) and filter.enters(decode(relative))
+
+    if not os.path.isdir(top):
+        state.update(describe(os.stat(top)))
+        return state.hexdigest().encode()
+    if recursive:
+        found = walk(top, enters)
+    else:
+        names = [(entry.name, entry) for entry in reversed(read_directory(top, is_top=True))]
+        found = (each for each in names if enters(*each))
+    for relative, entry in found:
+        if filter.shows(decode(relative)):
+            try:
+                state.update(b"%d\0%b" % (len(relative), relative))
+                state.update(describe(entry.stat(follow_symlinks=False)))
+            except FileNotFoundError:
+                continue  # removed while we looked: the next look sees that it is gone
+    return state.hexdigest().encode()
+
+
+def describe(found):
+    # type: (os.stat_result) -> bytes
+    if stat.S_ISDIR(found.st_mode):
+        return b"%d\n" % found.st_mode
+    facts = (found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return b"%d %d %d %d %d\n" % facts

@@ -1,0 +1,84 @@
+"""Patterns for names and paths, as shells know them: `*`, `?`, `[a-z]`, `[!a]`, and `**` for any depth."""
+
+import re
+
+
+def decode(path):
+    # type: (bytes) -> str
+    return path.decode("utf-8", "surrogateescape")
+
+
+def has_magic(part):
+    # type: (str) -> bool
+    return any(mark in part for mark in "*?[")
+
+
+def name_expression(part):
+    # type: (str) -> str
+    """The regular expression for one name."""
+    pieces = []
+    at = 0
+    while at < len(part):
+        letter = part[at]
+        close = part.find("]", at + 2) if letter == "[" else -1
+        if letter == "*":
+            pieces.append("[^/]*")
+        elif letter == "?":
+            pieces.append("[^/]")
+        elif close > 0:
+            inner = part[at + 1 : close].replace("\\", "\\\\").replace("[", "\\[")
+            inner = "^/" + inner[1:] if inner[0] in "!^" else inner
+            pieces.append("[%s]" % inner)
+            at = close
+        else:
+            pieces.append(re.escape(letter))
+        at += 1
+    return "".join(pieces)
+
+
+def name_matcher(part):
+    # type: (str) -> Callable[[str], object]
+    """Whether a name matches; one that begins with a dot has to be asked for by one."""
+    shield = "" if part.startswith(".") else r"(?!\.)"
+    return re.compile(shield + name_expression(part), re.DOTALL).fullmatch
+
+
+def path_matcher(patterns):
+    # type: (list[str]) -> Callable[[str], bool]
+    """Whether a path matches one of them: a pattern without a slash by its last name, one with slashes by all of it."""
+    names = [name_expression(each) for each in patterns if "/" not in each]
+    paths = [path_expression(each) for each in patterns if "/" in each]
+    name = re.compile("|".join(names), re.DOTALL).fullmatch if names else None
+    whole = re.compile("|".join(paths), re.DOTALL).fullmatch if paths else None
+
+    def matches(path):
+        # type: (str) -> bool
+        return bool((name and name(path.rpartition("/")[2])) or (whole and whole(path + "/")))
+
+    return matches
+
+
+def path_expression(pattern):
+    # type: (str) -> str
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    pieces = [r"(?:[^/]+/)*" if part == "**" else name_expression(part) + "/" for part in parts]
+    if parts and parts[-1] == "**":
+        pieces[-1] = r"(?:[^/]+/)+"
+    return "".join(pieces)
+
+
+class Filter:
+    """Which paths below a directory count: not those excluded, nor below them, and of the rest those included."""
+
+    def __init__(self, include, exclude):
+        # type: (list[str], list[str]) -> None
+        self.includes = path_matcher(include) if include else None
+        self.excludes = path_matcher(exclude)
+
+    def enters(self, path):
+        # type: (str) -> bool
+        return not self.excludes(path)
+
+    def shows(self, path):
+        # type: (str) -> bool
+        return self.includes is None or self.includes(path)

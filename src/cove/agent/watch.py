@@ -1,0 +1,254 @@
+"""A directory watched by inotify(7), with all that appears in it later.
+
+Theory of operation. A new directory is watched first and read afterwards, so that whatever is put into it is either
+found by reading or reported by the watch; `names` remembers what has been reported, so that nothing is told twice.
+A move is two events that follow each other with one cookie; half a move is a deletion or a creation. When the kernel's
+queue overflows, events are lost: everything is watched and read anew, and `resync` says so.
+"""
+
+import ctypes
+import errno
+import os
+import select
+import struct
+
+MODIFY, ATTRIB, MOVED_FROM, MOVED_TO = 0x2, 0x4, 0x40, 0x80
+CREATE, DELETE, DELETE_SELF, MOVE_SELF = 0x100, 0x200, 0x400, 0x800
+UNMOUNT, OVERFLOW, IGNORED = 0x2000, 0x4000, 0x8000
+ONLY_DIRECTORY, DONT_FOLLOW, IS_DIRECTORY = 0x01000000, 0x02000000, 0x40000000
+MASK = MODIFY | ATTRIB | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF | ONLY_DIRECTORY
+EVENT = struct.Struct("iIII")
+READ_BYTES = 1 << 18
+TEMPORARY = b".cove-"
+PAIR_MS = 2
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def failure(path):
+    # type: (bytes) -> OSError
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), path)
+
+
+class Directory:
+    """One watched directory: its path from the top, and the names in it that have been told of."""
+
+    __slots__ = ("names", "path")
+
+    def __init__(self, path):
+        # type: (bytes) -> None
+        self.path = path
+        self.names = {}  # type: dict[bytes, bool]
+
+
+class Watch:
+    """Tells `emit(kind, path, is_directory, old_path)` what happens; paths are relative to the top."""
+
+    def __init__(self, top, recursive, filter, only, emit, flush):
+        # type: (bytes, bool, Filter, bytes, Callable[..., None], Callable[[], None]) -> None
+        self.top = top
+        self.recursive = recursive
+        self.filter = filter
+        self.only = only
+        self.emit = emit
+        self.flush = flush
+        self.fd = -1
+        self.directories = {}  # type: dict[int, Directory]
+        self.moved = None  # type: tuple[int, bytes, bool] | None
+        self.ended = False
+        self.begin()
+
+    def begin(self):
+        # type: () -> None
+        """Watch everything that is there now."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.fd < 0:
+            raise failure(self.top)
+        self.directories = {}
+        self.moved = None
+        self.adopt(b"", None)
+
+    def add(self, path):
+        # type: (bytes) -> int
+        where = os.path.join(self.top, path) if path else self.top
+        wd = libc.inotify_add_watch(self.fd, where, MASK | (DONT_FOLLOW if path else 0))
+        if wd < 0:
+            raise failure(where)
+        return wd
+
+    def adopt(self, path, tell):
+        # type: (bytes, Callable[..., None] | None) -> None
+        """Watch a directory and all below it, and tell of what is found in it."""
+        pending = [path]
+        while pending:
+            path = pending.pop()
+            try:
+                wd = self.add(path)
+                directory = self.directories.setdefault(wd, Directory(path))
+                directory.path = path
+                found = list(os.scandir(os.path.join(self.top, path)))
+            except OSError as error:
+                if not path or error.errno in (errno.ENOSPC, errno.ENOMEM):
+                    raise
+                continue  # gone again, or not ours to read
+            for entry in found:
+                relative = join(path, entry.name)
+                if entry.name in directory.names or not self.counts(relative):
+                    continue
+                is_directory = entry.is_dir(follow_symlinks=False)
+                directory.names[entry.name] = is_directory
+                if tell:
+                    tell(b"create", relative, is_directory)
+                if is_directory and self.recursive:
+                    pending.append(relative)
+
+    def counts(self, path):
+        # type: (bytes) -> bool
+        name = path.rpartition(b"/")[2]
+        if self.only:
+            return path == self.only
+        return not name.startswith(TEMPORARY) and self.filter.enters(decode(path))
+
+    def tell(self, kind, path, is_directory, old_path=b""):
+        # type: (bytes, bytes, bool, bytes) -> None
+        shown = self.filter.shows(decode(path))
+        if kind == b"move" and not self.filter.shows(decode(old_path)):
+            kind, old_path = b"create", b""
+        elif kind == b"move" and not shown:
+            kind, path, old_path, shown = b"delete", old_path, b"", True
+        if shown:
+            self.emit(kind, path, is_directory, old_path)
+
+    def run(self):
+        # type: () -> None
+        poll = select.poll()
+        poll.register(1, 0)
+        while not self.ended:
+            poll.register(self.fd, select.POLLIN)
+            ready = poll.poll(PAIR_MS if self.moved else None)
+            if any(fd == 1 for fd, _ in ready):
+                return  # nobody reads any more
+            if ready:
+                self.take(os.read(self.fd, READ_BYTES))
+            else:
+                self.lose_moved()
+            self.flush()
+
+    def take(self, data):
+        # type: (bytes) -> None
+        at = 0
+        while at < len(data) and not self.ended:
+            wd, mask, cookie, length = EVENT.unpack_from(data, at)
+            at += EVENT.size
+            name = data[at : at + length].rstrip(b"\0")
+            at += length
+            if mask & OVERFLOW:
+                self.restart()
+                return
+            self.handle(wd, mask, cookie, name)
+
+    def restart(self):
+        # type: () -> None
+        old = self.fd
+        self.fd = -1
+        os.close(old)
+        try:
+            self.begin()
+        except FileNotFoundError:
+            self.end()
+        else:
+            self.emit(b"resync", b"", True, b"")
+
+    def end(self):
+        # type: () -> None
+        self.emit(b"delete", b"", True, b"")
+        self.ended = True
+
+    def handle(self, wd, mask, cookie, name):
+        # type: (int, int, int, bytes) -> None
+        if self.moved and not (mask & MOVED_TO and cookie == self.moved[0]):
+            self.lose_moved()
+        directory = self.directories.get(wd)
+        if directory is None:
+            return
+        if mask & (DELETE_SELF | MOVE_SELF | UNMOUNT) and not directory.path:
+            self.end()
+        elif mask & IGNORED:
+            del self.directories[wd]
+        elif name and self.counts(join(directory.path, name)):
+            self.change(directory, mask, cookie, name)
+        elif name and mask & MOVED_TO:
+            self.lose_moved()
+
+    def change(self, directory, mask, cookie, name):
+        # type: (Directory, int, int, bytes) -> None
+        path = join(directory.path, name)
+        is_directory = bool(mask & IS_DIRECTORY)
+        if mask & CREATE:
+            self.appear(directory, name, is_directory)
+        elif mask & (MODIFY | ATTRIB):
+            if name in directory.names:
+                self.tell(b"modify", path, is_directory)
+        elif mask & DELETE:
+            if directory.names.pop(name, None) is not None:
+                self.tell(b"delete", path, is_directory)
+        elif mask & MOVED_FROM:
+            if directory.names.pop(name, None) is not None:
+                self.moved = (cookie, path, is_directory)
+        elif mask & MOVED_TO:
+            self.arrive(directory, name, is_directory)
+
+    def appear(self, directory, name, is_directory):
+        # type: (Directory, bytes, bool) -> None
+        path = join(directory.path, name)
+        if name not in directory.names:
+            directory.names[name] = is_directory
+            self.tell(b"create", path, is_directory)
+        if is_directory and self.recursive:
+            self.adopt(path, self.tell)
+
+    def arrive(self, directory, name, is_directory):
+        # type: (Directory, bytes, bool) -> None
+        """A file was moved here: from another place that we watch, or from elsewhere."""
+        path = join(directory.path, name)
+        moved, self.moved = self.moved, None
+        if moved:
+            directory.names[name] = is_directory
+            if is_directory:
+                self.rename_below(moved[1], path)
+            self.tell(b"move", path, is_directory, moved[1])
+        elif directory.names.get(name) is False and not is_directory:
+            self.tell(b"modify", path, False)
+        else:
+            self.appear(directory, name, is_directory)
+
+    def rename_below(self, old, new):
+        # type: (bytes, bytes) -> None
+        for directory in self.directories.values():
+            if directory.path == old or directory.path.startswith(old + b"/"):
+                directory.path = new + directory.path[len(old) :]
+
+    def lose_moved(self):
+        # type: () -> None
+        """What was moved away did not arrive where we look."""
+        if not self.moved:
+            return
+        (_, path, is_directory), self.moved = self.moved, None
+        self.tell(b"delete", path, is_directory)
+        for wd, directory in list(self.directories.items()):
+            if directory.path == path or directory.path.startswith(path + b"/"):
+                libc.inotify_rm_watch(self.fd, wd)
+                del self.directories[wd]
+
+
+def join(path, name):
+    # type: (bytes, bytes) -> bytes
+    return path + b"/" + name if path else name
+
+
+def decode(path):
+    # type: (bytes) -> str
+    return path.decode("utf-8", "surrogateescape")

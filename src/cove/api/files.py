@@ -1,0 +1,149 @@
+"""Files inside a sandbox as their users see them."""
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from os import PathLike
+
+from cove.model import Changes, FileEvent, FileInfo, SearchMatch
+
+
+class Files(ABC):
+    """The sandbox's files, used with the sandbox's own rights.
+
+    Paths are those inside. A relative one starts at the sandbox's working directory or, through a session, at the
+    session's. A name that is not UTF-8 comes and goes with surrogate escapes, as `os.fsdecode` makes them.
+    """
+
+    @abstractmethod
+    async def read(self, path: str) -> bytes:
+        """The content of a regular file."""
+
+    @abstractmethod
+    async def read_text(self, path: str, encoding: str = "utf-8") -> str:
+        """The content as text; raises ValidationFailed when it is not in that encoding."""
+
+    @abstractmethod
+    def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
+        """The bytes from `start` up to, not including, `end`, in pieces; what is appended meanwhile is left out."""
+
+    @abstractmethod
+    async def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
+        """Replace a file's content at once: readers see the old or the new one. Missing directories are made.
+
+        The file keeps its mode unless `mode` is given. A link is followed. Text is written as UTF-8.
+        """
+
+    @abstractmethod
+    async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:
+        """As `write`, from pieces; returns how many bytes there were. If a piece fails, the old file stays."""
+
+    @abstractmethod
+    async def append(self, path: str, data: bytes | str) -> None:
+        """Add to the end of a file, which is made if it is missing."""
+
+    @abstractmethod
+    async def mkdir(self, path: str, *, parents: bool = True) -> None:
+        """Make a directory. With `parents` those above it too, and one that is there already is fine."""
+
+    @abstractmethod
+    async def remove(self, path: str) -> None:
+        """Remove a file or a link, not what it points to; a directory raises IsDirectory."""
+
+    @abstractmethod
+    async def remove_tree(self, path: str) -> None:
+        """Remove a directory and all that is in it, whatever its modes; no link is followed."""
+
+    @abstractmethod
+    async def rename(self, old: str, new: str) -> None:
+        """Give a file or directory another name on the same file system, as rename(2): a file there is replaced."""
+
+    @abstractmethod
+    async def move(self, source: str, destination: str) -> None:
+        """As `mv`: into `destination` if that is a directory, also to another file system."""
+
+    @abstractmethod
+    async def copy(self, source: str, destination: str) -> None:
+        """As `cp -r`: a file or a directory with all that is in it, into `destination` if that is a directory.
+
+        Modes and times are kept, links are copied as links; a file in the way is replaced.
+        """
+
+    @abstractmethod
+    async def list(self, path: str = ".", *, recursive: bool = False, hidden: bool = True) -> builtins.list[FileInfo]:
+        """What is in a directory, sorted by path; without `hidden` no names that begin with a dot."""
+
+    @abstractmethod
+    async def stat(self, path: str) -> FileInfo:
+        """What stands under that name; a link is described, not followed."""
+
+    @abstractmethod
+    async def exists(self, path: str) -> bool:
+        """Whether there is anything; a link counts when what it points to exists."""
+
+    @abstractmethod
+    async def chmod(self, path: str, mode: int) -> None:
+        """Change the permission bits of a file; a link is followed."""
+
+    @abstractmethod
+    async def glob(self, pattern: str, *, root: str = ".") -> builtins.list[str]:
+        """The paths below `root`, relative to it and sorted, that match: `*`, `?`, `[a-z]`, and `**` for any depth.
+
+        As in a shell, names that begin with a dot must be asked for by one.
+        """
+
+    @abstractmethod
+    async def search(
+        self, pattern: str, path: str = ".", *, glob: str | None = None, limit: int = 1000
+    ) -> builtins.list[SearchMatch]:
+        """The lines of text files that match a regular expression, up to `limit`; `glob` chooses the files.
+
+        Binary files (with a NUL byte), files over 64 MiB, and `.git` are left out.
+        """
+
+    @abstractmethod
+    async def replace(self, path: str, old: str, new: str, *, count: int | None = 1) -> int:
+        """Put `new` where exactly `old` stands; returns how often. Raises ValidationFailed if it is absent.
+
+        It must stand there exactly `count` times, once by default; with None any number will do.
+        """
+
+    @abstractmethod
+    async def upload(self, local: str | PathLike[str], path: str) -> None:
+        """Copy a file, or what is in a directory, from this program's machine to `path`.
+
+        A directory is merged into one that is there. If anything is refused or fails, the old tree stays.
+        """
+
+    @abstractmethod
+    async def download(self, path: str, local: str | PathLike[str]) -> None:
+        """Copy a file, or what is in a directory, from the sandbox to `local` on this program's machine.
+
+        What comes is not trusted: links that lead out of it are refused, and no set-user-id bit survives.
+        """
+
+    @abstractmethod
+    def watch(
+        self,
+        path: str = ".",
+        *,
+        recursive: bool = True,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (".git", "node_modules"),
+    ) -> AsyncGenerator[FileEvent, None]:
+        """What changes below a directory, or at a file. First comes `watching`: from then on nothing is missed.
+
+        Patterns match a name or a path below `path`. It ends when `path` itself is removed or moved away.
+        """
+
+    @abstractmethod
+    async def check_changes(
+        self,
+        path: str = ".",
+        *,
+        since: str | None = None,
+        recursive: bool = True,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (".git", "node_modules"),
+    ) -> Changes:
+        """Whether a tree has changed since a version of it. Without `since`: unchanged, and the version to begin with."""

@@ -1,0 +1,204 @@
+"""Short file operations, each a request to the agent, which does it with the sandbox's own rights."""
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cove.agent import protocol
+from cove.core.file_path import decode_path, name_of
+from cove.errors import FileExists, FileNotFound, IsDirectory, NotDirectory, ValidationFailed
+from cove.linux.descriptors import Kind, is_kind
+from cove.model import FileInfo, FileKind
+from cove.runtime.file_content import settled
+from cove.runtime.link import Answer, Link
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_MICROSECONDS = 253_402_300_799_000_000  # the end of the year 9999, beyond which no datetime goes
+_MODE_BITS = 0o7777
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that is being written beside the one it will replace."""
+
+    descriptor: int
+    temporary: bytes
+    final: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What the kernel says about a name inside."""
+
+    mode: int
+    size: int
+    modified_ns: int
+
+    @property
+    def is_directory(self) -> bool:
+        """As said."""
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        """As said."""
+        return stat.S_ISREG(self.mode)
+
+
+class FileAccess:
+    """The agent's file verbs. Paths are absolute bytes; descriptors belong to whoever calls."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def open(self, path: bytes, flags: int) -> int:
+        """A regular file, opened as asked."""
+        descriptor = await self._open(path, flags)
+        if is_kind(descriptor, Kind.FILE):
+            return descriptor
+        is_directory = is_kind(descriptor, Kind.DIRECTORY)
+        os.close(descriptor)
+        if is_directory:
+            raise IsDirectory(f"{decode_path(path)}: Is a directory")
+        raise ValidationFailed(f"{decode_path(path)} is not a regular file")
+
+    async def open_directory(self, path: bytes) -> int:
+        """A directory, to be listed."""
+        descriptor = await self._open(path, os.O_RDONLY | os.O_DIRECTORY)
+        if is_kind(descriptor, Kind.DIRECTORY):
+            return descriptor
+        os.close(descriptor)
+        raise NotDirectory(f"{decode_path(path)}: a directory of the kernel's own is not listed")
+
+    async def _open(self, path: bytes, flags: int) -> int:
+        answer = await self._link.request(
+            b"open", b"%d" % flags, b"438", path, expect_descriptors=1, subject=decode_path(path)
+        )
+        return answer.descriptors[0]
+
+    @asynccontextmanager
+    async def replacing(self, path: bytes, mode: int | None) -> AsyncIterator[NewFile]:
+        """A new file that takes the place of the one at path at the end, or is removed if anything fails."""
+        file = await self._create(path, mode)
+        try:
+            yield file
+            await self.rename(file.temporary, file.final)
+        except BaseException:
+            await self._discard(file)
+            raise
+        finally:
+            os.close(file.descriptor)
+
+    async def _create(self, path: bytes, mode: int | None) -> NewFile:
+        asked = b"" if mode is None else b"%d" % mode
+        request = self._link.request(
+            b"create", asked, path, expect_fields=2, expect_descriptors=1, subject=decode_path(path)
+        )
+        creating: asyncio.Task[Answer] = asyncio.get_running_loop().create_task(request)
+        try:
+            answer = await settled(creating)
+        except asyncio.CancelledError:
+            if not creating.cancelled() and creating.exception() is None:
+                file = NewFile(creating.result().descriptors[0], *creating.result().fields)
+                os.close(file.descriptor)
+                await self._discard(file)
+            raise
+        file = NewFile(answer.descriptors[0], *answer.fields)
+        if not is_kind(file.descriptor, Kind.FILE):
+            os.close(file.descriptor)
+            raise ValidationFailed(f"{decode_path(path)} is not a regular file")
+        return file
+
+    async def _discard(self, file: NewFile) -> None:
+        removing = asyncio.get_running_loop().create_task(self._unlink_if_there(file.temporary))
+        await settled(removing)
+
+    async def _unlink_if_there(self, path: bytes) -> None:
+        try:
+            await self.unlink(path)
+        except FileNotFound:
+            return  # it has its name already
+
+    async def stat(self, path: bytes, *, follow: bool) -> Stat:
+        """What stands there."""
+        answer = await self._link.request(
+            b"stat", b"1" if follow else b"0", path, expect_fields=6, subject=decode_path(path)
+        )
+        mode, size, modified = (signed(field) for field in answer.fields[:3])
+        return Stat(mode, size, modified)
+
+    async def stat_or_none(self, path: bytes) -> Stat | None:
+        """What a path leads to, links followed; None when that is nothing."""
+        try:
+            return await self.stat(path, follow=True)
+        except (FileNotFound, NotDirectory):
+            return None
+
+    async def info(self, path: bytes) -> FileInfo:
+        """A name, described; a link is not followed."""
+        found = await self.stat(path, follow=False)
+        target = None
+        if stat.S_ISLNK(found.mode):
+            answer = await self._link.request(b"readlink", path, expect_fields=1, subject=decode_path(path))
+            target = answer.fields[0]
+        return make_info(path, found.mode, found.size, found.modified_ns, target)
+
+    async def mkdir(self, path: bytes, *, parents: bool) -> None:
+        """Make a directory."""
+        await self._link.request(b"mkdir", b"1" if parents else b"0", path, subject=decode_path(path))
+
+    async def unlink(self, path: bytes) -> None:
+        """Remove a file or a link."""
+        await self._link.request(b"unlink", path, subject=decode_path(path))
+
+    async def rename(self, old: bytes, new: bytes) -> None:
+        """Rename. A directory is never replaced by a file, nor one that is not empty by another."""
+        await self._link.request(b"rename", old, new, subject=f"{decode_path(old)} -> {decode_path(new)}")
+
+    async def chmod(self, path: bytes, mode: int) -> None:
+        """Change permission bits."""
+        await self._link.request(b"chmod", b"%d" % mode, path, subject=decode_path(path))
+
+
+def signed(field: bytes) -> int:
+    """A decimal field that may be negative: times before 1970."""
+    return -protocol.number(field[1:]) if field.startswith(b"-") else protocol.number(field)
+
+
+def make_info(path: bytes, mode: int, size: int, modified_ns: int, target: bytes | None) -> FileInfo:
+    """The description that callers get; a time beyond what Python can say becomes the last that it can."""
+    microseconds = max(-62_135_596_800_000_000, min(modified_ns // 1000, _MOST_MICROSECONDS))
+    return FileInfo(
+        name=decode_path(name_of(path)),
+        path=decode_path(path.rstrip(b"/") or b"/"),
+        kind=kind_of(mode),
+        size=size,
+        mode=mode & _MODE_BITS,
+        modified_at=_EPOCH + timedelta(microseconds=microseconds),
+        target=None if target is None else decode_path(target),
+    )
+
+
+def kind_of(mode: int) -> FileKind:
+    """From the kernel's type bits: inode(7)."""
+    if stat.S_ISREG(mode):
+        return FileKind.FILE
+    if stat.S_ISDIR(mode):
+        return FileKind.DIRECTORY
+    return FileKind.SYMLINK if stat.S_ISLNK(mode) else FileKind.OTHER
+
+
+def check_mode(mode: int | None) -> int | None:
+    """Return the permission bits, or raise ValidationFailed."""
+    if mode is not None and (isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= _MODE_BITS):
+        raise ValidationFailed(f"mode must be permission bits such as 0o644, not {mode!r}")
+    return mode
+
+
+def conflict(path: bytes) -> FileExists:
+    """Something is where something was to be made."""
+    return FileExists(f"{decode_path(path)}: File exists")

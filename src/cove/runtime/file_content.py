@@ -1,0 +1,115 @@
+"""The contents of files whose descriptors the agent has opened: read and written beside the event loop."""
+
+import asyncio
+import errno
+import os
+import select
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from cove.agent.content import copy_range
+from cove.runtime.threads import start_in_thread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CHUNK_BYTES = 1 << 20
+_COPY_BYTES = 32 << 20
+
+
+class Stopped(Exception):
+    """The work in a thread was told to stop."""
+
+
+class Stop:
+    """Tells a thread to stop, also while it waits for a pipe. Opened by `with`, closed when the thread has ended."""
+
+    def __init__(self) -> None:
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_set = False
+
+    def __enter__(self) -> "Stop":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._event)
+        self._event = -1
+
+    def set(self) -> None:
+        """Stop at once."""
+        self._is_set = True
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait no more: what is ready is still taken."""
+        if self._event >= 0:
+            os.eventfd_write(self._event, 1)
+
+    def check(self) -> None:
+        """Raise Stopped if it is time."""
+        if self._is_set:
+            raise Stopped
+
+    def wait(self, descriptor: int, events: int) -> None:
+        """Until the descriptor is ready; raises Stopped."""
+        poll = select.poll()
+        poll.register(descriptor, events)
+        poll.register(self._event, select.POLLIN)
+        ready = [number for number, _ in poll.poll()]
+        self.check()
+        if descriptor not in ready:
+            raise Stopped
+
+
+async def finished(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run in a thread. A cancelled caller waits for its end all the same: it uses descriptors that are ours."""
+    return await settled(start_in_thread(function, *args, **kwargs))
+
+
+async def settled(work: "asyncio.Future[T]") -> T:
+    """The result of what must not be left alone; a cancel is raised when it is over."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError:
+                continue
+        if not work.cancelled():
+            work.exception()
+        raise
+
+
+def read_range(descriptor: int, start: int, end: int) -> bytes:
+    """The bytes from start to end, or to the end of the file."""
+    data = os.pread(descriptor, end - start, start)
+    if len(data) in (0, end - start):
+        return data
+    chunks = [data]
+    at = start + len(data)
+    while at < end and (data := os.pread(descriptor, end - at, at)):
+        chunks.append(data)
+        at += len(data)
+    return b"".join(chunks)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write everything where the descriptor stands."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def copy_all(read: int, write: int, most_bytes: int | None, stop: Stop) -> None:
+    """Copy what the file holds at the beginning; what is appended meanwhile is left out."""
+    size = os.fstat(read).st_size
+    if most_bytes is not None and size > most_bytes:
+        raise OSError(errno.EFBIG, "too large")
+    at = 0
+    while at < size:
+        stop.check()
+        copied = copy_range(read, write, at, min(_COPY_BYTES, size - at))
+        if not copied:
+            return
+        at += copied

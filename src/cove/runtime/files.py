@@ -1,0 +1,334 @@
+"""The files of a sandbox, or of a session: paths resolved, then each operation in the cheapest safe place."""
+
+import builtins
+import os
+import re
+import stat
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
+from os import PathLike
+
+from cove import api
+from cove.core.command import encode_text
+from cove.core.file_path import below, decode_path, name_of, resolve_path
+from cove.errors import CoveError, FileNotFound, FileTooLarge, LimitExceeded, NotDirectory, ValidationFailed
+from cove.model import Changes, FileEvent, FileInfo, SearchMatch
+from cove.runtime import file_watch
+from cove.runtime.errand import Errands
+from cove.runtime.file_access import FileAccess, check_mode, make_info, signed
+from cove.runtime.file_content import CHUNK_BYTES, finished, read_range, write_all
+from cove.runtime.file_transfer import copy_between, download, translated, upload
+
+MOST_READ_BYTES = 1 << 30
+MOST_ENTRIES = 200_000
+MOST_MATCHES = 100_000
+_MOST_PATTERN_BYTES = 1 << 16
+
+
+class Files(api.Files):
+    """`base` gives the directory that relative paths start from; it raises when the owner is gone."""
+
+    def __init__(self, access: FileAccess, errands: Errands, base: Callable[[], str]) -> None:
+        self._access = access
+        self._errands = errands
+        self._base = base
+
+    def _path(self, path: str) -> bytes:
+        return resolve_path(self._base(), path)
+
+    async def read(self, path: str) -> bytes:
+        """See api.Files."""
+        where = self._path(path)
+        descriptor = await self._access.open(where, os.O_RDONLY)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size > MOST_READ_BYTES:
+                raise FileTooLarge(f"{path} has {size} bytes: read it in pieces with read_stream, or download it")
+            with translated(path):
+                return await finished(read_range, descriptor, 0, size)
+        finally:
+            os.close(descriptor)
+
+    async def read_text(self, path: str, encoding: str = "utf-8") -> str:
+        """See api.Files."""
+        data = await self.read(path)
+        try:
+            return data.decode(encoding)
+        except (UnicodeDecodeError, LookupError) as error:
+            raise ValidationFailed(f"{path} is not {encoding} text: {error}") from None
+
+    async def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
+        """See api.Files."""
+        if start < 0 or (end is not None and end < start):
+            raise ValidationFailed(f"start and end must be 0 <= start <= end, not {start} and {end}")
+        descriptor = await self._access.open(self._path(path), os.O_RDONLY)
+        try:
+            size = os.fstat(descriptor).st_size
+            at, last = start, size if end is None else min(end, size)
+            while at < last:
+                with translated(path):
+                    data = await finished(read_range, descriptor, at, min(at + CHUNK_BYTES, last))
+                if not data:
+                    return
+                at += len(data)
+                yield data
+        finally:
+            os.close(descriptor)
+
+    async def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
+        """See api.Files."""
+        content = check_content(data)
+        async with self._access.replacing(self._path(path), check_mode(mode)) as file:
+            with translated(path):
+                await finished(write_all, file.descriptor, content)
+
+    async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:
+        """See api.Files."""
+        count = 0
+        async with self._access.replacing(self._path(path), check_mode(mode)) as file:
+            async for chunk in chunks:
+                content = check_content(chunk)
+                with translated(path):
+                    await finished(write_all, file.descriptor, content)
+                count += len(content)
+        return count
+
+    async def append(self, path: str, data: bytes | str) -> None:
+        """See api.Files."""
+        content = check_content(data)
+        where = self._path(path)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        try:
+            descriptor = await self._access.open(where, flags)
+        except FileNotFound:
+            await self._access.mkdir(where.rpartition(b"/")[0] or b"/", parents=True)
+            descriptor = await self._access.open(where, flags)
+        try:
+            with translated(path):
+                await finished(write_all, descriptor, content)
+        finally:
+            os.close(descriptor)
+
+    async def mkdir(self, path: str, *, parents: bool = True) -> None:
+        """See api.Files."""
+        await self._access.mkdir(self._path(path), parents=parents)
+
+    async def remove(self, path: str) -> None:
+        """See api.Files."""
+        await self._access.unlink(self._path(path))
+
+    async def remove_tree(self, path: str) -> None:
+        """See api.Files."""
+        await self._errands.run("remove", self._path(path), subject=path)
+
+    async def rename(self, old: str, new: str) -> None:
+        """See api.Files."""
+        await self._access.rename(self._path(old), self._path(new))
+
+    async def move(self, source: str, destination: str) -> None:
+        """See api.Files."""
+        start = self._path(source)
+        target = await self._target(start, self._path(destination))
+        try:
+            await self._access.rename(start, target)
+        except ValidationFailed as error:
+            if error.details.get("errno") != "EXDEV":
+                raise
+            await self._errands.run("move", start, target, subject=f"{source} -> {destination}")
+
+    async def copy(self, source: str, destination: str) -> None:
+        """See api.Files."""
+        start = self._path(source)
+        found = await self._access.stat(start, follow=True)
+        target = await self._target(start, self._path(destination))
+        if not found.is_file:
+            await self._errands.run("copy", start, target, subject=f"{source} -> {destination}")
+            return
+        descriptor = await self._access.open(start, os.O_RDONLY)
+        try:
+            async with self._access.replacing(target, found.mode & 0o777) as file:
+                await copy_between(descriptor, file.descriptor, destination)
+                await finished(os.utime, file.descriptor, ns=(found.modified_ns, found.modified_ns))
+        finally:
+            os.close(descriptor)
+
+    async def _target(self, source: bytes, destination: bytes) -> bytes:
+        """Where a file moved or copied to that destination ends up: as `mv` and `cp` do it."""
+        there = await self._access.stat_or_none(destination)
+        return below(destination, name_of(source)) if there is not None and there.is_directory else destination
+
+    async def list(self, path: str = ".", *, recursive: bool = False, hidden: bool = True) -> builtins.list[FileInfo]:
+        """See api.Files."""
+        where = self._path(path)
+        if recursive:
+            return await self._list_tree(where, path, hidden)
+        descriptor = await self._access.open_directory(where)
+        try:
+            with translated(path):
+                return await finished(list_directory, descriptor, where, hidden)
+        finally:
+            os.close(descriptor)
+
+    async def _list_tree(self, where: bytes, path: str, hidden: bool) -> builtins.list[FileInfo]:
+        found: list[FileInfo] = []
+
+        def take(message: builtins.list[bytes]) -> None:
+            kind, mode, size, modified, relative, target = message
+            if kind != b"entry" or len(found) >= MOST_ENTRIES:
+                raise ValueError("an unexpected entry")
+            full = below(where, relative)
+            is_link = stat.S_ISLNK(signed(mode))
+            found.append(make_info(full, signed(mode), signed(size), signed(modified), target if is_link else None))
+
+        await self._errands.run("list", where, b"1" if hidden else b"0", subject=path, take=take)
+        found.sort(key=lambda info: info.path)
+        return found
+
+    async def stat(self, path: str) -> FileInfo:
+        """See api.Files."""
+        return await self._access.info(self._path(path))
+
+    async def exists(self, path: str) -> bool:
+        """See api.Files."""
+        return await self._access.stat_or_none(self._path(path)) is not None
+
+    async def chmod(self, path: str, mode: int) -> None:
+        """See api.Files."""
+        bits = check_mode(mode)
+        if bits is None:
+            raise ValidationFailed("mode must be permission bits such as 0o644")
+        await self._access.chmod(self._path(path), bits)
+
+    async def glob(self, pattern: str, *, root: str = ".") -> builtins.list[str]:
+        """See api.Files."""
+        found: list[str] = []
+
+        def take(message: builtins.list[bytes]) -> None:
+            kind, path = message
+            if kind != b"path" or len(found) >= MOST_ENTRIES:
+                raise ValueError("an unexpected path")
+            found.append(decode_path(path))
+
+        if pattern.startswith("/"):
+            raise ValidationFailed(f"the pattern {pattern} is absolute: give the directory as root")
+        encoded = check_pattern(pattern, "pattern")
+        await self._errands.run("glob", self._path(root), encoded, subject=root, take=take)
+        return found
+
+    async def search(
+        self, pattern: str, path: str = ".", *, glob: str | None = None, limit: int = 1000
+    ) -> builtins.list[SearchMatch]:
+        """See api.Files."""
+        where = self._path(path)
+        found: list[SearchMatch] = []
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_MATCHES:
+            raise ValidationFailed(f"limit must be a number from 1 to {MOST_MATCHES}, not {limit!r}")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValidationFailed(f"{pattern!r} is not a regular expression: {error}") from None
+
+        def take(message: builtins.list[bytes]) -> None:
+            kind, relative, line_number, line = message
+            if kind != b"match" or len(found) >= limit:
+                raise ValueError("an unexpected match")
+            full = below(where, relative) if relative else where
+            text = line.decode("utf-8", "replace")
+            found.append(SearchMatch(path=decode_path(full), line_number=signed(line_number), line=text))
+
+        arguments = (check_pattern(pattern, "pattern"), check_pattern(glob or "", "glob"), b"%d" % limit)
+        await self._errands.run("search", where, *arguments, subject=path, take=take)
+        return found
+
+    async def replace(self, path: str, old: str, new: str, *, count: int | None = 1) -> int:
+        """See api.Files."""
+        if not old:
+            raise ValidationFailed("old is empty: it stands everywhere")
+        text = (await self.read(path)).decode("utf-8", "surrogateescape")
+        times = text.count(old)
+        if times == 0:
+            raise ValidationFailed(f"{path} does not contain the text that is to be replaced")
+        if count is not None and times != count:
+            raise ValidationFailed(
+                f"the text stands in {path} {times} times, not {count}: give more of it", times=times
+            )
+        await self.write(path, text.replace(old, new).encode("utf-8", "surrogateescape"))
+        return times
+
+    async def upload(self, local: str | PathLike[str], path: str) -> None:
+        """See api.Files."""
+        await upload(self._access, self._errands, os.fspath(local), self._path(path))
+
+    async def download(self, path: str, local: str | PathLike[str]) -> None:
+        """See api.Files."""
+        await download(self._access, self._errands, self._path(path), os.fspath(local))
+
+    async def watch(
+        self,
+        path: str = ".",
+        *,
+        recursive: bool = True,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (".git", "node_modules"),
+    ) -> AsyncGenerator[FileEvent, None]:
+        """See api.Files."""
+        filter = file_watch.encode_filter(recursive, include, exclude)
+        events = file_watch.watch(self._errands, self._path(path), filter)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+
+    async def check_changes(
+        self,
+        path: str = ".",
+        *,
+        since: str | None = None,
+        recursive: bool = True,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (".git", "node_modules"),
+    ) -> Changes:
+        """See api.Files."""
+        filter = file_watch.encode_filter(recursive, include, exclude)
+        return await file_watch.check_changes(self._errands, self._path(path), filter, since)
+
+
+def list_directory(descriptor: int, path: bytes, hidden: bool) -> builtins.list[FileInfo]:
+    """What is in an open directory. No link is followed and nothing below is entered, so nothing else is reached."""
+    found: list[FileInfo] = []
+    with os.scandir(descriptor) as entries:
+        for entry in entries:
+            if not hidden and entry.name.startswith("."):
+                continue
+            if len(found) >= MOST_ENTRIES:
+                raise LimitExceeded(f"{decode_path(path)} has more than {MOST_ENTRIES} entries: use glob")
+            try:
+                facts = entry.stat(follow_symlinks=False)
+                is_link = stat.S_ISLNK(facts.st_mode)
+                target = os.fsencode(os.readlink(entry.name, dir_fd=descriptor)) if is_link else None
+            except FileNotFoundError:
+                continue  # removed while we looked
+            full = below(path, os.fsencode(entry.name))
+            found.append(make_info(full, facts.st_mode, facts.st_size, facts.st_mtime_ns, target))
+    found.sort(key=lambda info: info.path)
+    return found
+
+
+def check_content(data: bytes | str) -> bytes:
+    """The bytes to write, or ValidationFailed."""
+    if isinstance(data, str):
+        try:
+            return data.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise ValidationFailed(f"the text has a character that UTF-8 cannot carry: {error.reason}") from None
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise ValidationFailed(f"data must be bytes or a string, not {type(data).__name__}")
+
+
+def check_pattern(pattern: str, subject: str) -> bytes:
+    """A pattern as an argument, or ValidationFailed."""
+    encoded = encode_text(pattern, subject)
+    if len(encoded) > _MOST_PATTERN_BYTES:
+        raise ValidationFailed(f"{subject} is longer than 64 KiB")
+    return encoded
