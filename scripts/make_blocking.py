@@ -1,7 +1,8 @@
 """Write src/cove/blocking/facade.py: the blocking classes, made from the asynchronous ones in cove.api.
 
 Every `async def` becomes a plain `def` with the same signature, every asynchronous generator a plain
-one, every annotated attribute a property, which is blocking too if it is one of our objects. `--check` fails when the file is not what would be written.
+one, every annotated attribute a property, which is blocking too if it is one of our objects. `--check`
+fails when the file is not what would be written.
 """
 
 import ast

@@ -39,9 +39,15 @@ STABLE_CODES = {
     "INTERPRETER_NOT_READY",
     "SANDBOX_UNAVAILABLE",
     "NO_SPACE",
+    "GIT_NOT_FOUND",
+    "GIT_BRANCH_NOT_FOUND",
+    "GIT_AUTH_FAILED",
+    "GIT_NETWORK_ERROR",
+    "GIT_TIMEOUT",
+    "GIT_FAILED",
     "COMMAND_FAILED",
 }
-FAMILIES = {"RequestError", "NothingStarted", "MayHaveRun", "NotFound", "AlreadyExists", "FileError"}
+FAMILIES = {"RequestError", "NothingStarted", "MayHaveRun", "NotFound", "AlreadyExists", "FileError", "GitError"}
 
 
 def classes() -> list[type[CoveError]]:

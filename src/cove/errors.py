@@ -7,7 +7,8 @@ CoveError
 │   ├── SandboxNotFound · SessionNotFound · ProcessNotFound · TerminalNotFound · ContextNotFound
 │   ├── SandboxAlreadyExists · SessionAlreadyExists · ProcessAlreadyExists · ContextAlreadyExists
 │   ├── FileError                FileNotFound · FileExists · IsDirectory · NotDirectory · FileTooLarge · NoSpace
-│   └── GitError                 GitNotFound · GitBranchNotFound · GitAuthFailed · GitNetworkError · GitTimeout · GitFailed
+│   └── GitError                 GitNotFound · GitBranchNotFound · GitAuthFailed · GitNetworkError · GitTimeout
+│                                GitFailed
 ├── NothingStarted               nothing ran; trying again is safe
 │   ├── SandboxUnavailable       the machine cannot give a sandbox; the message says what to do
 │   ├── InterpreterNotReady

@@ -127,6 +127,7 @@ def pack(top, stream, budget):
 
 def pack_directory(fd, parts, stream, budget):
     # type: (int, list[bytes], Stream, Budget) -> None
+    """Its own member, then everything in it, sorted."""
     if len(parts) > MOST_DEPTH:
         raise OSError(errno.ENAMETOOLONG, "nested too deeply")
     found = os.fstat(fd)
@@ -138,6 +139,7 @@ def pack_directory(fd, parts, stream, budget):
 
 def pack_entry(directory, parts, stream, budget):
     # type: (int, list[bytes], Stream, Budget) -> None
+    """One name: a link as it is, a file with its content, a directory with all below it."""
     name = parts[-1]
     try:
         mode = os.lstat(name, dir_fd=directory).st_mode
@@ -313,6 +315,7 @@ def merge(source, target):
 
 def merge_directory(source, destination, move):
     # type: (int, int, bool) -> None
+    """One pass over a level: looking, or moving."""
     for name in os.listdir(source):
         is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode)
         try:
@@ -329,6 +332,7 @@ def merge_directory(source, destination, move):
 
 def merge_below(source, destination, name, move):
     # type: (int, int, str, bool) -> None
+    """The same one level down, where both sides have a directory."""
     try:
         into = os.open(name, OPEN_DIRECTORY, dir_fd=destination)
     except OSError as error:

@@ -43,6 +43,7 @@ class Answer:
 
 def list_tree(answer, path, hidden):
     # type: (Answer, bytes, bytes) -> None
+    """Every entry below a directory."""
     import tree
 
     for fields in tree.entries(path, hidden == b"1"):
@@ -51,6 +52,7 @@ def list_tree(answer, path, hidden):
 
 def glob(answer, path, pattern):
     # type: (Answer, bytes, bytes) -> None
+    """The paths that match a pattern."""
     import tree
 
     for found in tree.glob(path, pattern):
@@ -59,6 +61,7 @@ def glob(answer, path, pattern):
 
 def search(answer, path, expression, pattern, limit):
     # type: (Answer, bytes, bytes, bytes, bytes) -> None
+    """The lines that match an expression."""
     import tree
 
     for fields in tree.search(path, expression, pattern, int(limit)):
@@ -67,6 +70,7 @@ def search(answer, path, expression, pattern, limit):
 
 def digest(answer, path, recursive, includes, *patterns):
     # type: (Answer, bytes, bytes, bytes, *bytes) -> None
+    """The fingerprint of a tree."""
     import fingerprint
 
     answer.say(b"digest", fingerprint.digest(path, recursive == b"1", make_filter(includes, patterns)))
@@ -74,6 +78,7 @@ def digest(answer, path, recursive, includes, *patterns):
 
 def copy(answer, source, destination):
     # type: (Answer, bytes, bytes) -> None
+    """A file or a tree."""
     import tree
 
     tree.copy(source, destination)
@@ -97,6 +102,7 @@ def move(answer, source, destination):
 
 def remove(answer, path):
     # type: (Answer, bytes) -> None
+    """A directory and all below it."""
     from remove_tree import remove_tree
 
     if not os.path.isdir(os.path.join(path, b"")) or os.path.islink(path):
@@ -107,6 +113,7 @@ def remove(answer, path):
 
 def pack(answer, path, most_bytes, most_entries):
     # type: (Answer, bytes, bytes, bytes) -> None
+    """A directory as an archive."""
     import archive
 
     archive.pack(path, archive.Stream(ARCHIVE), archive.Budget(int(most_bytes), int(most_entries)))
@@ -114,6 +121,7 @@ def pack(answer, path, most_bytes, most_entries):
 
 def unpack(answer, path, most_bytes, most_entries):
     # type: (Answer, bytes, bytes, bytes) -> None
+    """An archive as a directory."""
     import archive
     from remove_tree import remove_tree
 
@@ -122,6 +130,7 @@ def unpack(answer, path, most_bytes, most_entries):
 
 def watch(answer, path, recursive, includes, *patterns):
     # type: (Answer, bytes, bytes, bytes, *bytes) -> None
+    """Events, until nobody reads them any more."""
     import watch
 
     only = b""
@@ -142,6 +151,7 @@ def watch(answer, path, recursive, includes, *patterns):
 
 def make_filter(includes, patterns):
     # type: (bytes, tuple[bytes, ...]) -> pattern.Filter
+    """From the number of includes and all patterns."""
     from pattern import Filter, decode
 
     texts = [decode(each) for each in patterns]
@@ -168,6 +178,7 @@ ANSWERS = {"Refused": b"refused", "Truncated": b"refused", "TooMany": b"toomany"
 
 def main():
     # type: () -> None
+    """Do one verb and say how it ended."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     answer = Answer()
     verb, *arguments = [os.fsencode(word) for word in sys.argv[2:]]

@@ -21,12 +21,14 @@ TEMPORARY = b".cove-"
 
 def open_file(fields):
     # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+    """A descriptor; what it is of is for the runtime to judge."""
     flags, mode, path = fields
     return [], [posix.open(path, int(flags) | ALWAYS, int(mode))]
 
 
 def stat(fields):
     # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+    """Mode, size, time of change, owner, group and inode."""
     follow, path = fields
     found = posix.stat(path, follow_symlinks=follow == b"1")
     values = (found.st_mode, found.st_size, found.st_mtime_ns, found.st_uid, found.st_gid, found.st_ino)
@@ -35,6 +37,7 @@ def stat(fields):
 
 def readlink(fields):
     # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+    """Where a link points."""
     return [posix.readlink(fields[0])], []
 
 
@@ -57,6 +60,7 @@ def create(fields):
 
 def mkdir(fields):
     # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+    """A directory, with those above it if asked."""
     parents, path = fields
     if parents == b"1":
         make_directories(path)
@@ -67,18 +71,21 @@ def mkdir(fields):
 
 def unlink(fields):
     # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+    """Remove a name that is no directory."""
     posix.unlink(fields[0])
     return [], []
 
 
 def rename(fields):
     # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+    """Give another name."""
     posix.rename(fields[0], fields[1])
     return [], []
 
 
 def chmod(fields):
     # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+    """Change the permission bits."""
     mode, path = fields
     posix.chmod(path, int(mode))
     return [], []
@@ -148,7 +155,7 @@ def make_directories(path):
             if posix.stat(path).st_mode & TYPE == DIRECTORY:
                 break
             if missing:
-                raise NotADirectoryError(errno.ENOTDIR, "not a directory")
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory") from None
             raise
     for each in reversed(missing):
         try:

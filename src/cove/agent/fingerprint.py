@@ -39,6 +39,7 @@ def digest(top, recursive, filter):
 
 def describe(found):
     # type: (os.stat_result) -> bytes
+    """What of a file has to stay the same."""
     if stat.S_ISDIR(found.st_mode):
         return b"%d\n" % found.st_mode
     facts = (found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -5,11 +5,13 @@ import re
 
 def decode(path):
     # type: (bytes) -> str
+    """A path as text, whatever its bytes."""
     return path.decode("utf-8", "surrogateescape")
 
 
 def has_magic(part):
     # type: (str) -> bool
+    """Whether a part of a pattern is more than a name."""
     return any(mark in part for mark in "*?[")
 
 
@@ -60,6 +62,7 @@ def path_matcher(patterns):
 
 def path_expression(pattern):
     # type: (str) -> str
+    """The regular expression for a whole path with a slash at its end."""
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     pieces = [r"(?:[^/]+/)*" if part == "**" else name_expression(part) + "/" for part in parts]
     if parts and parts[-1] == "**":

@@ -35,6 +35,7 @@ class Member:
 
 def padding(size):
     # type: (int) -> int
+    """What is missing to a whole block."""
     return -size % BLOCK
 
 
@@ -58,6 +59,7 @@ def encode_member(member):
 
 def pax_record(key, value):
     # type: (bytes, bytes) -> bytes
+    """Its length counts itself."""
     rest = b" " + key + b"=" + value + b"\n"
     length = len(rest)
     while len(b"%d" % length) + len(rest) != length:
@@ -67,6 +69,7 @@ def pax_record(key, value):
 
 def header(name, kind, mode, size, mtime, link):
     # type: (bytes, bytes, int, int, int, bytes) -> bytes
+    """One block, with its checksum."""
     size = size if size < MOST_OCTAL else 0
     mtime = min(max(mtime, 0), MOST_OCTAL - 1)
     block = b"%-100b%07o\0%07o\0%07o\0%011o\0%011o\0        %c%-100bustar\x0000" % (
@@ -109,6 +112,7 @@ def read_members(source):
 
 def read_extended(source, size):
     # type: (Source, int) -> bytes
+    """The content of an extended header."""
     if size > MOST_EXTENDED:
         raise Refused("an extended header of %d bytes" % size)
     data = source.read(size)
@@ -118,6 +122,7 @@ def read_extended(source, size):
 
 def make_member(block, kind, size, extended):
     # type: (bytes, bytes, int, dict[bytes, bytes]) -> Member
+    """What a header says, checked."""
     name = text(block[:100])
     if block[257:263] == b"ustar\0" and block[345]:
         name = text(block[345:500]) + b"/" + name
@@ -170,6 +175,7 @@ def check_link(parts, link):
 
 def check_sum(block):
     # type: (bytes) -> None
+    """Whether this is a header at all."""
     if number(block[148:156]) != sum(block[:148]) + 8 * 32 + sum(block[156:]):
         raise Refused("this is no tar archive, or it is damaged")
 
@@ -191,6 +197,7 @@ def number(field):
 
 def decimal(field):
     # type: (bytes) -> int
+    """A size in a pax record."""
     if not field.isdigit() or len(field) > 18:
         raise Refused("a size that is none: %r" % field[:40])
     return int(field)
@@ -198,6 +205,7 @@ def decimal(field):
 
 def pax_records(data):
     # type: (bytes) -> dict[bytes, bytes]
+    """What an extended header says."""
     records = {}
     at = 0
     while at < len(data):
@@ -214,9 +222,11 @@ def pax_records(data):
 
 def text(field):
     # type: (bytes) -> bytes
+    """A field up to its first NUL."""
     return field.split(b"\0", 1)[0]
 
 
 def shown(name):
     # type: (bytes) -> str
+    """A name in a message."""
     return name[:200].decode("utf-8", "backslashreplace")

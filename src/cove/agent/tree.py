@@ -138,6 +138,7 @@ def search(top, expression, pattern, limit):
 
 def searched(top):
     # type: (bytes) -> Iterator[tuple[bytes, bytes]]
+    """The files to look at: top itself, or all below it."""
     if not os.path.isdir(top):
         os.stat(top)
         yield b"", top
@@ -202,6 +203,7 @@ def copy(source, destination):
 
 def copy_directory(source, destination):
     # type: (bytes, bytes) -> None
+    """A directory and all below it, into one that may be there."""
     found = os.stat(source)
     try:
         os.mkdir(destination, 0o700 | found.st_mode & 0o777)
@@ -216,6 +218,7 @@ def copy_directory(source, destination):
 
 def copy_entry(entry, destination):
     # type: (os.DirEntry[bytes], bytes) -> None
+    """One name of a directory."""
     if entry.is_symlink():
         temporary = beside(destination)
         os.symlink(os.readlink(entry.path), temporary)
@@ -254,4 +257,5 @@ def copy_file(source, destination):
 
 def beside(path):
     # type: (bytes) -> bytes
+    """A name for a file until it is complete."""
     return os.path.join(os.path.dirname(path), b".cove-" + os.urandom(8).hex().encode())

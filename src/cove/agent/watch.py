@@ -27,6 +27,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def failure(path):
     # type: (bytes) -> OSError
+    """The error of the last call."""
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number), path)
 
@@ -246,9 +247,11 @@ class Watch:
 
 def join(path, name):
     # type: (bytes, bytes) -> bytes
+    """A path below another, relative to the top."""
     return path + b"/" + name if path else name
 
 
 def decode(path):
     # type: (bytes) -> str
+    """A path as text."""
     return path.decode("utf-8", "surrogateescape")

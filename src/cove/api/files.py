@@ -146,4 +146,4 @@ class Files(ABC):
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> Changes:
-        """Whether a tree has changed since a version of it. Without `since`: unchanged, and the version to begin with."""
+        """Whether a tree has changed since that version. Without `since`: `unchanged`, and a version to begin with."""

@@ -288,7 +288,7 @@ class Files:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> Changes:
-        """Whether a tree has changed since a version of it. Without `since`: unchanged, and the version to begin with."""
+        """Whether a tree has changed since that version. Without `since`: `unchanged`, and a version to begin with."""
         return self._portal.call(
             lambda: self._inner.check_changes(path, since=since, recursive=recursive, include=include, exclude=exclude)
         )

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from cove.agent import protocol
 from cove.core.file_path import decode_path, name_of
-from cove.errors import FileExists, FileNotFound, IsDirectory, NotDirectory, ValidationFailed
+from cove.errors import FileNotFound, IsDirectory, NotDirectory, ValidationFailed
 from cove.linux.descriptors import Kind, is_kind
 from cove.model import FileInfo, FileKind
 from cove.runtime.file_content import settled
@@ -197,8 +197,3 @@ def check_mode(mode: int | None) -> int | None:
     if mode is not None and (isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= _MODE_BITS):
         raise ValidationFailed(f"mode must be permission bits such as 0o644, not {mode!r}")
     return mode
-
-
-def conflict(path: bytes) -> FileExists:
-    """Something is where something was to be made."""
-    return FileExists(f"{decode_path(path)}: File exists")

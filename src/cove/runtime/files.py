@@ -10,7 +10,7 @@ from os import PathLike
 from cove import api
 from cove.core.command import encode_text
 from cove.core.file_path import below, decode_path, name_of, resolve_path
-from cove.errors import CoveError, FileNotFound, FileTooLarge, LimitExceeded, NotDirectory, ValidationFailed
+from cove.errors import FileNotFound, FileTooLarge, LimitExceeded, ValidationFailed
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
 from cove.runtime import file_watch
 from cove.runtime.errand import Errands

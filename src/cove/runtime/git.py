@@ -6,14 +6,14 @@ from cove import api
 from cove.core.command import build_invocation, check_timeout, merge_environment
 from cove.core.file_path import decode_path, resolve_path
 from cove.core.git_clone import explain_failure, plan_clone
-from cove.errors import CoveError, FileNotFound, GitFailed
+from cove.errors import CoveError, GitFailed, SandboxDestroyed
 from cove.model import ExecResult, GitClone
 from cove.runtime.errand import Errands
 from cove.runtime.exec import run_command
 from cove.runtime.file_access import FileAccess
 from cove.runtime.spawner import Spawner
 
-_NOT_FOUND_EXIT_CODE = 127
+_MISSING = "cove: git: command not found"
 
 
 class Git(api.Git):
@@ -50,12 +50,14 @@ class Git(api.Git):
         is_new = await self._access.stat_or_none(where) is None
         try:
             result = await self._run([*clone.argv[:-1], decode_path(where)], clone.env, seconds)
+            if self._spawner.closed:
+                raise SandboxDestroyed("the sandbox was destroyed while git ran")
             if not result.ok:
                 raise explain_failure(clone, result.stderr, timed_out=result.timed_out)
         except BaseException as error:
             if is_new and not self._spawner.closed:
                 await self._remove(where)
-            if isinstance(error, GitFailed) and "cove: git: command not found" in error.message:
+            if isinstance(error, GitFailed) and _MISSING in error.message:
                 raise GitFailed("git is not installed on this machine: `sudo apt install git`") from None
             raise
         return await self._describe(where)
@@ -78,7 +80,5 @@ class Git(api.Git):
         """What a clone that was ended left behind; git itself removes it when it fails on its own."""
         try:
             await self._errands.run("remove", where, subject=decode_path(where))
-        except FileNotFound:
-            return
         except CoveError:
-            return  # the clone's own failure is what the caller hears of
+            return  # there is nothing, or the clone's own failure is what the caller shall hear of

@@ -19,10 +19,10 @@ from cove import agent, executor, shell
 from cove.core.identifier import new_identifier
 from cove.core.jail import SYNTHETIC_ETC
 from cove.errors import SandboxUnavailable
+from cove.linux import remove_tree as remove_tree_module
 from cove.linux.cgroup import Group, Hierarchies
 from cove.linux.forking import close_in_forked_child
 from cove.linux.interpreter import Interpreter
-from cove.linux import remove_tree as remove_tree_module
 from cove.linux.remove_tree import remove_tree
 
 FIRST_USER_ID = 2_000_000_000
