@@ -12,6 +12,7 @@ from hypothesis import settings
 from leaks import adopt_orphans, processes_below, take_footprint
 
 import cove
+from cove.runtime.home import default_home
 
 # A shared machine may pause for longer than any deadline per example.
 settings.register_profile("cove", deadline=None)
@@ -30,6 +31,7 @@ def cove_home() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="cove-tests-", dir="/tmp"))
     path.chmod(0o711)
     before = os.environ.get("COVE_HOME")
+    os.environ.setdefault("COVE_PYTHON", str(default_home() / "python"))  # as `cove setup` has made it
     os.environ["COVE_HOME"] = str(path)
     yield path
     shutil.rmtree(path)

@@ -50,17 +50,18 @@ async def test_the_environment_is_exactly_the_documented_one() -> None:
     async with AsyncSandbox.create() as sandbox:
         result = await sandbox.exec(["env"])
     assert sorted(line.partition("=")[0] for line in result.stdout.splitlines()) == [
-        *("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
+        *("HOME", "LANG", "LOGNAME", "NPM_CONFIG_PREFIX", "NPM_CONFIG_UPDATE_NOTIFIER", "PATH"),
+        *("PIP_BREAK_SYSTEM_PACKAGES", "PIP_DISABLE_PIP_VERSION_CHECK", "SHELL", "TERM", "TMPDIR", "USER"),
     ]
 
 
 async def test_the_root_shows_only_the_system_and_the_sandboxs_own_places() -> None:
     async with AsyncSandbox.create() as sandbox:
         names = set((await sandbox.exec("ls -A /")).stdout.split())
-        homes = (await sandbox.exec("ls -A /home; ls -A /var; ls -A /run; ls -A /run/cove")).stdout.split()
+        homes = (await sandbox.exec("ls -A /home /var /run /run/cove /opt | grep -v :")).stdout.split()
     system = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "dev", "proc"}
-    assert names - system == {"home", "run", "tmp", "var", "workspace"}
-    assert set(homes) <= {"user", "tmp", "cove", "agent", "shell", "python"}
+    assert names - system - {"opt"} == {"home", "run", "tmp", "var", "workspace"}
+    assert set(homes) <= {"user", "tmp", "cove", "agent", "executor", "shell", "python"}
 
 
 async def test_no_user_of_the_host_is_named() -> None:

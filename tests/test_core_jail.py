@@ -29,6 +29,8 @@ HOST = Host(
     home="/state/sandboxes/k/home",
     tmp="/state/sandboxes/k/tmp",
     shell="/state/sandboxes/k/shell",
+    executor="/state/executor/abc",
+    python="/state/python",
 )
 STATE = "/state"
 
@@ -69,13 +71,19 @@ def test_nothing_of_the_host_is_bound_but_the_system_and_our_own_places() -> Non
     words = arguments()
     allowed = {"/usr", "/lib64", *(f"/etc/{name}" for name in HOST.etc)}
     for source, _ in pairs(words, "--ro-bind"):
-        assert source in allowed or source == HOST.shell or source.startswith(("/state/etc/", "/state/agent/"))
+        own = {HOST.shell, HOST.agent, HOST.executor, HOST.python}
+        assert source in allowed | own or source.startswith("/state/etc/")
     assert pairs(words, "--bind") == [
         (HOST.workspace, "/workspace"),
         (HOST.home, "/home/user"),
         (HOST.tmp, "/tmp"),
     ]
     assert not {"--dev-bind", "--dev-bind-try", "--bind-try", "--share-net"} & set(words)
+
+
+def test_without_an_environment_for_code_contexts_nothing_is_bound_in_its_place() -> None:
+    assert "/opt/cove/python" in arguments()
+    assert "/opt/cove/python" not in arguments(host=replaced(python=None))
 
 
 def test_what_is_taken_from_etc_says_nothing_about_the_hosts_people_or_secrets() -> None:

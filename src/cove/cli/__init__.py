@@ -5,7 +5,7 @@ import traceback
 
 import typer
 
-from cove.cli import demo, doctor, shell, version
+from cove.cli import demo, doctor, run, setup, shell, version
 from cove.cli import exec as exec_command
 from cove.cli.streams import BROKEN_PIPE, fill_closed_descriptors, leave
 from cove.errors import CoveError
@@ -24,6 +24,8 @@ app = typer.Typer(
 # Options stand before the command: what follows its first word belongs to the command.
 app.command("exec", context_settings={"allow_interspersed_args": False})(exec_command.exec)
 app.command("shell", context_settings={"allow_interspersed_args": False})(shell.shell)
+app.command("run")(run.run)
+app.command("setup")(setup.setup)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("version")(version.version)

@@ -28,9 +28,14 @@ BUILT_IN_ENV: Mapping[str, str] = {
     "LOGNAME": USER,
     "SHELL": "/bin/bash",
     "LANG": "C.UTF-8",
-    "PATH": f"{HOME}/.local/bin:{SYSTEM_PATH}",
+    "PATH": f"{HOME}/.local/bin:{PYTHON_DIRECTORY}/bin:{SYSTEM_PATH}",
     "TERM": "dumb",
     "TMPDIR": "/tmp",
+    # `pip install` and `npm install --global` go below HOME, the only place where this user can write.
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "NPM_CONFIG_PREFIX": f"{HOME}/.local",
+    "NPM_CONFIG_UPDATE_NOTIFIER": "false",
 }
 
 # What daily tools read from /etc and what says nothing about the host's people or secrets.

@@ -112,7 +112,8 @@ def make_shell():
     shell = Shell.instance(config=config)
     shell.failure = None
     shell.system = shell.system_raw
-    warnings.filterwarnings("ignore", message="To exit: use")
+    for known in ("To exit: use", "You executed the system command !pip"):
+        warnings.filterwarnings("ignore", message=known)
     shell.user_ns.pop("__warningregistry__", None)
     if "_cove_figures" in sys.modules:
         png = shell.display_formatter.formatters["image/png"]

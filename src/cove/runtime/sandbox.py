@@ -9,7 +9,7 @@ from functools import partial
 
 from cove.api import AsyncSandbox, CodeContext, Process, Session, Terminal
 from cove.core.command import Invocation, build_invocation, check_environment, check_timeout, merge_environment
-from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, SHELL_DIRECTORY, WORKSPACE
+from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, PYTHON_DIRECTORY, SHELL_DIRECTORY, WORKSPACE
 from cove.errors import SandboxDestroyed, SandboxUnavailable, ValidationFailed
 from cove.model import (
     CodeContextInfo,
@@ -53,7 +53,7 @@ class Sandbox(AsyncSandbox):
         self._place = place
         self._created_at = datetime.now(UTC)
         self._status = SandboxStatus.RUNNING
-        self._env: Mapping[str, str] = merge_environment(_built_in_env(spec, place), spec.env)
+        self._env: Mapping[str, str] = merge_environment(_built_in_env(spec, machine, place), spec.env)
         self._cwd = str(place.workspace) if _is_open(spec) and spec.workdir == WORKSPACE else spec.workdir
         self._lost_because = ""
         self.loop = asyncio.get_running_loop()
@@ -369,9 +369,11 @@ def _is_open(spec: SandboxSpec) -> bool:
     return spec.isolation is Isolation.NONE
 
 
-def _built_in_env(spec: SandboxSpec, place: Place) -> dict[str, str]:
+def _built_in_env(spec: SandboxSpec, machine: Machine, place: Place) -> dict[str, str]:
     if not _is_open(spec):
         return dict(BUILT_IN_ENV)
-    home = str(place.home)
-    path = BUILT_IN_ENV["PATH"].replace(BUILT_IN_ENV["HOME"], home)
-    return {**BUILT_IN_ENV, "HOME": home, "PATH": path, "TMPDIR": str(place.tmp)}
+    moved = {BUILT_IN_ENV["HOME"]: str(place.home), PYTHON_DIRECTORY: str(machine.python or PYTHON_DIRECTORY)}
+    env = dict(BUILT_IN_ENV)
+    for inside, outside in moved.items():
+        env = {name: value.replace(inside, outside) for name, value in env.items()}
+    return {**env, "TMPDIR": str(place.tmp)}

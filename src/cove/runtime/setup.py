@@ -1,18 +1,26 @@
 """The Python environment that sandboxes see, made once: `cove setup`."""
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from cove import executor
 from cove.core.identifier import new_identifier
+from cove.core.jail import PYTHON_DIRECTORY
 from cove.errors import InterpreterNotReady
 from cove.linux.interpreter import find_interpreter
 from cove.linux.remove_tree import remove_tree
-from cove.runtime.home import Home, default_home
+from cove.runtime.home import Home, default_home, write_once
 
 PACKAGES = ("ipython", "numpy", "pandas", "matplotlib")
 _FONTS = "import matplotlib.font_manager, matplotlib.pyplot"
+_SITE = "_cove_site.py"
+_PATH_FILE = ("cove.pth", "import _cove_site; _cove_site.arrange()\n")
+# Works wherever the environment is bound.
+_PIP = '#!/bin/sh\nexec "$(dirname "$(readlink -f "$0")")/python3" -m pip "$@"\n'
+_SHEBANG = re.compile(rb"\A#!(?!/bin/sh).*\n")
 
 
 def prepare_python(tell: Callable[[str], None], *, anew: bool = False) -> Path:
@@ -21,6 +29,7 @@ def prepare_python(tell: Callable[[str], None], *, anew: bool = False) -> Path:
     home.open()
     target = home.path / "python"
     if target.exists() and not anew:
+        _furnish(target)
         return target
     interpreter = find_interpreter(0 if os.geteuid() == 0 else None)
     if interpreter is None:
@@ -35,12 +44,27 @@ def prepare_python(tell: Callable[[str], None], *, anew: bool = False) -> Path:
         fonts = building / "share" / "cove" / "matplotlib"
         fonts.mkdir(parents=True)
         _run([str(building / "bin" / "python3"), "-c", _FONTS], MPLCONFIGDIR=str(fonts))
+        _furnish(building)
         _make_readable(building)
         remove_tree(str(target))
         building.rename(target)
     finally:
         remove_tree(str(building))
     return target
+
+
+def _furnish(environment: Path) -> None:
+    """What lets its programs run where sandboxes see it, and lets pip install for the sandbox's user."""
+    source = Path(executor.__file__).parent / _SITE
+    for packages in environment.glob("lib/python*/site-packages"):
+        write_once(packages / _SITE, source.read_bytes())
+        write_once(packages / _PATH_FILE[0], _PATH_FILE[1].encode())
+    for script in (environment / "bin").iterdir():
+        if not script.is_symlink() and os.access(script, os.X_OK):
+            content = script.read_bytes()
+            is_pip = script.name.startswith("pip")
+            text = _PIP.encode() if is_pip else _SHEBANG.sub(f"#!{PYTHON_DIRECTORY}/bin/python3\n".encode(), content)
+            write_once(script, text, mode=0o755)
 
 
 def _run(command: list[str], **environment: str) -> None:
