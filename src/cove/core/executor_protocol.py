@@ -7,6 +7,8 @@ from cove.model.code import CodeError, Result
 
 _LENGTH_BYTES = 4
 _MOST_FRAME_BYTES = 96 << 20
+# What an empty result takes.
+_RESULT_BYTES = 512
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="kind"):
@@ -55,6 +57,7 @@ class Finished(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
 
 Said = Ready | Shown | Returned | Raised | Finished
 
+_encode = msgspec.json.encode
 _decoder: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
 
 
@@ -62,6 +65,12 @@ def encode_run(code: str) -> bytes:
     """Tell the executor to run this."""
     body = msgspec.json.encode({"kind": "run", "code": code})
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+def weigh(result: Result) -> int:
+    """About how many bytes a result takes."""
+    values = result.data.values()
+    return _RESULT_BYTES + sum(len(each) if isinstance(each, str) else len(_encode(each)) for each in values)
 
 
 class FrameDecoder:
@@ -88,5 +97,5 @@ class FrameDecoder:
 def _decode(body: bytes) -> Said:
     try:
         return _decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not a frame of an executor: {error}") from None

@@ -2,7 +2,6 @@
 
 import base64
 from datetime import datetime
-from typing import cast
 
 import msgspec
 
@@ -64,11 +63,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return self.data.get("application/json")
 
     def _string(self, mime: str) -> str | None:
-        return cast("str | None", self.data.get(mime))
+        value = self.data.get(mime)
+        return value if isinstance(value, str) else None
 
     def _bytes(self, mime: str) -> bytes | None:
+        """None also for what is not base64: code can send anything."""
         value = self._string(mime)
-        return None if value is None else base64.b64decode(value)
+        try:
+            return None if value is None else base64.b64decode(value)
+        except ValueError:
+            return None
 
 
 class CodeError(msgspec.Struct, frozen=True, kw_only=True):

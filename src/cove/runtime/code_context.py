@@ -7,7 +7,10 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 
 from cove import api
+from cove.core.capture import Capture
 from cove.core.command import check_timeout
+from cove.core.executor_protocol import encode_run, weigh
+from cove.core.output_log import STREAMS
 from cove.errors import ContextCrashed, ContextNotFound, CoveError, SandboxDestroyed, ValidationFailed
 from cove.model import (
     CodeContextInfo,
@@ -25,6 +28,8 @@ from cove.runtime.executor import Executor, ExecutorEnded
 
 # How often, and for how long each time, interrupted code can come back before its executor is ended.
 _INTERRUPTS, _INTERRUPT_SECONDS = 4, 0.5
+# What one Execution holds at most: of each stream, and of all results together.
+_MOST_TEXT_BYTES, _MOST_RESULTS_BYTES = 16 << 20, 128 << 20
 
 
 class CodeContext(api.CodeContext):
@@ -64,12 +69,11 @@ class CodeContext(api.CodeContext):
 
     async def stream(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[CodeEvent, None]:
         """See api.CodeContext."""
-        if not isinstance(code, str):
-            raise ValidationFailed(f"code must be a string, not {type(code).__name__}")
+        request = encode_run(check_code(code))
         seconds = self._timeout if timeout is None else check_timeout(timeout)
         async with self._turn:
             await self._recover()
-            self.executor.start(code)
+            self.executor.start(request)
             async with aclosing(self._watched(seconds)) as events:
                 async for event in events:
                     yield event
@@ -77,14 +81,17 @@ class CodeContext(api.CodeContext):
     async def _watched(self, seconds: float | None) -> AsyncGenerator[CodeEvent, None]:
         """The events of the run under way; when the time is up, interrupt it and go on to its end."""
         deadline = None if seconds is None else self._loop.call_later(seconds, self._on_deadline)
-        self._is_timed_out = False
+        self._is_timed_out = is_over = False
         try:
             async for event in self.executor.events():
-                if isinstance(event, Done) and self._is_timed_out:
-                    yield Done(event.execution_count, Outcome.TIMED_OUT, event.truncated)
+                if isinstance(event, Done):
+                    is_over = True
+                    outcome = Outcome.TIMED_OUT if self._is_timed_out else event.outcome
+                    yield Done(event.execution_count, outcome, event.truncated)
                 else:
                     yield event
         except ExecutorEnded as error:
+            is_over = True
             if self._is_timed_out and self._deleting is None and not self._is_destroyed():
                 yield Done(None, Outcome.TIMED_OUT)
                 return
@@ -92,22 +99,28 @@ class CodeContext(api.CodeContext):
         finally:
             if deadline is not None:
                 deadline.cancel()
-            if self.executor.is_running:
-                self._recovery = self._loop.create_task(self._interrupt_and_settle())
+            if not is_over:
+                self._recovery = self._loop.create_task(self._leave(self._recovery))
 
     def _on_deadline(self) -> None:
         self._is_timed_out = True
         self._recovery = self._loop.create_task(self._interrupt_or_end())
 
     async def _interrupt_or_end(self) -> None:
-        """Interrupt, more than once because a signal can come at a moment when nothing listens; then end it."""
-        for _ in range(_INTERRUPTS):
-            self.executor.interrupt()
+        """Interrupt, more than once because a signal can come at a moment when nothing listens; then end it.
+
+        What still runs after a while may wait for a process that it has started: that is interrupted too.
+        """
+        for attempt in range(_INTERRUPTS):
+            self.executor.interrupt(b"main" if attempt < _INTERRUPTS // 2 else b"tree")
             if await self.executor.wait_idle(_INTERRUPT_SECONDS):
                 return
         await self.executor.process.sweep()
 
-    async def _interrupt_and_settle(self) -> None:
+    async def _leave(self, before: "asyncio.Task[None] | None") -> None:
+        """Nobody wants the rest of the run under way: end it, and forget what came of it."""
+        if before is not None:
+            await asyncio.wait([before])
         await self._interrupt_or_end()
         try:
             await self.executor.settle()
@@ -115,13 +128,20 @@ class CodeContext(api.CodeContext):
             return  # the next run finds out
 
     async def _recover(self) -> None:
-        if self._recovery is not None:
-            await asyncio.wait([self._recovery])
-            self._recovery = None
+        await self.settled()
+        await self.executor.interrupted()
         if self._deleting is not None:
             raise ContextNotFound(f"code context {self.id} was deleted", id=self.id)
         if not self.executor.is_alive:
             raise self._crash(ExecutorEnded(self.executor.process.ended.result()))
+
+    async def settled(self) -> None:
+        """Until nothing is left to do for a run that timed out or was left."""
+        while self._recovery is not None:
+            recovery = self._recovery
+            await asyncio.wait([recovery])
+            if self._recovery is recovery:
+                self._recovery = None
 
     def _crash(self, error: ExecutorEnded) -> CoveError:
         if self._is_destroyed():
@@ -136,6 +156,7 @@ class CodeContext(api.CodeContext):
     async def interrupt(self) -> None:
         """See api.CodeContext."""
         self.executor.interrupt()
+        await self.executor.interrupted()
 
     async def delete(self) -> None:
         """See api.CodeContext."""
@@ -146,37 +167,52 @@ class CodeContext(api.CodeContext):
 
     async def _delete(self) -> None:
         await self.executor.process.sweep()
-        if self._recovery is not None:
-            await asyncio.wait([self._recovery])
+        await self.settled()
         self.executor.close()
 
 
+def check_code(code: str) -> str:
+    """Return the code, or raise ValidationFailed."""
+    if not isinstance(code, str):
+        raise ValidationFailed(f"code must be a string, not {type(code).__name__}")
+    try:
+        code.encode()
+    except UnicodeEncodeError as error:
+        raise ValidationFailed(f"code must be Unicode text: {error}") from None
+    return code
+
+
 async def collect(events: AsyncGenerator[CodeEvent, None]) -> Execution:
-    """The whole run as one result."""
+    """The whole run as one result, in bounded memory: the beginning and the end of what was printed."""
     began = time.perf_counter()
-    texts: dict[str, list[str]] = {"stdout": [], "stderr": []}
+    texts = {name: Capture(_MOST_TEXT_BYTES) for name in STREAMS}
     results: list[Result] = []
+    room = _MOST_RESULTS_BYTES
+    is_cut = False
     error: CodeError | None = None
     done: Done | None = None
     async with aclosing(events):
         async for event in events:
             match event:
                 case Text():
-                    texts[event.stream].append(event.text)
-                case Display():
+                    texts[event.stream].append(event.text.encode("utf-8", "replace"))
+                case Display() if (room := room - weigh(event.result)) >= 0:
                     results.append(event.result)
+                case Display():
+                    is_cut = True
                 case Failure():
                     error = event.error
                 case Done():
                     done = event
     assert done is not None
+    is_cut = is_cut or any(text.truncated for text in texts.values()) or any(result.truncated for result in results)
     return Execution(
         results=tuple(results),
-        stdout="".join(texts["stdout"]),
-        stderr="".join(texts["stderr"]),
+        stdout=texts["stdout"].getvalue().decode("utf-8", "replace"),
+        stderr=texts["stderr"].getvalue().decode("utf-8", "replace"),
         error=error,
         execution_count=done.execution_count,
         outcome=done.outcome,
         duration=time.perf_counter() - began,
-        truncated=done.truncated or any(result.truncated for result in results),
+        truncated=done.truncated or is_cut,
     )

@@ -4,6 +4,7 @@ import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from itertools import chain
 
 from cove.core.command import Invocation, check_timeout, encode_environment, encode_text
 from cove.core.identifier import check_id, new_identifier
@@ -36,8 +37,9 @@ class CodeContexts:
         self._interpreters = interpreters
         self._limit = limit
         self._contexts: dict[str, CodeContext | None] = {}
+        self._languages: dict[str, str] = {}
         self._server: asyncio.Task[ForkServer] | None = None
-        self._spare: dict[str, list[Executor]] = {}
+        self._spare: dict[str, builtins.list[tuple[Executor, Mapping[str, str]]]] = {}
         self._refilling: set[str] = set()
 
     async def create(
@@ -48,15 +50,15 @@ class CodeContexts:
         id = new_identifier() if id is None else check_id("context", id)
         if id in self._contexts:
             raise ContextAlreadyExists(f"code context {id} exists already: choose another id, or delete it", id=id)
-        same = [each for each in self._contexts.values() if each is not None and each.language == language]
-        if self._limit is not None and len(same) >= self._limit:
+        if self._limit is not None and list(self._languages.values()).count(language) >= self._limit:
             raise LimitExceeded(f"this sandbox has {self._limit} {language} contexts already: delete some")
         seconds = check_timeout(timeout)
         self._contexts[id] = None
+        self._languages[id] = language
         try:
             executor = await self._start(language, cwd, env)
         except BaseException:
-            self._contexts.pop(id, None)
+            self._release(id)
             raise
         context = self._wrap(id, language, executor, seconds)
         self._contexts[id] = context
@@ -68,8 +70,9 @@ class CodeContexts:
         spare = self._spare.setdefault(language, [])
         executor = None
         while spare and executor is None:
-            executor = spare.pop()
-            if not executor.is_alive:
+            executor, its_env = spare.pop()
+            if not executor.is_alive or its_env != env:
+                executor.process.end(Outcome.KILLED, 0)
                 executor.close()
                 executor = None
         if executor is None:
@@ -88,28 +91,20 @@ class CodeContexts:
         """All of them, oldest first."""
         return [context.info() for context in self._contexts.values() if context is not None]
 
-    def forget_spares(self) -> None:
-        """The environment changed: what waits has the old one."""
-        for spare in self._spare.values():
-            for executor in spare:
-                executor.process.end(Outcome.KILLED, 0)
-                executor.close()
-            spare.clear()
-
     async def close(self) -> None:
         """Free everything, after the sandbox has ended."""
-        for context in self._contexts.values():
-            if context is not None:
-                context.executor.close()
-        for spare in self._spare.values():
-            for executor in spare:
-                executor.close()
-        self._contexts.clear()
-        self._spare.clear()
         if self._server is not None:
             await asyncio.wait([self._server])
             if not self._server.cancelled() and self._server.exception() is None:
                 await self._server.result().close()
+        for context in filter(None, list(self._contexts.values())):
+            await context.settled()
+            context.executor.close()
+        for executor, _ in chain.from_iterable(self._spare.values()):
+            executor.close()
+        self._contexts.clear()
+        self._languages.clear()
+        self._spare.clear()
 
     def _wrap(self, id: str, language: str, executor: Executor, timeout: float | None) -> CodeContext:
         context = CodeContext(
@@ -124,7 +119,11 @@ class CodeContexts:
 
     def _forget(self, context: CodeContext) -> None:
         if self._contexts.get(context.id) is context:
-            del self._contexts[context.id]
+            self._release(context.id)
+
+    def _release(self, id: str) -> None:
+        self._contexts.pop(id, None)
+        self._languages.pop(id, None)
 
     def _refill(self, language: str, cwd: str, env: Mapping[str, str]) -> None:
         if language not in self._refilling and not self._spawner.closed:
@@ -134,7 +133,7 @@ class CodeContexts:
     async def _add_spare(self, language: str, cwd: str, env: Mapping[str, str]) -> None:
         try:
             while len(self._spare[language]) < SPARE_EXECUTORS and not self._spawner.closed:
-                self._spare[language].append(await self._start(language, cwd, env))
+                self._spare[language].append((await self._start(language, cwd, env), env))
         except CoveError:
             return  # whoever asks next gets the error
         finally:

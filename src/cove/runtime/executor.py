@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import AsyncGenerator
 
 from cove.agent.protocol import ProtocolError
-from cove.core.executor_protocol import Finished, FrameDecoder, Raised, Ready, Returned, Said, Shown, encode_run
+from cove.core.executor_protocol import Finished, FrameDecoder, Raised, Ready, Returned, Said, Shown, weigh
 from cove.core.output_log import STREAMS
 from cove.model import CodeEvent, Display, Done, Failure, Outcome, ProcessExit, Text
 from cove.runtime.change import Change
 from cove.runtime.supervised import Supervised
 
-# What may wait for a slow reader of events; beyond it, text is dropped and counted.
-_MOST_WAITING_CHARACTERS = 16 << 20
+# What may wait for a slow reader of events, in characters; beyond it, text and results are dropped and counted.
+_MOST_WAITING = 32 << 20
 _READ_BYTES = 262144
 
 
@@ -40,8 +40,9 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self._frames = FrameDecoder()
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in STREAMS]
-        self._events: deque[CodeEvent] = deque()
+        self._events: deque[tuple[CodeEvent, int]] = deque()
         self._waiting = 0
+        self._interruption: asyncio.Future[int] | None = None
         self._unsent = b""
         self._change = Change()
         self._is_running = False
@@ -65,19 +66,18 @@ class Executor:
         """Code runs now."""
         return self._is_running
 
-    def start(self, code: str) -> None:
-        """Start a run."""
+    def start(self, request: bytes) -> None:
+        """Start a run: see `encode_run`."""
         self._is_running = True
         self.dropped = 0
-        self._send(encode_run(code))
+        self._send(request)
 
     async def events(self) -> AsyncGenerator[CodeEvent, None]:
         """What comes of the run, to its end. Raises ExecutorEnded when the process ends first."""
         while True:
             while self._events:
-                event = self._events.popleft()
-                if isinstance(event, Text):
-                    self._waiting -= len(event.text)
+                event, size = self._events.popleft()
+                self._waiting -= size
                 yield event
                 if isinstance(event, Done):
                     return
@@ -100,20 +100,23 @@ class Executor:
         async for _ in self.events():
             pass
 
-    def interrupt(self) -> None:
-        """SIGINT for the executor itself, not for what it started: its own code decides about that."""
+    def interrupt(self, scope: bytes = b"main") -> None:
+        """SIGINT for the executor itself, or for the tree: what it started, its own code decides about."""
         launcher = self.process.launcher
         if launcher is not None and self._is_running:
-            launcher.signal(signal.SIGINT, b"main")
+            self._interruption = launcher.signal(signal.SIGINT, scope)
+
+    async def interrupted(self) -> None:
+        """Until the last interruption has been sent: it can then not be meant for a run that comes later."""
+        if self._interruption is not None:
+            await asyncio.wait([self._interruption])
+            self._interruption = None
 
     def take(self, stream: int, data: bytes) -> None:
         """What the code prints."""
         text = self._decoders[stream].decode(data)
-        if self._waiting + len(text) > _MOST_WAITING_CHARACTERS:
-            self.dropped += len(text)
-        elif text:
-            self._waiting += len(text)
-            self._put(Text(STREAMS[stream], text))
+        if text:
+            self._put_bounded(Text(STREAMS[stream], text), len(text))
 
     def close(self) -> None:
         """Close the channel. Idempotent."""
@@ -156,7 +159,8 @@ class Executor:
             case Ready() if not self.ready.done():
                 self.ready.set_result(None)
             case Shown() | Returned():
-                self._put(Display(said.result()))
+                result = said.result()
+                self._put_bounded(Display(result), weigh(result))
             case Raised():
                 self._put(Failure(said.error()))
             case Finished() if self._is_running:
@@ -166,8 +170,15 @@ class Executor:
             case _:
                 raise ProtocolError("out of turn")
 
-    def _put(self, event: CodeEvent) -> None:
-        self._events.append(event)
+    def _put_bounded(self, event: CodeEvent, size: int) -> None:
+        if self._waiting + size > _MOST_WAITING:
+            self.dropped += size
+        else:
+            self._put(event, size)
+
+    def _put(self, event: CodeEvent, size: int = 0) -> None:
+        self._waiting += size
+        self._events.append((event, size))
         self._change.announce()
 
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:

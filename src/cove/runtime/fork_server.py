@@ -23,7 +23,7 @@ class ForkServer:
     def __init__(self, process: Supervised, link: Link) -> None:
         self._process = process
         self._link = link
-        self.spawner = Spawner(link, None, lambda reason: None)
+        self.spawner = Spawner(link, None, lambda reason: process.end(Outcome.KILLED, 0))
         self._ending: asyncio.Task[None] | None = None
         process.ended.add_done_callback(self._on_end)
 
