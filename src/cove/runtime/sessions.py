@@ -90,6 +90,7 @@ class Sessions:
         number = self._shells
         inside = f"{self._inside}/{number}"
         restore = None if state is None else state.script(traps=True)
+        loops = await in_thread(_loops)
         channel = await in_thread(open_channel, self._place.shell / str(number), inside, self._place.user_id, restore)
         ours = {"BASH_ENV": self._prologue, "__cove_directory": inside}
         if state is not None:
@@ -98,7 +99,7 @@ class Sessions:
             argv=(b"/bin/bash", b"-s"),
             env=encode_environment(ours if state is not None else {**env, **ours}),
             cwd=b"/" if state is not None else encode_text(cwd, "cwd"),
-            files={0: _loops()},
+            files={0: loops},
         )
         try:
             process = await self._spawner.spawn(invocation, _drop)
