@@ -44,10 +44,13 @@ class Process(ABC):
         """Wait for the end and give what was printed, as `exec` would."""
 
     @abstractmethod
-    def logs(self, *, since: str | None = None, follow: bool = True) -> AsyncGenerator[LogEvent, None]:
+    def logs(
+        self, *, since: str | None = None, follow: bool = True, lossless: bool = False
+    ) -> AsyncGenerator[LogEvent, None]:
         """Everything printed after the cursor `since` (default: from the beginning), then Exit.
 
-        Without `follow` it stops at what is there now. Leaving early frees everything at once.
+        Without `follow` it stops at what is there now. A reader that falls behind what is kept gets a Gap; with
+        `lossless` the process waits for it instead. Leaving early frees everything at once.
         """
 
     @abstractmethod

@@ -111,12 +111,15 @@ class Process:
         """Wait for the end and give what was printed, as `exec` would."""
         return self._portal.call(lambda: self._inner.output(timeout))
 
-    def logs(self, *, since: str | None = None, follow: bool = True) -> Generator[LogEvent, None, None]:
+    def logs(
+        self, *, since: str | None = None, follow: bool = True, lossless: bool = False
+    ) -> Generator[LogEvent, None, None]:
         """Everything printed after the cursor `since` (default: from the beginning), then Exit.
 
-        Without `follow` it stops at what is there now. Leaving early frees everything at once.
+        Without `follow` it stops at what is there now. A reader that falls behind what is kept gets a Gap; with
+        `lossless` the process waits for it instead. Leaving early frees everything at once.
         """
-        return self._portal.iterate(self._inner.logs(since=since, follow=follow))
+        return self._portal.iterate(self._inner.logs(since=since, follow=follow, lossless=lossless))
 
     def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
         """The first line, already printed or to come, that contains the text or matches the expression.

@@ -2,12 +2,15 @@
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 import uvloop
+
+from cove.errors import SandboxUnavailable
 
 T = TypeVar("T")
 _END = object()
@@ -17,6 +20,8 @@ class Portal:
     """Runs coroutines in the loop's thread and waits for them in the caller's."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._closing: set[asyncio.Task[None]] = set()
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cove-loop", daemon=True)
         self._thread.start()
@@ -25,9 +30,11 @@ class Portal:
         """Run to the end. Ctrl-C cancels the work and is raised when the work has cleaned up."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("blocking Cove calls cannot be made from Cove's own event loop: use AsyncSandbox there")
+        if os.getpid() != self._pid:
+            raise SandboxUnavailable("a sandbox belongs to the process that made it: make another after a fork")
         call = _Call(self._loop, work)
-        self._loop.call_soon_threadsafe(call.start)
         try:
+            self._loop.call_soon_threadsafe(call.start)
             return call.result.result()
         except KeyboardInterrupt:
             self._loop.call_soon_threadsafe(call.cancel)
@@ -40,6 +47,17 @@ class Portal:
             while (event := self.call(lambda: _next(events))) is not _END:
                 yield event  # type: ignore[misc]  # _END, which is no T, has just been excluded
         finally:
+            self._let_go(events)
+
+    def _let_go(self, events: AsyncGenerator[T, None]) -> None:
+        """An iterator that nobody holds ends wherever it is collected: in any thread, or when the program has ended."""
+        if sys.is_finalizing() or os.getpid() != self._pid:
+            return
+        if threading.current_thread() is self._thread:
+            task = self._loop.create_task(_close(events))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        else:
             self.call(lambda: _close(events))
 
     async def feed(self, items: Iterable[T]) -> AsyncGenerator[T, None]:
@@ -59,12 +77,16 @@ class _Call(Generic[T]):
         self.result: Future[T] = Future()
 
     def start(self) -> None:
+        if self.result.done():
+            return
         self._task = self._loop.create_task(self._work())
         self._task.add_done_callback(self._done)
 
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        else:
+            self.result.set_exception(asyncio.CancelledError())
 
     def _done(self, task: "asyncio.Task[T]") -> None:
         if task.cancelled():

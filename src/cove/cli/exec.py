@@ -77,7 +77,7 @@ async def _feed(process: Process, streams: Streams) -> None:
 
 
 async def _print(process: Process, streams: Streams) -> Exit:
-    async for event in process.logs(follow=True):
+    async for event in process.logs(lossless=True):
         match event:
             case Output():
                 await streams.write(_DESCRIPTORS[event.stream], event.data)

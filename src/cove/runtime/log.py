@@ -60,8 +60,8 @@ class _Segment:
 class Log:
     """Takes output without waiting, writes the older part to disk behind the caller's back, wakes readers.
 
-    `on_full` and `on_room` hold the process's output back while the disk is slower than it; `on_grown` is
-    called when more of it is on disk, `on_read` when a reader is done.
+    `on_full` and `on_room` hold the process's output back while the disk, or a lossless reader, is slower than it;
+    `on_grown` is called when more of it is on disk, `on_read` when a reader is done.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Log:
         self._is_flushing = False
         self._is_discarded = False
         self._end: ProcessExit | None = None
+        self._slowest: dict[object, int] = {}
         self.readers = 0
 
     @property
@@ -102,7 +103,7 @@ class Log:
     def append(self, stream: int, data: bytes) -> None:
         """Take output."""
         self._core.append(stream, data)
-        if self._core.is_full:
+        if not self._has_room():
             self._on_full()
         self._flush()
         self._change.announce()
@@ -131,12 +132,16 @@ class Log:
         """Give back disk space: the oldest segment goes."""
         self._drop(self._core.drop_first_segment())
 
-    async def read(self, since: str | None, follow: bool) -> AsyncGenerator[LogEvent, None]:
+    async def read(self, since: str | None, follow: bool, lossless: bool = False) -> AsyncGenerator[LogEvent, None]:
         """See `api.Process.logs`."""
         cursor = 0 if since is None else self._parse(since)
-        with self.reading():
+        reader = object()
+        with self.reading(), self._waited_for(reader):
             now = self._core.end
             while True:
+                if lossless:
+                    self._slowest[reader] = cursor
+                    self._let_go()
                 found = self._core.read(cursor)
                 if isinstance(found, Missing):
                     cursor = found.end
@@ -154,6 +159,23 @@ class Log:
                 if not follow:
                     return
                 await self._change.wait()
+
+    @contextmanager
+    def _waited_for(self, reader: object) -> Generator[None, None, None]:
+        """While it is there, a lossless reader that falls behind holds the process back."""
+        try:
+            yield
+        finally:
+            if self._slowest.pop(reader, None) is not None:
+                self._let_go()
+
+    def _has_room(self) -> bool:
+        is_behind = bool(self._slowest) and self._core.end - min(self._slowest.values()) > LIMIT_BYTES // 2
+        return not self._core.is_full and not is_behind
+
+    def _let_go(self) -> None:
+        if self._has_room():
+            self._on_room()
 
     @contextmanager
     def reading(self) -> Generator[None, None, None]:
@@ -196,8 +218,7 @@ class Log:
                     self._drop(number)
             else:
                 self._core.cancel_write()
-        if not self._core.is_full:
-            self._on_room()
+        self._let_go()
         self._on_grown()
 
     async def _store(self, write: Write) -> bool:

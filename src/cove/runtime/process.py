@@ -118,9 +118,11 @@ class Process(api.Process):
             session_id=self.session_id,
         )
 
-    def logs(self, *, since: str | None = None, follow: bool = True) -> AsyncGenerator[LogEvent, None]:
+    def logs(
+        self, *, since: str | None = None, follow: bool = True, lossless: bool = False
+    ) -> AsyncGenerator[LogEvent, None]:
         """See api.Process."""
-        return self.log.read(since, follow)
+        return self.log.read(since, follow, lossless)
 
     async def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
         """See api.Process."""
