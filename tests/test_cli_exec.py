@@ -211,6 +211,7 @@ def test_the_command_waits_for_a_reader_that_is_slower_than_it() -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        bufsize=0,
     ) as program:
         assert program.stdout is not None
         assert program.stderr is not None
