@@ -39,6 +39,7 @@ from cove.runtime.processes import Processes
 from cove.runtime.shell import Shell, ShellEnded
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import CWD_EXIT_CODE, TIMEOUT_EXIT_CODE
+from cove.runtime.threads import in_thread
 
 # The snapshot for recovery is taken when the session has been idle for this long.
 _IDLE_SECONDS = 0.02
@@ -206,12 +207,13 @@ class Session(api.Session):
         if self._deleting is None and not self._spawner.closed:
             self._shell = await self._start_shell(self._state)
             shell.close()
+            await in_thread(shell.channel.remove)
             self._note(await self._shell.run_internal(":"))
 
     async def _settle(self, recovery: "asyncio.Task[None] | None", ticks: int) -> None:
         """After a cancelled caller: end what runs, take back what it changed."""
         if recovery is not None:
-            await asyncio.wait([recovery])
+            await asyncio.gather(recovery, return_exceptions=True)
         shell = self._shell
         try:
             if shell.is_busy:
@@ -361,13 +363,13 @@ class Session(api.Session):
         for process in self._started:
             await process.supervised.sweep()
         self.close()
+        await in_thread(self._shell.channel.remove)
 
     def close(self) -> None:
         """Free what the shells held, after they have ended."""
         if self._idle is not None:
             self._idle.cancel()
-        for shell in (self._shell, *self._old_shells):
-            shell.close()
+        self._shell.close()
 
     async def _snapshot(self) -> ShellState:
         if self._state is None or self._is_stale:

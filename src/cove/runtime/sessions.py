@@ -112,6 +112,7 @@ class Sessions:
                 raise FileNotFound(process.refusal)
         except BaseException:
             channel.close()
+            await asyncio.shield(in_thread(channel.remove))
             raise
         return Shell(process, channel, self._spawner)
 

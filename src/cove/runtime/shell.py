@@ -24,6 +24,7 @@ from cove.runtime.shell_channel import ShellChannel
 from cove.runtime.shell_output import ShellOutput
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
+from cove.runtime.threads import in_thread
 
 INTERRUPT_SIGNAL = signal.SIGRTMAX - 7
 # How long a command has to go after each of these, before the next is tried.
@@ -146,7 +147,9 @@ class Shell:
                 await asyncio.wait([self.process.ended])
 
     def close(self) -> None:
-        """Free the channel of a shell that has ended. Once only."""
+        """Free the channel of a shell that has ended. Idempotent."""
+        if self.channel.closed:
+            return
         if self._look is not None:
             self._look.cancel()
         self._output.close()
@@ -170,6 +173,8 @@ class Shell:
 
     def _finish_output(self) -> None:
         held = self._output.finish()
+        if held:
+            self._spawner.background.start(in_thread(self.channel.remove_output, self.channel.pair - 1))
         launcher = self.process.launcher
         if held and launcher is not None and not launcher.closed:
             launcher.drain(held)

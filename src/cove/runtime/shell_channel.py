@@ -29,7 +29,7 @@ class ShellChannel:
     command: int
     pair: int = 0
     _root: str = ""
-    _closed: bool = False
+    closed: bool = False
 
     def __post_init__(self) -> None:
         self._root = str(self.path)
@@ -37,12 +37,13 @@ class ShellChannel:
     def send(self, id: str, command: bytes, stdin: bytes | None) -> None:
         """Tell the shell to run a command. Raises BlockingIOError when somebody has filled the fifo."""
         if stdin:
-            (self.path / _INPUT).write_bytes(stdin)
+            descriptor = os.open(f"{self._root}/{_INPUT}", os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                _write_all(descriptor, stdin)
+            finally:
+                os.close(descriptor)
         source = f"{self.inside}/{_INPUT}" if stdin else "/dev/null"
-        content = encode_command(id, self.pair, source, command)
-        written = os.pwrite(self.command, content, 0)
-        while written < len(content):
-            written += os.pwrite(self.command, content[written:], written)
+        _write_all(self.command, encode_command(id, self.pair, source, command))
         os.write(self.go, GO)
 
     def output_path(self, name: str) -> str:
@@ -51,19 +52,26 @@ class ShellChannel:
 
     def renew_output(self) -> None:
         """Somebody still writes to the current pair: the next command gets a fresh one."""
-        for name in ("out", "err"):
-            os.unlink(self.output_path(name))
         self.pair += 1
         for name in ("out", "err"):
             _make_fifo(self.output_path(name), self.user_id)
 
+    def remove_output(self, pair: int) -> None:
+        """Remove a pair that no command will use again. Blocks."""
+        for name in ("out", "err"):
+            with contextlib.suppress(FileNotFoundError):  # the whole directory is gone
+                os.unlink(f"{self._root}/{name}.{pair}")
+
     def close(self) -> None:
-        """Close and remove everything. Idempotent."""
-        if not self._closed:
-            self._closed = True
+        """Close what is open. Idempotent."""
+        if not self.closed:
+            self.closed = True
             for descriptor in (self.go, self.done, self.state, self.command):
                 os.close(descriptor)
-            remove_tree(str(self.path))
+
+    def remove(self) -> None:
+        """Remove the directory. Blocks."""
+        remove_tree(self._root)
 
 
 def open_channel(path: Path, inside: str, user_id: int | None, restore: str | None) -> ShellChannel:
@@ -87,6 +95,12 @@ def open_channel(path: Path, inside: str, user_id: int | None, restore: str | No
         undo.pop_all()
         go, done, state, command = opened
         return ShellChannel(path, inside, user_id, go, done, state, command)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    written = os.pwrite(descriptor, content, 0)
+    while written < len(content):
+        written += os.pwrite(descriptor, content[written:], written)
 
 
 def _make_fifo(path: Path | str, user_id: int | None) -> None:
