@@ -203,6 +203,7 @@ class Session(api.Session):
         except ShellEnded:
             pass  # it died of the interruption
         await shell.kill()
+        await shell.end_leftovers(ticks)
         self._old_shells = [old for old in (*self._old_shells, shell) if old.process.launcher is not None]
         if self._deleting is None and not self._spawner.closed:
             self._shell = await self._start_shell(self._state)

@@ -18,7 +18,7 @@ from cove.runtime.home import Place
 from cove.runtime.processes import Processes
 from cove.runtime.session import Session
 from cove.runtime.shell import Shell
-from cove.runtime.shell_channel import open_channel
+from cove.runtime.shell_channel import ShellChannel, open_channel
 from cove.runtime.spawner import Spawner
 from cove.runtime.threads import in_thread
 
@@ -91,7 +91,13 @@ class Sessions:
         inside = f"{self._inside}/{number}"
         restore = None if state is None else state.script(traps=True)
         loops = await in_thread(_loops)
-        channel = await in_thread(open_channel, self._place.shell / str(number), inside, self._place.user_id, restore)
+        path = self._place.shell / str(number)
+        opening = asyncio.ensure_future(in_thread(open_channel, path, inside, self._place.user_id, restore))
+        try:
+            channel = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._discard)
+            raise
         ours = {"BASH_ENV": self._prologue, "__cove_directory": inside}
         if state is not None:
             ours |= {"__cove_restored": "1", "__cove_last": str(state.status)}
@@ -115,6 +121,12 @@ class Sessions:
             await asyncio.shield(in_thread(channel.remove))
             raise
         return Shell(process, channel, self._spawner)
+
+    def _discard(self, opening: "asyncio.Future[ShellChannel]") -> None:
+        """Whoever wanted this channel is gone."""
+        if opening.exception() is None:
+            opening.result().close()
+            self._spawner.background.start(in_thread(opening.result().remove))
 
     def get(self, id: str) -> Session:
         """The session with that id."""

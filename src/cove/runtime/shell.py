@@ -118,13 +118,13 @@ class Shell:
             done, _ = await asyncio.wait([report], timeout=seconds)
             if done:
                 break
-        await self._end_leftovers(ticks)
+        await self.end_leftovers(ticks)
         if not report.done() or report.exception() is not None:
             return None
         # A signal that came too late must not hit the next command.
         return await self.run_internal(":")
 
-    async def _end_leftovers(self, ticks: int) -> None:
+    async def end_leftovers(self, ticks: int) -> None:
         """Background jobs ignore INT: bash(1), signals. Those of this command get TERM, and KILL if they do not go."""
         deadline = self._loop.time() + _LEFTOVER_SECONDS
         number = int(signal.SIGTERM)

@@ -14,14 +14,15 @@
 # loops around the interrupted command and sets a DEBUG trap that skips every further command until one of the
 # names here comes up. With extdebug, a status of 1 from that trap skips the command, and 2 returns from the
 # function it is in: bash(1), shopt. `break 0` is an error, but leaves all loops: it skips and breaks at once;
-# where there is no loop, `break` succeeds without effect.
+# where there is no loop, `break` succeeds without effect. In a function of ours nothing is interrupted: the signal
+# came too early, and comes again, or too late.
 
 unset BASH_ENV
 BASH_ARGV0=bash
 declare -r __cove=$__cove_directory
 unset __cove_directory
 declare -r __cove_skip='if [[ $BASH_COMMAND == __cove_* ]]; then \builtin trap - DEBUG; \builtin shopt -u extdebug; \builtin set +T; else \builtin break 0 2>/dev/null && __cove_status 2; fi'
-declare -r __cove_interrupt='\builtin shopt -s extdebug; \builtin trap "$__cove_skip" DEBUG; \builtin break 0 2>/dev/null'
+declare -r __cove_interrupt='[[ ${FUNCNAME-} == __cove_* ]] || { \builtin shopt -s extdebug; \builtin trap "$__cove_skip" DEBUG; \builtin break 0 2>/dev/null; }'
 declare -r __cove_trailer=$'\n\n{ __cove_result=$?; } >/dev/null 2>&1'
 __cove_last=${__cove_last:-0}
 __cove_id=
