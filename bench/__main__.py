@@ -20,6 +20,7 @@ SUBJECTS = {
     "sequence": "bench.sequence",
     "process": "bench.process",
     "session": "bench.session",
+    "code": "bench.code",
 }
 
 
