@@ -201,7 +201,9 @@ async def test_without_follow_a_reader_gets_what_is_there_and_leaves() -> None:
         busy = await sandbox.start_process("yes")
         await busy.wait_for_log("y")
         async with asyncio.timeout(30):
-            assert (await text(busy.logs(follow=False))).startswith(b"y\n")
+            async for event in busy.logs(follow=False):
+                assert not isinstance(event, Exit)
+                await (await sandbox.start_process("true")).wait()
 
 
 @pytest.mark.parametrize("cursor", ["-1", "abc", "1.5", "", " 1", "6", "9" * 30, 1, b"1"])

@@ -82,6 +82,7 @@ async def test_a_reader_that_stays_away_gets_one_gap_and_then_the_rest() -> None
         assert await anext(reader) == Output("stdout", b"first\n", "6")
         await process.close_stdin()
         await process.wait()
+        await settled(process)
         events = [event async for event in reader]
         assert [type(event) for event in events].count(Gap) == 1
         assert isinstance(events[0], Gap)
@@ -141,9 +142,11 @@ async def test_forgotten_processes_keep_no_file_open() -> None:
 
 @pytest.mark.usefixtures("small_logs")
 async def test_a_process_forgotten_while_its_last_output_is_written_keeps_no_file_open() -> None:
+    held = []
     async with AsyncSandbox.create() as sandbox:
         for turns in range(30):
             process = await sandbox.start_process("head -c 60000 /dev/zero", keep=turns % 2 == 0)
+            held.append(process)
             await process.wait()
             for _ in range(turns // 2):
                 await asyncio.sleep(0)

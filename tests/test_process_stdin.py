@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 
 import pytest
 from test_exec_cancelled import cancel_after
@@ -9,6 +10,7 @@ from test_exec_cancelled import cancel_after
 from cove import AsyncSandbox
 from cove.errors import ValidationFailed
 from cove.model import ProcessStatus
+from cove.runtime.stdin import Stdin
 
 pytestmark = pytest.mark.anyio
 
@@ -149,3 +151,17 @@ async def test_a_process_without_standard_input_says_how_to_get_one() -> None:
         for refused in (process.write_stdin("x"), process.close_stdin()):
             with pytest.raises(ValidationFailed, match="stdin=True"):
                 await refused
+
+
+async def test_a_pipe_closed_just_when_it_has_room_again_is_listened_on_no_longer() -> None:
+    read, write = os.pipe()
+    loop = asyncio.get_running_loop()
+    stdin = Stdin(write)
+    writing = asyncio.ensure_future(stdin.write(b"x" * LARGE))
+    await asyncio.sleep(0)
+    stdin._on_writable()
+    stdin.close()
+    assert not loop.remove_writer(write)
+    with pytest.raises(ValidationFailed):
+        await writing
+    os.close(read)
