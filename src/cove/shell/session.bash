@@ -110,22 +110,18 @@ __cove_trust() {
 
 # Export variables (NAME=value) or unset them (NAME) for good. With status 3 nothing has changed: one is read-only.
 __cove_set() {
-    builtin local - __cove_each __cove_name
+    builtin local - __cove_each __cove_name __cove_flags
     builtin set +eu
     for __cove_each; do
-        __cove_name=${__cove_each%%=*}
-        [[ ${!__cove_name@a} != *r* ]] || return 3
+        # Not ${!name@a}, which is empty where a variable has attributes but no value.
+        builtin eval "__cove_flags=\${${__cove_each%%=*}@a}"
+        [[ $__cove_flags != *r* ]] || return 3
     done
     for __cove_each; do
         __cove_name=${__cove_each%%=*}
-        if [[ $__cove_each == *=* && ${!__cove_name@a} != *[aA]* ]]; then
-            builtin export "${__cove_each?}"
-        elif [[ $__cove_each == *=* ]]; then
-            builtin unset -v "$__cove_name"
-            builtin export "${__cove_each?}"
-        else
-            builtin unset -v "$__cove_each"
-        fi
+        # A list, a number: the value would not arrive as it is.
+        [[ $__cove_each == *=* && ${!__cove_name@a} != *[!x]* ]] || builtin unset -v "$__cove_name"
+        [[ $__cove_each != *=* ]] || builtin export "${__cove_each?}"
     done
 }
 
