@@ -53,6 +53,10 @@ class Viewer:
             chunks.append(event.data)
         return b"".join(chunks)
 
+    def reconnect(self) -> None:
+        """Read on after a read was cancelled."""
+        self._events = self.connection.events()
+
     async def close(self) -> None:
         await self._events.aclose()
         await self.connection.close()
