@@ -10,7 +10,8 @@ BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
 
-setup: $(VENV)/.ready ## Install what is missing: system packages where allowed, a virtual environment
+setup: $(VENV)/.ready ## Install what is missing: system packages where allowed, virtual environments
+	@$(BIN)/cove setup
 
 $(VENV)/.ready: pyproject.toml scripts/system.bash scripts/python.bash
 	@bash scripts/system.bash

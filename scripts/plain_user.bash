@@ -47,6 +47,7 @@ prepare_environment() {
 as_user() {
     env -i PATH="$place/venv/bin:/usr/local/bin:/usr/bin:/bin" LANG=C.UTF-8 USER=cove-test LOGNAME=cove-test \
         HOME="$place/home" COVE_HOME="$place/home/cove" TMPDIR="$place/home" \
+        COVE_PYTHON="${COVE_PYTHON:-${COVE_HOME:-/var/lib/cove}/python}" \
         setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@" 9>&-
 }
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from executors import needs_python
+
 import cove
 
 COVE = str(Path(sys.executable).parent / "cove")
@@ -58,6 +60,23 @@ def test_doctor_fails_and_says_why_when_a_sandbox_cannot_start() -> None:
     assert checks["a real sandbox"]["status"] == "missing"
 
 
+@needs_python
+def test_doctor_runs_code_in_the_environment_for_contexts() -> None:
+    check = checks_of(run_cove("doctor", "--json").stdout)["Python contexts"]
+    assert (check["status"], check["found"]) == ("ok", os.environ["COVE_PYTHON"])
+
+
+def test_doctor_says_how_to_get_an_environment_for_contexts(other_home: Path) -> None:
+    absent = checks_of(run_cove("doctor", "--json", COVE_PYTHON=str(other_home)).stdout)["Python contexts"]
+    assert absent["status"] == "warning"
+    assert "cove setup" in absent["advice"]
+    (other_home / "bin").mkdir()
+    (other_home / "bin/python3").symlink_to("/usr/bin/python3")  # without IPython
+    unusable = checks_of(run_cove("doctor", "--json", COVE_PYTHON=str(other_home)).stdout)["Python contexts"]
+    assert unusable["status"] == "warning"
+    assert "IPython" in unusable["advice"]
+
+
 def test_doctor_fails_where_the_kernel_refuses_namespaces(other_home: Path) -> None:
     place = ["bwrap", "--unshare-user", "--disable-userns", "--dev-bind", "/", "/"]
     end = subprocess.run(
@@ -82,7 +101,7 @@ def test_help_names_every_command_and_ends_well() -> None:
     for arguments in ((), ("--help",)):
         end = run_cove(*arguments)
         assert end.returncode == 0
-        for command in ("exec", "doctor", "demo", "version"):
+        for command in ("exec", "run", "setup", "doctor", "demo", "version"):
             assert command in end.stdout
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from cove import AsyncSandbox, Sandbox
+from cove.errors import InterpreterNotReady
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,6 +87,17 @@ async def terminal(sandbox: AsyncSandbox) -> None:
         print(*[event async for event in late], sep="\n")
 
 
+async def code(sandbox: AsyncSandbox) -> None:
+    """A code context keeps what it has computed; the last expression is the result, a figure is a picture."""
+    context = await sandbox.create_code_context()
+    await context.run("import numpy as np, matplotlib.pyplot as plt; x = np.linspace(0, 6.28, 100)")
+    print((await context.run("np.sin(x).max().round(3)")).text)
+    figure = (await context.run("plt.plot(x, np.sin(x));")).results[0]
+    print(figure.text, "as a PNG of", len(figure.png or b""), "bytes")
+    print((await context.run("1 / 0")).error)
+    print((await context.run("while True: x += 1", timeout=0.2)).outcome, (await context.run("x.shape")).text)
+
+
 def blocking() -> None:
     """The same without async: `from cove import Sandbox`."""
     with Sandbox.create(env={"GREETING": "hello"}) as sandbox:
@@ -103,6 +115,7 @@ SCENES: tuple[Callable[[AsyncSandbox], Awaitable[None]], ...] = (
     interactive,
     session,
     terminal,
+    code,
 )
 
 
@@ -129,7 +142,10 @@ async def _play(console: "Console") -> None:
         for scene in SCENES:
             _announce(console, scene)
             started = time.perf_counter()
-            await scene(sandbox)
+            try:
+                await scene(sandbox)
+            except InterpreterNotReady as error:
+                console.print(error.message, style="yellow")
             console.print(f"{1000 * (time.perf_counter() - started):.0f} ms", style="dim")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -21,12 +22,14 @@ from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.interpreter import find_interpreter
 from cove.linux.seccomp import LIBRARY, has_filters, has_library
 from cove.runtime.home import Home, default_home
+from cove.runtime.interpreters import find_node, find_python_environment
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _TRIAL_SECONDS = 30.0
 _NOBODY = "65534"
+_OLDEST_NODE = 20
 
 
 class Status(StrEnum):
@@ -212,7 +215,47 @@ def _check_program(name: str, purpose: str) -> Check:
 
 
 def _check_node() -> Check:
-    return _check_program("node", "JavaScript and TypeScript")
+    check = _check_program("node", "JavaScript and TypeScript")
+    if check.status is not Status.OK:
+        return check
+    path = find_node()
+    version = None if path is None else _node_version(path)
+    if path is None or version is None or version < _OLDEST_NODE:
+        found = f"{check.found} is {'not below /usr' if path is None else version or 'not usable'}"
+        return _warning(
+            check.name, found, f"JavaScript and TypeScript need Node.js {_OLDEST_NODE}: {_install('nodejs')}"
+        )
+    return _ok(check.name, f"{version}, {path}")
+
+
+def _node_version(path: str) -> int | None:
+    try:
+        end = subprocess.run([path, "--version"], check=True, capture_output=True, text=True, timeout=_TRIAL_SECONDS)
+        return int(end.stdout.lstrip("v").partition(".")[0])
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+def _check_environment() -> Check:
+    """The environment of Python contexts: whether it can be used is tried in a real sandbox."""
+    path = find_python_environment(default_home())
+    name = "Python contexts"
+    if path is None:
+        configured = os.environ.get("COVE_PYTHON")
+        found = f"COVE_PYTHON is {configured}, which has no bin/python3" if configured else "no environment for them"
+        return _warning(name, found, "`cove setup` makes one: IPython, numpy, pandas, matplotlib.")
+    return asyncio.run(_try_context(name, path))
+
+
+async def _try_context(name: str, path: Path) -> Check:
+    try:
+        async with AsyncSandbox.create() as sandbox:
+            execution = await sandbox.run_code("6 * 7", timeout=_TRIAL_SECONDS)
+    except (CoveError, OSError) as error:
+        return _warning(name, f"{path} cannot be used", f"{error}. `cove setup --anew` makes the environment again.")
+    if execution.text != "42":
+        return _warning(name, f"{path}: {execution.error}", "`cove setup --anew` makes the environment again.")
+    return _ok(name, str(path))
 
 
 def _check_git() -> Check:
@@ -248,6 +291,7 @@ _CHECKS: tuple[Callable[[], Check], ...] = (
     _check_interpreter,
     _check_setpriv,
     _check_home,
+    _check_environment,
     _check_node,
     _check_git,
 )

@@ -28,6 +28,7 @@ def arrange():
     if is_pip(sys.orig_argv[1:]):
         sys.base_prefix, sys.base_exec_prefix = sys.prefix, sys.exec_prefix
         os.environ.setdefault("PIP_BREAK_SYSTEM_PACKAGES", "1")
+        os.environ.setdefault("PIP_ROOT_USER_ACTION", "ignore")
         if "install" in sys.orig_argv and not any(word.startswith(PLACES) for word in sys.orig_argv):
             os.environ.setdefault("PIP_USER", "1")
 

@@ -22,6 +22,8 @@ from cove.runtime.supervised import Supervised
 # What may wait for a slow reader of events, in characters; beyond it, text and results are dropped and counted.
 _MOST_WAITING = 32 << 20
 _READ_BYTES = 262144
+# How long an executor may outlive its end of the channel.
+_REPORT_SECONDS = 0.5
 
 
 class ExecutorEnded(Exception):
@@ -148,11 +150,16 @@ class Executor:
                 self._take_frame(said)
         except BlockingIOError:
             return
-        except (OSError, ProtocolError):
-            data = b""
-        if not data:
+        except ProtocolError:
             self._loop.remove_reader(self._channel)
             self.process.end(Outcome.KILLED, 0)
+            return
+        except OSError:
+            data = b""
+        if not data:
+            # Most likely it has ended: then its launcher is about to say how.
+            self._loop.remove_reader(self._channel)
+            self._loop.call_later(_REPORT_SECONDS, self.process.end, Outcome.KILLED, 0)
 
     def _take_frame(self, said: Said) -> None:
         match said:

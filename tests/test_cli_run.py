@@ -1,0 +1,138 @@
+"""`cove run` and `cove setup` as programs."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from executors import needs_python
+
+COVE = str(Path(sys.executable).parent / "cove")
+
+pytestmark = needs_python
+
+
+def cove_run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COVE, "run", *arguments], capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+    )
+
+
+def test_a_file_runs_and_its_results_and_streams_are_printed(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\n'é' * 2\n", encoding="utf-8")
+    end = cove_run(str(program))
+    assert (end.stdout, end.stderr, end.returncode) == ("out\n'éé'\n", "err\n", 0)
+
+
+def test_code_on_the_command_line_runs_with_the_variables_given() -> None:
+    end = cove_run("-c", "import os; os.environ['A'] + os.getcwd()", "--language", "python", "--env", "A=b=c")
+    assert (end.stdout, end.returncode) == ("'b=c/workspace'\n", 0)
+
+
+def test_an_error_goes_to_stderr_with_its_traceback_and_ends_with_1() -> None:
+    end = cove_run("-c", "print('before')\n1 / 0")
+    assert (end.stdout, end.returncode) == ("before\n", 1)
+    assert "----> 2 1 / 0" in end.stderr
+    assert end.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_code_that_ends_its_own_process_ends_with_1() -> None:
+    end = cove_run("-c", "import os; os._exit(7)")
+    assert end.returncode == 1
+    assert "exit code 7" in end.stderr
+
+
+def test_pictures_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    code = (
+        "import matplotlib.pyplot as plt\nfrom IPython.display import SVG\n"
+        "display(SVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>'))\nplt.plot([1]);"
+    )
+    end = cove_run("-c", code, "--images", str(tmp_path / "new"))
+    assert end.returncode == 0, end.stderr
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["image-1.svg", "image-2.png"]
+    assert (tmp_path / "new/image-2.png").read_bytes().startswith(b"\x89PNG\r\n")
+    assert "<Figure size 640x480 with 1 Axes>" in end.stdout
+    assert cove_run("-c", code).returncode == 0
+
+
+def test_a_timeout_ends_with_124_and_what_was_printed() -> None:
+    end = cove_run("-c", "print('on')\nwhile True: pass", "--timeout", "0.5")
+    assert (end.stdout, end.returncode) == ("on\n", 124)
+    assert "the time is up" in end.stderr
+
+
+def test_output_comes_while_the_code_runs_and_a_signal_ends_it() -> None:
+    code = "print('ready')\nimport time; time.sleep(1000)"
+    with subprocess.Popen([COVE, "run", "-c", code], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"ready\n"
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(60) == 128 + signal.SIGTERM
+
+
+def test_a_mounted_directory_is_there_and_the_network_is_not(tmp_path: Path) -> None:
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_uid == os.geteuid() and str(parent).startswith("/tmp/"):
+            parent.chmod(0o755)
+    (tmp_path / "data").write_text("shown")
+    code = "import os; open('/data/data').read(), os.listdir('/sys/class/net') if os.path.exists('/sys') else []"
+    end = cove_run("-c", code, "--mount", f"{tmp_path}:/data")
+    assert (end.stdout, end.returncode) == ("('shown', [])\n", 0), end.stderr
+
+
+def test_without_isolation_it_runs_and_says_so() -> None:
+    end = cove_run("-c", "import numpy; 6 * 7", "--isolation", "none")
+    assert (end.stdout, end.returncode) == ("42\n", 0)
+    assert "no isolation" in end.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "one of the two"),
+        (["file.py", "-c", "1"], "one of the two"),
+        (["no-such-file.py"], "No such file"),
+        (["file.txt"], "--language"),
+        (["-c", "1", "--language", "cobol"], "python, javascript, typescript"),
+        (["-c", "1", "--env", "A"], "NAME=VALUE"),
+        (["-c", "1", "--timeout", "-1"], "timeout"),
+    ],
+)
+def test_what_is_not_asked_for_properly_ends_with_125(arguments: list[str], message: str) -> None:
+    end = cove_run(*arguments)
+    assert end.returncode == 125
+    assert message in end.stderr
+    assert "Traceback" not in end.stderr
+
+
+def test_without_an_environment_it_ends_with_125_and_says_what_to_do(other_home: Path) -> None:
+    end = cove_run("-c", "1", COVE_PYTHON=str(other_home))
+    assert end.returncode == 125
+    assert "cove setup" in end.stderr
+
+
+def test_setup_leaves_an_environment_that_is_there_and_repairs_what_it_added(other_home: Path) -> None:
+    environment = other_home / "python"
+    (environment / "bin").mkdir(parents=True)
+    packages = environment / "lib/python3.11/site-packages"
+    packages.mkdir(parents=True)
+    (environment / "bin/tool").write_text("#!/somewhere/.python-abc/bin/python3\nprint(1)\n")
+    (environment / "bin/pip3").write_text("#!/somewhere/.python-abc/bin/python3\n")
+    for script in (environment / "bin").iterdir():
+        script.chmod(0o755)
+    for _ in range(2):
+        end = subprocess.run(
+            [COVE, "setup"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "COVE_HOME": str(other_home)},
+        )
+        assert (end.returncode, end.stdout) == (0, f"Code contexts run on {environment}\n")
+    assert (environment / "bin/tool").read_text() == "#!/opt/cove/python/bin/python3\nprint(1)\n"
+    assert "-m pip" in (environment / "bin/pip3").read_text()
+    assert os.access(environment / "bin/pip3", os.X_OK)
+    assert sorted(path.name for path in packages.iterdir()) == ["_cove_site.py", "cove.pth"]
