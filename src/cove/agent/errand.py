@@ -176,10 +176,17 @@ VERBS = {
 ANSWERS = {"Refused": b"refused", "Truncated": b"refused", "TooMany": b"toomany"}
 
 
+def leave(number, frame):
+    # type: (int, object) -> None
+    """End, but remove first what is only half made."""
+    sys.exit(1)
+
+
 def main():
     # type: () -> None
     """Do one verb and say how it ended."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, leave)
     answer = Answer()
     verb, *arguments = [os.fsencode(word) for word in sys.argv[2:]]
     try:

@@ -32,8 +32,8 @@ def digest(top, recursive, filter):
             try:
                 state.update(b"%d\0%b" % (len(relative), relative))
                 state.update(describe(entry.stat(follow_symlinks=False)))
-            except FileNotFoundError:
-                continue  # removed while we looked: the next look sees that it is gone
+            except OSError:
+                continue  # removed while we looked, or beyond the longest path
     return state.hexdigest().encode()
 
 

@@ -24,6 +24,7 @@ from cove.runtime.supervised import Supervised
 
 _MOST_WAITING = 2000
 _KEPT_ERROR_BYTES = 2000
+_GRACE_SECONDS = 2.0
 
 TakeMessage = Callable[[list[bytes]], None]
 
@@ -132,8 +133,8 @@ class Errand:
                 raise self._lost(end)
 
     async def kill(self) -> None:
-        """End it, whatever it does; returns when it is gone."""
-        self.process.end(Outcome.KILLED, 0)
+        """End it, after it has removed what is half made; returns when it is gone."""
+        self.process.end(Outcome.KILLED, _GRACE_SECONDS)
         while not self.process.ended.done():
             try:
                 await asyncio.wait([self.process.ended])
