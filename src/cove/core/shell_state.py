@@ -51,8 +51,8 @@ _OWNED = frozenset(
     ]
 )
 _OURS = "__cove"
-# What a fresh bash sets by itself, and a session may have unset.
-_BORN_WITH = "HOSTNAME HOSTTYPE IFS MACHTYPE OPTERR OPTIND OSTYPE PATH PS4 SHELL SHLVL TERM"
+# What a fresh bash sets by itself, or `shopt -u compat31` does, and a session may have unset.
+_BORN_WITH = "BASH_COMPAT HOSTNAME HOSTTYPE IFS MACHTYPE OPTERR OPTIND OSTYPE PATH PS4 SHELL SHLVL TERM"
 # Assigning it switches the POSIX mode on, in which some functions cannot be defined.
 _POSIX = "POSIXLY_CORRECT"
 # What that mode switches on, and what changes how a script is read.
@@ -133,8 +133,7 @@ def _directories(state: ShellState) -> Iterator[str]:
     for directory in reversed(state.directories[1:]):
         yield f"\\builtin pushd -n {quote(directory)} >/dev/null"
     yield f"\\builtin cd -- {quote(state.cwd)} 2>/dev/null"
-    if state.previous_cwd:
-        yield f"OLDPWD={quote(state.previous_cwd)}"
+    yield f"OLDPWD={quote(state.previous_cwd)}" if state.previous_cwd else "unset -v OLDPWD"
 
 
 def environment_lines(env: Mapping[str, str | None]) -> Iterator[str]:
@@ -168,7 +167,7 @@ def parse_snapshot(data: bytes) -> ShellState:
         limits=tuple(_parse_limits(limits)),
         shopt=_without(shopt, _FIXED_OPTIONS),
         options=_without(options, _UNSAFE_OPTIONS),
-        functions=_without_ours(functions),
+        functions=_without_ours(functions, frozenset(names.splitlines())),
         function_attributes=tuple(_parse_attributes(names)),
         variables=tuple(_kept(parse_declarations(variables))),
         aliases=aliases,
@@ -205,10 +204,14 @@ def _parse_attributes(lines: str) -> Iterator[tuple[str, str]]:
             yield found[1], found[2]
 
 
-def _without_ours(functions: str) -> str:
+def _without_ours(functions: str, attributes: frozenset[str]) -> str:
+    """The functions of the user, without the lines about attributes that bash prints after a function."""
     kept = []
     is_ours = False
-    for line in functions.split("\n"):
+    lines = functions.split("\n")
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line in attributes and before.startswith("}"):
+            continue
         is_ours = is_ours or _FUNCTION.match(line) is not None
         if not is_ours:
             kept.append(line)
