@@ -1,0 +1,98 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cove import shell
+from cove.agent.protocol import ProtocolError
+from cove.core import shell_protocol
+from cove.core.shell_protocol import Exports, Report, ReportDecoder, encode_command, loop_script
+
+FIELD = st.binary(max_size=20).map(lambda data: data.replace(b"\0", b""))
+IDS = st.from_regex(r"\Ai?[0-9]{1,6}\Z")
+REPORTS = st.lists(st.tuples(IDS, st.integers(0, 255), FIELD, FIELD), max_size=5)
+
+
+@given(reports=REPORTS, cuts=st.lists(st.integers(1, 7), max_size=60))
+def test_reports_are_found_however_their_bytes_arrive(
+    reports: list[tuple[str, int, bytes, bytes]], cuts: list[int]
+) -> None:
+    stream = b"".join(b"%s\0%d\0%s\0%s\0" % (id.encode(), *rest) for id, *rest in reports)
+    decoder = ReportDecoder()
+    found: list[Report | Exports] = []
+    for size in cuts:
+        found += decoder.feed(stream[:size])
+        stream = stream[size:]
+    found += decoder.feed(stream)
+    expected: list[Report | Exports] = []
+    for id, status, cwd, exports in reports:
+        expected += [Report(id, status, cwd.decode("utf-8", "surrogateescape")), Exports(exports)]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"\0\0\0\0",
+        b"1\0\0/\0\0",
+        b"1\0-1\0/\0\0",
+        b"1\0256\0/\0\0",
+        b"1\x000x1\0/\0\0",
+        b"1\x00 1\0/\0\0",
+        b"1\x000001\0/\0\0",
+        b"1 2\x000\0/\0\0",
+        b"\xc2\xb2\x000\0/\0\0",
+        "²\0".encode() + b"0\0/\0\0",
+        b"../1\x000\0/\0\0",
+        b"\n1\x000\0/\0\0",
+    ],
+)
+def test_what_is_not_a_report_is_refused(forged: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        ReportDecoder().feed(forged)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_reports_or_refused(data: bytes) -> None:
+    try:
+        said = ReportDecoder().feed(data)
+    except ProtocolError:
+        return
+    assert len(said) <= data.count(0)
+
+
+def test_a_report_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_protocol, "_MOST_REPORT_BYTES", 1000)
+    decoder = ReportDecoder()
+    assert decoder.feed(b"x" * 600) == []
+    with pytest.raises(ProtocolError):
+        decoder.feed(b"x" * 600)
+
+
+def test_exports_are_an_environment_and_forged_ones_are_refused() -> None:
+    text = b'declare -x A="1"\ndeclare -x B\ndeclare -ax C=([0]="1")\ndeclare -x D=$\'a\\nb\'\n'
+    assert Exports(text).environment() == {"A": "1", "D": "a\nb"}
+    for forged in (b"garbage", b'declare -x A="1"\nnope', b"declare -x 1=2"):
+        with pytest.raises(ProtocolError):
+            Exports(forged).environment()
+
+
+@given(command=FIELD, pair=st.integers(0, 10**6))
+def test_the_command_file_has_four_fields(command: bytes, pair: int) -> None:
+    assert encode_command("7", pair, "/dev/null", command).split(b"\0") == [
+        b"7",
+        b"%d" % pair,
+        b"/dev/null",
+        command,
+        b"",
+    ]
+
+
+def test_the_loop_is_one_line_many_times() -> None:
+    text = (Path(shell.__file__).parent / "loop.bash").read_text()
+    lines = loop_script(text).splitlines()
+    assert len(set(lines)) == 1
+    assert len(lines) == 1000
+    with pytest.raises(ValueError):
+        loop_script("one\ntwo\n")

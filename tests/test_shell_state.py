@@ -1,0 +1,231 @@
+"""A shell's state survives the way through text into a fresh bash."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cove import shell as shell_files
+from cove.agent.protocol import ProtocolError
+from cove.core.session_script import apply_script, process_invocation, set_script
+from cove.core.shell_state import ShellState, parse_declarations, parse_exports, parse_snapshot, quote, unquote
+
+PROLOGUE = Path(shell_files.__file__).parent / "session.bash"
+ENVIRONMENT = {"HOME": "/home", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        path = Path(name)
+        (path / "state").symlink_to("/proc/self/fd/1")
+        yield path
+
+
+def take(folder: Path, script: bytes, env: dict[str, str] = ENVIRONMENT) -> bytes:
+    """The snapshot of a bash that has executed the script."""
+    (folder / "script").write_bytes(script)
+    command = f'. {folder}/script >/dev/null 2>&1; \\builtin exec 2>/dev/null; __cove_snapshot "$@"'
+    ours = {"BASH_ENV": str(PROLOGUE), "__cove_directory": str(folder)}
+    return subprocess.run(
+        ["bash", "-c", command], env={**env, **ours}, cwd="/", stdout=subprocess.PIPE, check=False
+    ).stdout
+
+
+def again(folder: Path, state: ShellState) -> ShellState:
+    """The state of a fresh bash that was made the same."""
+    script = state.script(traps=True).encode("utf-8", "surrogateescape")
+    script += b"__cove_last=%d\n" % state.status
+    return parse_snapshot(take(folder, script, {}))
+
+
+TEXT = st.one_of(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12),
+    st.sampled_from(
+        ["", " ", "'", '"', "\\", "\n", "a\nb\n", "$(id)", "`id`", "$'x'", "!", "*", "~", "\t", "\x01", "-n"]
+    ),
+    st.binary(max_size=6).map(lambda data: data.replace(b"\0", b"").decode("utf-8", "surrogateescape")),
+)
+NAMES = st.from_regex(r"\A[a-z][a-z_0-9]{0,8}\Z").map(lambda name: f"v_{name}")
+FLAGS = st.sampled_from(["", "-x", "-i", "-l", "-u", "-r", "-xr", "-t", "-ix", "-lx", "-ur"])
+
+
+@st.composite
+def variables(draw: st.DrawFn) -> str:
+    flags = draw(FLAGS)
+    kind = draw(st.sampled_from(["scalar", "array", "map", "unset", "nameref"]))
+    name = f"{draw(NAMES)}_{kind}{flags.replace('-', '_')}"
+    value = str(draw(st.integers(-100, 100))) if "i" in flags else draw(TEXT)
+    if kind == "scalar":
+        return f"declare {flags} {name}={quote(value)}"
+    if kind == "array":
+        keys = draw(st.lists(st.integers(0, 50), max_size=4, unique=True))
+        return f"declare -a {flags} {name}=({' '.join(f'[{key}]={quote(value)}' for key in keys)})"
+    if kind == "map":
+        keys = draw(st.lists(TEXT.filter(bool), max_size=4, unique=True))
+        return f"declare -A {flags} {name}=({' '.join(f'[{quote(key)}]={quote(value)}' for key in keys)})"
+    return f"declare {flags} {name}" if kind == "unset" else f"declare -n n_{name}={name}"
+
+
+FUNCTIONS = st.sampled_from(
+    [
+        "f() { echo a; }",
+        "f() { echo \"$1\" 'it\"s' $'\\n'; }",
+        "f() { cat <<E\nbody $1\n}\nE\n}",
+        "f() { cat <<'E'\n$body\nE\necho x; }",
+        "f() ( cd /; echo sub )",
+        "f() { case $1 in a|b) echo x;; *) echo y;; esac; }",
+        "f() { for ((i = 0; i < 3; i++)); do echo $i; done; [[ $x =~ ^a.*b$ ]]; }",
+        "f() { local a=(1 2); echo ${a[@]:1} ${x//a/b}; } > /dev/null",
+        "f-.:@() { echo odd; }",
+        "function a/b { echo slash; }",
+        "f() { echo x; }; export -f f",
+        "f() { echo x; }; readonly -f f",
+        "declare() { echo mine; }; set() { echo mine; }; alias() { :; }; trap() { :; }; shopt() { :; }; umask() { :; }",
+        "f() { a; }; alias a='echo alias'",
+    ]
+)
+SETTINGS = st.sampled_from(
+    [
+        "set -f",
+        "set -u",
+        "set -a",
+        "set -o pipefail",
+        "set -o posix",
+        "set -C",
+        "set -E -T",
+        "set -k",
+        "set +h",
+        "set +B",
+        "shopt -s nullglob extglob",
+        "shopt -u expand_aliases",
+        "shopt -s globstar dotglob lastpipe",
+        "shopt -s inherit_errexit",
+        "umask 027",
+        "umask 777",
+        "cd /usr",
+        "cd /usr; cd /tmp",
+        "pushd /usr; pushd /tmp; pushd -n /etc",
+        "set -- a 'b c' ''",
+        "set -- $'x\\ny'",
+        "ulimit -S -n 100",
+        "ulimit -S -c 0",
+        "unset PATH",
+        "unset IFS",
+        "IFS=:",
+        "export -n PATH",
+        "unset PS4 OPTIND HOSTNAME TERM SHLVL",
+        "LC_ALL=C",
+        "POSIXLY_CORRECT=1",
+        "__cove_last=3",
+        "GLOBIGNORE='*.x'",
+    ]
+)
+TRAPS = st.builds(
+    lambda text, name: f"trap -- {quote(text)} {name}",
+    TEXT.filter(lambda text: text.strip() not in ("", "-")),
+    st.sampled_from(["EXIT", "USR1", "INT", "ERR", "HUP"]),
+)
+ALIASES = st.builds(
+    lambda name, text: f"alias {name}={quote(text)}",
+    st.sampled_from(["ll", "cd", "echo", "builtin", "set", "a.b"]),
+    TEXT,
+)
+LINES = st.lists(st.one_of(variables(), FUNCTIONS, SETTINGS, ALIASES), max_size=8)
+
+
+@settings(max_examples=60)
+@given(lines=LINES, traps=st.lists(TRAPS, max_size=2), errexit=st.booleans())
+@example(lines=["declare() { :; }", "alias builtin=exit", "set -o posix"], traps=[], errexit=True)
+@example(lines=["unset PATH", "unset IFS", "export -n SHLVL"], traps=[], errexit=False)
+def test_a_fresh_bash_made_from_a_snapshot_has_the_same_state(
+    folder: Path, lines: list[str], traps: list[str], errexit: bool
+) -> None:
+    script = "\n".join([*lines, *traps, "\\builtin trap - EXIT ERR", "\\builtin set -e" if errexit else ""]).encode(
+        "utf-8", "surrogateescape"
+    )
+    state = parse_snapshot(take(folder, script))
+    assert again(folder, state) == state
+
+
+def test_everything_bash_owns_and_everything_of_ours_is_left_out(folder: Path) -> None:
+    state = parse_snapshot(take(folder, b"x=1; f() { :; }"))
+    assert {variable.name for variable in state.variables} >= {"x", "PATH", "IFS"}
+    assert not any(variable.name.startswith("__cove") for variable in state.variables)
+    assert {"BASHPID", "PPID", "UID", "RANDOM", "PWD"}.isdisjoint(variable.name for variable in state.variables)
+    assert "__cove" not in state.functions
+    assert "RTMAX-7" not in state.traps
+
+
+def test_readonly_names_are_known(folder: Path) -> None:
+    state = parse_snapshot(take(folder, b"readonly a=1; declare -r b; declare -ra c=(1); d=1"))
+    assert state.readonly_names == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"",
+        b"/\0",
+        b"/\0\0x\0",
+        b"/\0\x000\0-\0",
+        b"/\0\x000\x005\0a\0",
+        b"/\0\x000\x000\x00999999999999\0a\0",
+        b"/\0\x000\x000\x000\0" + b"\0" * 4,
+        b"/\0\x000\x000\x000\0" + b"022\0\0\0\0\0" + b"nope\0" + b"\0\0\0",
+        b"/\0\x000\x000\x000\0" + b"022\0\0\0\0\0\0" + b"garbage\0" + b"\0\0",
+        b"9" * 6000,
+    ],
+)
+def test_a_forged_snapshot_is_refused(forged: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        parse_snapshot(forged)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_declarations_or_refused(text: str) -> None:
+    try:
+        list(parse_declarations(text))
+    except ProtocolError:
+        return
+
+
+@settings(max_examples=40)
+@given(values=st.dictionaries(NAMES, TEXT, min_size=1, max_size=4))
+def test_exports_are_read_as_bash_means_them(values: dict[str, str]) -> None:
+    env = {os.fsencode(name): value.encode("utf-8", "surrogateescape") for name, value in values.items()}
+    printed = subprocess.run(["bash", "-c", "declare -px"], env=env, stdout=subprocess.PIPE, check=True).stdout
+    found = parse_exports(printed.decode("utf-8", "surrogateescape"))
+    assert {name: found[name] for name in values} == values
+
+
+def test_an_unquoted_value_is_itself() -> None:
+    assert unquote("plain") == "plain"
+    assert unquote("$'\\a\\e\\E\\x'") == "\a\x1b\x1bx"
+    assert unquote("$'\\303\\274'") == "ü"
+    (found,) = parse_declarations("declare -a x=([0]=a\\\nb)")
+    assert found.text == "declare -a x=([0]=a\\\nb)"
+    assert [each.value for each in parse_declarations('declare -- x="unterminated')] == ['"unterminated']
+
+
+def test_scripts_carry_names_and_values_as_words() -> None:
+    assert apply_script(None, {"A": "it's", "B": None}) == "__cove_apply '' 'A=it'\\''s' 'B' || __cove_result=$?"
+    assert apply_script("/a b", {}) == "__cove_apply '/a b' || __cove_result=$?"
+    assert set_script({"A": ""}) == "__cove_set 'A=' || __cove_result=$?"
+
+
+def test_a_process_gets_the_state_and_its_command_by_descriptor(folder: Path) -> None:
+    state = parse_snapshot(take(folder, b"x=1; trap 'echo no' EXIT; cd /usr"))
+    text = process_invocation("echo $x", state, None, {"A": "b", "C": None})
+    words = process_invocation(["echo", "a b"], state, "/tmp", {})
+    assert text.files[63] == b"echo $x\0"
+    assert words.files[63] == b"echo\0a b\0"
+    assert b"echo no" not in text.files[62]
+    assert b"'/usr'" in text.files[62]
+    assert b"'/tmp'" in words.files[62]
+    assert b"export A='b'" in text.files[62]
