@@ -20,6 +20,8 @@ SUBJECTS = {
     "sequence": "bench.sequence",
     "process": "bench.process",
     "session": "bench.session",
+    "files": "bench.files",
+    "terminal": "bench.terminal",
     "code": "bench.code",
 }
 

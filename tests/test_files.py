@@ -195,7 +195,7 @@ async def test_readers_never_see_half_a_write() -> None:
         for letter in b"bcdefghij":
             await sandbox.files.write("x", bytes([letter]) * MEGABYTE)
         output = (await reader.output()).stdout.splitlines()
-        assert set(line[2:] for line in output) == {str(MEGABYTE)}
+        assert {line[2:] for line in output} == {str(MEGABYTE)}
 
 
 async def test_a_file_keeps_its_mode_unless_one_is_given() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,8 @@ pytestmark = pytest.mark.anyio
 
 MAKE = """
 set -e
-git config --global user.name T; git config --global user.email t@example.com; git config --global init.defaultBranch main
+git config --global user.name T; git config --global user.email t@example.com
+git config --global init.defaultBranch main
 git init -q /tmp/origin; cd /tmp/origin
 for i in 1 2 3; do echo $i > file; git add .; git commit -qm $i; done
 git branch other HEAD~1; git tag v1 HEAD~2
@@ -35,9 +35,9 @@ git rev-parse HEAD
 
 
 @pytest.fixture
-def repositories(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+def repositories(tmp_path: Path) -> tuple[Path, str]:
     """A directory with project.git, and the commit of its main branch."""
-    yield tmp_path, make_repository(tmp_path)
+    return tmp_path, make_repository(tmp_path)
 
 
 async def test_a_clone_from_a_file_url_says_what_it_is() -> None:
