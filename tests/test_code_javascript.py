@@ -139,7 +139,8 @@ async def test_late_errors_are_printed_and_kill_nothing() -> None:
         ("function id<T>(value: T): T { return value } id<string>('s')", "'s'"),
         ("type T = string | number; let t: T = 5 as T; t", "5"),
         (
-            "abstract class Q { constructor(private n: number) {} get() { return this.n } } class R extends Q {} new R(4).get()",
+            "abstract class Q { constructor(private n: number) {} get() { return this.n } } "
+            "class R extends Q {} new R(4).get()",
             "4",
         ),
         ("const v = { a: 1 } satisfies Record<string, number>; v!.a", "1"),
