@@ -184,13 +184,14 @@ class TerminalConnection(api.TerminalConnection):
 
     def _next(self) -> TerminalEvent | None:
         """The next event if there is one already."""
-        scrollback, end = self._terminal.scrollback, self._terminal.end
+        scrollback = self._terminal.scrollback
         until = scrollback.end if self._ready_at is None else self._ready_at
         if self.cursor < until:
             return self._next_bytes(scrollback, until)
         if self._ready_at is not None:
             self._ready_at = None
             return Ready(str(self.cursor))
+        end = self._terminal.end
         return None if end is None else Exit(end.outcome, end.exit_code, end.signal, str(self.cursor))
 
     def _next_bytes(self, scrollback: Scrollback, until: int) -> Output | Gap:

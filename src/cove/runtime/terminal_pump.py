@@ -4,8 +4,10 @@ import asyncio
 import os
 from collections.abc import Callable
 
-# The kernel hands out at most a page of terminal output at a time; one call of the loop takes several.
+# The kernel hands out at most a page of terminal output at a time; one call of the loop takes several. After a small
+# one there is rarely more: the loop calls again if there is.
 _READ_BYTES = 65536
+_SMALL_BYTES = 1024
 _READS = 16
 # More than the kernel keeps of a terminal's output (a page, and 8 KiB on the way there): drivers/tty/pty.c.
 _MOST_LEFT_READS = 32
@@ -42,19 +44,22 @@ class TerminalPump:
         A read that finds nothing has first moved everything on its way to us: n_tty_read, tty_buffer_flush_work.
         """
         if self._descriptor >= 0:
-            self._read(_MOST_LEFT_READS)
+            self._read(_MOST_LEFT_READS, 0)
             self.pause()
             os.close(self._descriptor)
             self._descriptor = -1
 
     def _on_readable(self) -> None:
-        self._read(_READS)
+        self._read(_READS, _SMALL_BYTES)
 
-    def _read(self, times: int) -> None:
+    def _read(self, times: int, enough: int) -> None:
+        """Up to so many reads, or until one gives less than `enough`."""
         chunks: list[bytes] = []
         try:
             while len(chunks) < times:
                 chunks.append(os.read(self._descriptor, _READ_BYTES))
+                if len(chunks[-1]) < enough:
+                    break
         except BlockingIOError:
             pass
         except OSError:  # EIO: the slave we were given was not this master's
