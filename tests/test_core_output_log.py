@@ -106,6 +106,12 @@ class LogMachine(RuleBasedStateMachine):
         self.log.unwritable()
         self.disk.segments.clear()
 
+    @rule()
+    @precondition(lambda self: self.writing is not None)
+    def take_back_write(self) -> None:
+        self.writing = None
+        self.log.cancel_write()
+
     @rule(share=st.floats(0, 1))
     def add_reader(self, share: float) -> None:
         start = int(self.log.end * share)
