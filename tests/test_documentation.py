@@ -9,7 +9,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(path for path in ROOT.rglob("*.md") if not {".venv", "node_modules"} & set(path.parts))
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = [
+    example
+    for guide in GUIDES
+    for example in re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.DOTALL | re.MULTILINE)
+]
 
 
 def test_the_readme_has_an_asynchronous_and_a_blocking_example() -> None:
@@ -18,7 +23,7 @@ def test_the_readme_has_an_asynchronous_and_a_blocking_example() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_an_example_of_the_readme_runs_as_it_stands(example: str, tmp_path: Path) -> None:
+def test_an_example_of_the_guides_runs_as_it_stands(example: str, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(example)
     end = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=100)
