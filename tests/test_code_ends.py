@@ -269,6 +269,19 @@ async def test_destroying_the_sandbox_ends_runs_and_creations_in_flight() -> Non
                 await each
 
 
+async def test_a_deletion_that_meets_the_end_of_the_fork_server_comes_to_an_end() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context()
+        inner: CodeContexts = sandbox._contexts  # type: ignore[attr-defined]
+        assert inner._server is not None
+        deletion = asyncio.create_task(context.delete())
+        for _ in range(2):
+            await asyncio.sleep(0)  # the killing is under way and has not made its first step
+        await inner._server.result().spawner.background.aclose()
+        async with asyncio.timeout(20):
+            await deletion
+
+
 Attempt = Callable[[AsyncSandbox], Awaitable[object]]
 REFUSED: list[tuple[Attempt, type[Exception], str]] = [
     (lambda sandbox: sandbox.create_code_context("cobol"), UnsupportedLanguage, "python, javascript, typescript"),

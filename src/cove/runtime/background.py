@@ -12,14 +12,16 @@ class Background:
         self._on_failure = on_failure
         self.closed = False
 
-    def start(self, work: Coroutine[object, object, None]) -> None:
-        """Run work until it ends or the owner closes."""
+    def start(self, work: Coroutine[object, object, None], *, on_end: Callable[[], None] = lambda: None) -> None:
+        """Run work until it ends or the owner closes; `on_end` is called however it ends, also before it began."""
         if self.closed:
             work.close()
+            on_end()
             return
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        task.add_done_callback(lambda _: on_end())
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

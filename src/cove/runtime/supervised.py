@@ -277,15 +277,13 @@ class Supervised:
         """Begin to kill the tree, once; the future is done when nothing of it is left, or the sandbox ends."""
         if self._killed is None:
             self._killed = self._loop.create_future()
-            self._background.start(self._kill_tree(self._killed))
+            # Not by the work itself: it may be cancelled before its first step.
+            self._background.start(self._kill_tree(), on_end=partial(self._killed.set_result, None))
         return self._killed
 
-    async def _kill_tree(self, killed: "asyncio.Future[None]") -> None:
-        try:
-            if self._launcher is not None:
-                await self._end_launcher(self._launcher)
-        finally:
-            killed.set_result(None)
+    async def _kill_tree(self) -> None:
+        if self._launcher is not None:
+            await self._end_launcher(self._launcher)
 
     async def _end_launcher(self, launcher: Launcher) -> None:
         try:
