@@ -74,15 +74,6 @@ async def test_a_virtual_environment_of_the_users_own_takes_what_is_installed_in
         assert result.stdout.startswith("/tmp/own/lib/python3"), result.stderr
 
 
-@needs_python
-async def test_one_sandbox_does_not_see_what_another_installs() -> None:
-    async with AsyncSandbox.create() as one, AsyncSandbox.create() as other:
-        name = await put_wheel(one, "1.0", "one")
-        assert (await one.run_code(f"!pip install -q --no-index ./{name}")).error is None
-        assert (await one.run_code("import parcel")).error is None
-        assert (await other.run_code("import parcel")).error is not None
-
-
 @pytest.mark.skipif(shutil.which("npm", path="/usr/bin:/usr/local/bin") is None, reason="there is no npm below /usr")
 async def test_npm_installs_programs_below_home() -> None:
     async with AsyncSandbox.create() as sandbox:
