@@ -435,6 +435,7 @@ REFUSED_ARCHIVES: dict[str, bytes] = {
     "no end mark": archive(member("x"))[:1024],
     "nothing": b"",
     "no archive": os.urandom(20_000),
+    "extended headers without end": with_pax({"path": "y"})[:1024] * 100,
     "a huge extended header": archive(member("y" * 70_000)),
 }
 

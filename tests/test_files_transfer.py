@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,7 @@ async def main():
     os.makedirs({str(tmp_path)!r} + "/in")
     path = {str(tmp_path)!r} + "/in/big"
     with open(path, "wb") as file:
-        for _ in range(400):
+        for _ in range(200):
             file.write(os.urandom(1 << 20))
     local = path if {kind!r} == "file" else os.path.dirname(path)
     async with AsyncSandbox.create() as sandbox:
@@ -199,4 +200,33 @@ async def test_many_small_files_go_through(tmp_path: Path) -> None:
     async with AsyncSandbox.create() as sandbox:
         await sandbox.files.upload(tmp_path / "in", "new")
         await sandbox.files.download("new", tmp_path / "out")
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "in")
+
+
+async def test_transfers_that_are_stuck_do_not_keep_other_sandboxes_from_their_files(tmp_path: Path) -> None:
+    async with AsyncSandbox.create() as hostile, AsyncSandbox.create() as other:
+        (await hostile.exec("mkdir t; truncate -s 20G t/big")).check()
+        stuck = [asyncio.create_task(hostile.files.download("t", tmp_path / str(number))) for number in range(12)]
+        stopped = 0
+        async with asyncio.timeout(60):
+            while stopped < 12:
+                await hostile.exec(["pkill", "-STOP", "-f", "errand[.]pyc"])
+                state = await hostile.exec("cat /proc/[0-9]*/stat | grep -c '(python3) T'")
+                stopped = int(state.stdout)
+            await other.files.write("x", b"1")
+            assert await other.files.read("x") == b"1"
+        for task in stuck:
+            task.cancel()
+        await asyncio.wait(stuck)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_without_isolation_files_work_the_same_way(tmp_path: Path) -> None:
+    fill(tmp_path / "in")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        async with AsyncSandbox.create(isolation="none") as sandbox:
+            await sandbox.files.upload(tmp_path / "in", "tree")
+            assert await sandbox.files.glob("**/data", root="tree") == ["deep/er/data"]
+            await sandbox.files.download("tree", tmp_path / "out")
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "in")

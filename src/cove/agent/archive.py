@@ -185,12 +185,13 @@ def unpack(stream, target, budget, remove_tree):
         try:
             modes = Unpacking(top, stream, budget).run()
             if exists:
-                merge(top, target)
+                merge(top, target, modes)
+            else:
+                modes.setdefault((), IMPLICIT_MODE)
+                os.rename(staging, target)
+                set_modes(top, modes)
         finally:
             os.close(top)
-        if not exists:
-            os.rename(staging, target)
-        set_modes(target, modes, exists)
     finally:
         if os.path.lexists(staging):
             remove_tree(os.fsdecode(staging))
@@ -302,13 +303,15 @@ class Unpacking:
             os.close(self.held.pop()[1])
 
 
-def merge(source, target):
-    # type: (int, bytes) -> None
+def merge(source, target, modes):
+    # type: (int, bytes, dict[tuple[bytes, ...], int]) -> None
     """Move everything into a directory that is there, after having seen that nothing is in the way."""
     destination = os.open(target, OPEN_DIRECTORY & ~os.O_NOFOLLOW)
     try:
         for move in (False, True):
             merge_directory(source, destination, move)
+        modes.pop((), None)
+        set_modes(destination, modes)
     finally:
         os.close(destination)
 
@@ -350,18 +353,12 @@ def merge_below(source, destination, name, move):
         os.close(into)
 
 
-def set_modes(target, modes, exists):
-    # type: (bytes, dict[tuple[bytes, ...], int], bool) -> None
+def set_modes(top, modes):
+    # type: (int, dict[tuple[bytes, ...], int]) -> None
     """The directories' modes come last: until then all of them can be written."""
-    top = os.open(target, OPEN_DIRECTORY & ~os.O_NOFOLLOW)
     walk = Unpacking(top, Stream(-1), Budget(0, 0))
     try:
-        if not exists:
-            modes.setdefault((), IMPLICIT_MODE)
-        else:
-            modes.pop((), None)
         for parts in sorted(modes, key=len, reverse=True):
             os.fchmod(walk.enter(list(parts)), modes[parts])
     finally:
         walk.leave(0)
-        os.close(top)

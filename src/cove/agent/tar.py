@@ -2,6 +2,7 @@
 
 BLOCK = 512
 MOST_EXTENDED = 65536
+MOST_HEADERS = 8
 MOST_PATH = 4095
 FILE, HARD_LINK, SYMLINK, DIRECTORY = b"0", b"1", b"2", b"5"
 REGULAR = (FILE, b"\0", b"7")
@@ -90,6 +91,7 @@ def read_members(source):
     # type: (Source) -> Iterator[Member]
     """The members of an archive, each read when the content of the one before has been taken; ends at its end mark."""
     extended = {}  # type: dict[bytes, bytes]
+    headers = 0
     while True:
         block = source.read(BLOCK)
         if not any(block):
@@ -100,6 +102,9 @@ def read_members(source):
         kind = block[156:157]
         size = number(block[124:136])
         if kind in (PAX, PAX_GLOBAL, GNU_NAME, GNU_LINK):
+            headers += 1
+            if headers > MOST_HEADERS:
+                raise Refused("more extended headers than any file needs")
             data = read_extended(source, size)
             if kind == PAX:
                 extended.update(pax_records(data))
@@ -108,6 +113,7 @@ def read_members(source):
             continue
         yield make_member(block, kind, size, extended)
         extended = {}
+        headers = 0
 
 
 def read_extended(source, size):

@@ -25,11 +25,8 @@ PAIR_MS = 2
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def failure(path):
-    # type: (bytes) -> OSError
-    """The error of the last call."""
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number), path)
+class TooMany(Exception):
+    """The kernel's own limits are reached; the text says which."""
 
 
 class Directory:
@@ -67,7 +64,7 @@ class Watch:
             os.close(self.fd)
         self.fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self.fd < 0:
-            raise failure(self.top)
+            raise TooMany("there are as many watchers as the kernel allows: fs.inotify.max_user_instances")
         self.directories = {}
         self.moved = None
         self.adopt(b"", None)
@@ -77,7 +74,10 @@ class Watch:
         where = os.path.join(self.top, path) if path else self.top
         wd = libc.inotify_add_watch(self.fd, where, MASK | (DONT_FOLLOW if path else 0))
         if wd < 0:
-            raise failure(where)
+            number = ctypes.get_errno()
+            if number == errno.ENOSPC:
+                raise TooMany("more directories than the kernel lets a user watch: fs.inotify.max_user_watches")
+            raise OSError(number, os.strerror(number), where)
         return wd
 
     def adopt(self, path, tell):
@@ -92,7 +92,7 @@ class Watch:
                 directory.path = path
                 found = list(os.scandir(os.path.join(self.top, path)))
             except OSError as error:
-                if not path or error.errno in (errno.ENOSPC, errno.ENOMEM):
+                if not path or error.errno == errno.ENOMEM:
                     raise
                 continue  # gone again, or not ours to read
             for entry in found:
@@ -125,9 +125,9 @@ class Watch:
 
     def run(self):
         # type: () -> None
-        poll = select.poll()
-        poll.register(1, 0)
         while not self.ended:
+            poll = select.poll()
+            poll.register(1, 0)
             poll.register(self.fd, select.POLLIN)
             ready = poll.poll(PAIR_MS if self.moved else None)
             if any(fd == 1 for fd, _ in ready):

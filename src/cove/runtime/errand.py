@@ -61,14 +61,18 @@ class Errands:
         errand = await self.start(verb, *arguments, subject=subject)
         try:
             waiting: deque[list[bytes]] = deque()
-            errand.take = waiting.append
+
+            def take(message: list[bytes]) -> None:
+                waiting.append(message)
+                if len(waiting) > _MOST_WAITING:
+                    errand.process.pause()
+
+            errand.take = take
             errand.process.ended.add_done_callback(lambda _: errand.said.announce())
             while not errand.process.ended.done() or waiting:
                 if not waiting:
                     errand.process.resume()
                     await errand.said.wait()
-                elif len(waiting) > _MOST_WAITING:
-                    errand.process.pause()
                 while waiting:
                     yield waiting.popleft()
             await errand.finish()

@@ -4,7 +4,9 @@ import asyncio
 import errno
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from cove.agent.content import copy_range
@@ -64,6 +66,21 @@ class Stop:
 async def finished(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run in a thread. A cancelled caller waits for its end all the same: it uses descriptors that are ours."""
     return await settled(start_in_thread(function, *args, **kwargs))
+
+
+def start_transfer(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
+    """Begin in a thread of its own: what waits for a sandbox must not keep others from their files."""
+    with _one_thread() as executor:
+        return asyncio.wrap_future(executor.submit(function, *args, **kwargs))
+
+
+@contextmanager
+def _one_thread() -> Iterator[ThreadPoolExecutor]:
+    executor = ThreadPoolExecutor(1, thread_name_prefix="cove-transfer")
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False)
 
 
 async def settled(work: "asyncio.Future[T]") -> T:

@@ -21,8 +21,8 @@ from cove.errors import ValidationFailed, from_errno
 from cove.linux.remove_tree import remove_tree
 from cove.runtime.errand import Errand, Errands
 from cove.runtime.file_access import FileAccess
-from cove.runtime.file_content import Stop, Stopped, copy_all, finished, settled
-from cove.runtime.threads import in_thread, start_in_thread
+from cove.runtime.file_content import Stop, Stopped, copy_all, finished, settled, start_transfer
+from cove.runtime.threads import in_thread
 
 MOST_BYTES = 64 << 30
 MOST_ENTRIES = 1_000_000
@@ -60,7 +60,7 @@ async def download(access: FileAccess, errands: Errands, path: bytes, local: str
 async def copy_between(read: int, write: int, subject: str) -> None:
     """Copy contents in a thread; a cancelled caller's copy stops soon."""
     with Stop() as stop, translated(subject):
-        work = start_in_thread(copy_all, read, write, MOST_BYTES, stop)
+        work = start_transfer(copy_all, read, write, MOST_BYTES, stop)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -152,7 +152,7 @@ async def _exchange(errand: Errand, work: Callable[[Stream], None], descriptor: 
     os.set_blocking(descriptor, False)
     with Stop() as stop:
         errand.process.ended.add_done_callback(lambda _: stop.finish())
-        running = start_in_thread(work, Stream(descriptor, stop.wait))
+        running = start_transfer(work, Stream(descriptor, stop.wait))
         try:
             await asyncio.shield(running)
         except (Stopped, Truncated, BrokenPipeError):
