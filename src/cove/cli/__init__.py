@@ -2,6 +2,7 @@
 
 import sys
 import traceback
+from contextlib import suppress
 
 import typer
 
@@ -59,5 +60,6 @@ def _exit_code(code: object) -> int:
 
 
 def _fail(message: str) -> int:
-    print("cove:", " ".join(message.split()), file=sys.stderr)
+    with suppress(OSError):  # the terminal is gone
+        print("cove:", " ".join(message.split()), file=sys.stderr, flush=True)
     return FAILURE

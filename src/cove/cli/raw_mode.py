@@ -36,7 +36,8 @@ class RawMode:
     def resume(self) -> None:
         """Raw again after a stop."""
         if self._is_foreground():
-            tty.setraw(self._descriptor, termios.TCSANOW)
+            with suppress(termios.error):  # a terminal that goes away sends SIGCONT too
+                tty.setraw(self._descriptor, termios.TCSANOW)
 
     def _is_foreground(self) -> bool:
         """A program in the background is stopped when it changes its terminal: tcsetattr(3), SIGTTOU."""

@@ -45,7 +45,7 @@ def leave(code: int) -> NoReturn:
     """End this process without waiting for a thread that waits for a terminal or a pipe."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # None when it was closed before Python started
-            with suppress(BrokenPipeError):
+            with suppress(OSError):  # nobody reads any more, or the terminal is gone
                 stream.flush()
     os._exit(code)
 
