@@ -17,6 +17,7 @@ from cove import (
     FileNotFound,
     InterpreterNotReady,
     LimitExceeded,
+    Limits,
     Outcome,
     SandboxDestroyed,
     Text,
@@ -320,9 +321,8 @@ async def test_of_two_creations_with_one_id_one_wins() -> None:
 
 
 async def test_a_limit_counts_contexts_of_one_language_also_while_they_are_made() -> None:
-    async with AsyncSandbox.create() as sandbox:
-        inner: CodeContexts = sandbox._contexts  # type: ignore[attr-defined]
-        inner._limit = 2
+    async with AsyncSandbox.create(limits=Limits(contexts=2)) as sandbox:
+        assert (await sandbox.info()).limits_enforced == ("contexts",)
         results = await asyncio.gather(*(sandbox.create_code_context() for _ in range(4)), return_exceptions=True)
         made = [each for each in results if isinstance(each, CodeContext)]
         assert [type(each) for each in results].count(LimitExceeded) == len(made) == 2

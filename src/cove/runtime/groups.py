@@ -50,7 +50,7 @@ def make_groups(hierarchies: Hierarchies, key: str, limits: Limits) -> SandboxGr
             made[setting.controller].create()
             groups.all.append(made[setting.controller])
         made[setting.controller].write(setting.file, setting.value)
-    names = {setting.limit for setting in (*chosen, *others)} | {"open_files"}
+    names = {setting.limit for setting in (*chosen, *others)} | {"open_files", "contexts"}
     groups.enforced = tuple(name for name in requested(limits) if name in names)
     groups.missing = tuple(name for name in requested(limits) if name not in names)
     return groups

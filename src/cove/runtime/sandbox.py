@@ -80,7 +80,8 @@ class Sandbox(AsyncSandbox):
             prologue=f"{self._machine.agent if is_open else AGENT_DIRECTORY}/{PROLOGUE}",
         )
         self._terminals = Terminals(self._spawner)
-        self._contexts = CodeContexts(self._spawner, await in_thread(self._interpreters))
+        interpreters = await in_thread(self._interpreters)
+        self._contexts = CodeContexts(self._spawner, interpreters, limit=self._spec.limits.contexts)
         await self._spawner.open()
         if self._spec.lifetime is not None:
             self._death = self.loop.call_later(self._spec.lifetime, self._start_destroying)
