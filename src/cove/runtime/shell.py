@@ -191,6 +191,8 @@ class Shell:
         except BlockingIOError:
             return
         except ProtocolError:
+            # Whatever else it says cannot be believed.
+            self._loop.remove_reader(self.channel.done)
             self._spawner.background.start(self.kill())
 
     def _take_report(self, report: Report) -> None:

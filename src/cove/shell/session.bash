@@ -14,20 +14,21 @@
 # loops around the interrupted command and sets a DEBUG trap that skips every further command until one of the
 # names here comes up. With extdebug, a status of 1 from that trap skips the command, and 2 returns from the
 # function it is in: bash(1), shopt. `break 0` is an error, but leaves all loops: it skips and breaks at once;
-# where there is no loop, `break` succeeds without effect. In a function of ours nothing is interrupted: the signal
-# came too early, and comes again, or too late.
+# where there is no loop, `break` succeeds without effect. A signal that comes early, in a function of ours, makes
+# the command one that does nothing; one that comes late is followed by work of the runtime's own, and forgotten.
 
 unset BASH_ENV
 BASH_ARGV0=bash
 declare -r __cove=$__cove_directory
 unset __cove_directory
 declare -r __cove_skip='if [[ $BASH_COMMAND == __cove_* ]]; then \builtin trap - DEBUG; \builtin shopt -u extdebug; \builtin set +T; else \builtin break 0 2>/dev/null && __cove_status 2; fi'
-declare -r __cove_interrupt='[[ ${FUNCNAME-} == __cove_* ]] || { \builtin shopt -s extdebug; \builtin trap "$__cove_skip" DEBUG; \builtin break 0 2>/dev/null; }'
+declare -r __cove_interrupt='if [[ ${FUNCNAME-} == __cove_* ]]; then __cove_early=1; [[ $__cove_id != [0-9]* ]] || __cove_next[3]="__cove_status 130"; else \builtin shopt -s extdebug; \builtin trap "$__cove_skip" DEBUG; \builtin break 0 2>/dev/null; fi'
 declare -r __cove_trailer=$'\n\n{ __cove_result=$?; } >/dev/null 2>&1'
 __cove_last=${__cove_last:-0}
 __cove_id=
 __cove_next=()
 __cove_result=
+__cove_early=
 __cove_has_traps=${__cove_restored-}
 __cove_out=/dev/null
 __cove_err=/dev/null
@@ -50,6 +51,7 @@ __cove_wait() {
     if [[ $__cove_id == i* ]]; then
         __cove_out=/dev/null
         __cove_err=/dev/null
+        __cove_early=
         return
     fi
     __cove_out=$__cove/out.${__cove_next[1]}
@@ -64,6 +66,8 @@ __cove_wait() {
         # It is complete, and no open here-document swallows another line.
         __cove_next[3]+=$__cove_trailer
     fi
+    [[ -z $__cove_early ]] || __cove_next[3]='__cove_status 130'
+    __cove_early=
 }
 
 # With noexec bash only reads, until the end of this function brings the options back. After `command`, a syntax
