@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 
 SECRET = b"the host's own secret"
 SWAPS = 10_000
+MEMORY = "/dev/shm"
 
 
 @pytest.fixture
@@ -162,9 +163,9 @@ async def _swap(call: Callable[[Files], Awaitable[object]], secret: Path, tries:
     """Call again and again while a link is swapped between a place inside and one of the host."""
     results: list[object] = []
     async with AsyncSandbox.create() as sandbox:
-        await sandbox.files.write("own", b"evil")
-        await sandbox.start_process(["python3", "-c", SWAPPING.format(target=str(secret))])
-        while not await sandbox.files.exists("other"):
+        await sandbox.files.write(f"{MEMORY}/own", b"evil")
+        await sandbox.start_process(["python3", "-c", SWAPPING.format(target=str(secret))], cwd=MEMORY)
+        while not await sandbox.files.exists(f"{MEMORY}/other"):
             await asyncio.sleep(0)
         for _ in range(tries):
             try:
@@ -175,25 +176,25 @@ async def _swap(call: Callable[[Files], Awaitable[object]], secret: Path, tries:
 
 
 async def test_a_link_that_is_swapped_in_a_loop_never_shows_the_hosts_file(secret: Path) -> None:
-    results = await _swap(lambda files: files.read("link/file"), secret, SWAPS)
+    results = await _swap(lambda files: files.read(f"{MEMORY}/link/file"), secret, SWAPS)
     assert set(results) == {b"inside"}
 
 
 async def test_a_link_that_is_swapped_in_a_loop_never_lets_a_write_out(secret: Path) -> None:
-    await _swap(lambda files: files.write("link/file", b"inside"), secret, SWAPS // 5)
+    await _swap(lambda files: files.write(f"{MEMORY}/link/file", b"inside"), secret, SWAPS)
 
 
 @pytest.mark.parametrize("verb", ["append", "chmod", "remove", "mkdir", "list", "stat", "copy", "rename"])
 async def test_a_link_that_is_swapped_in_a_loop_changes_nothing_outside(verb: str, secret: Path) -> None:
     calls: dict[str, Callable[[Files], Awaitable[object]]] = {
-        "append": lambda files: files.append("link/file", b"x"),
-        "chmod": lambda files: files.chmod("link/file", 0o666),
-        "remove": lambda files: files.remove("link/file"),
-        "mkdir": lambda files: files.mkdir("link/evil"),
-        "list": lambda files: files.list("link"),
-        "stat": lambda files: files.stat("link/file"),
-        "copy": lambda files: files.copy("own", "link/evil"),
-        "rename": lambda files: files.rename("own", "link/own"),
+        "append": lambda files: files.append(f"{MEMORY}/link/file", b"x"),
+        "chmod": lambda files: files.chmod(f"{MEMORY}/link/file", 0o666),
+        "remove": lambda files: files.remove(f"{MEMORY}/link/file"),
+        "mkdir": lambda files: files.mkdir(f"{MEMORY}/link/evil"),
+        "list": lambda files: files.list(f"{MEMORY}/link"),
+        "stat": lambda files: files.stat(f"{MEMORY}/link/file"),
+        "copy": lambda files: files.copy(f"{MEMORY}/own", f"{MEMORY}/link/evil"),
+        "rename": lambda files: files.rename(f"{MEMORY}/own", f"{MEMORY}/link/own"),
     }
     await _swap(calls[verb], secret, SWAPS // 20)
 
@@ -201,18 +202,17 @@ async def test_a_link_that_is_swapped_in_a_loop_changes_nothing_outside(verb: st
 async def test_a_swapped_link_never_gets_a_host_file_into_a_download(secret: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     async with AsyncSandbox.create() as sandbox:
-        await sandbox.start_process(["python3", "-c", SWAPPING.format(target=str(secret))])
-        while not await sandbox.files.exists("other"):
+        await sandbox.start_process(["python3", "-c", SWAPPING.format(target=str(secret))], cwd=MEMORY)
+        while not await sandbox.files.exists(f"{MEMORY}/other"):
             await asyncio.sleep(0)
         for _ in range(20):
             try:
-                await sandbox.files.download("link", out)
+                await sandbox.files.download(f"{MEMORY}/link", out)
             except CoveError:
                 continue
             assert (out / "file").read_bytes() == b"inside"
 
 
-@pytest.mark.parametrize("verb", ["read", "read_stream", "append", "write", "copy", "download", "replace", "search"])
 @pytest.mark.parametrize(
     "kind",
     [
@@ -222,20 +222,21 @@ async def test_a_swapped_link_never_gets_a_host_file_into_a_download(secret: Pat
         "python3 -c \"import socket as s; s.socket(s.AF_UNIX).bind('x')\"",
     ],
 )
-async def test_what_would_block_or_never_end_is_an_error(verb: str, kind: str, tmp_path: Path) -> None:
+async def test_what_would_block_or_never_end_is_an_error(kind: str, tmp_path: Path) -> None:
     async with AsyncSandbox.create() as sandbox:
         (await sandbox.exec(kind)).check()
-        async with asyncio.timeout(20):
-            try:
-                result = await VERBS[verb](sandbox.files, "x", tmp_path)
-            except CoveError:
-                result = []
-        assert result == []
+        for verb in ("read", "read_stream", "append", "write", "copy", "download", "replace", "search"):
+            async with asyncio.timeout(20):
+                try:
+                    result = await VERBS[verb](sandbox.files, "x", tmp_path)
+                except CoveError:
+                    result = []
+            assert result == [], verb
 
 
 async def test_a_file_that_grows_without_end_is_read_to_where_it_ended(tmp_path: Path) -> None:
     async with AsyncSandbox.create() as sandbox:
-        writer = await sandbox.start_process("yes > x")
+        writer = await sandbox.start_process("while :; do echo growing; done > x")
         while not await sandbox.files.exists("x") or not (await sandbox.files.stat("x")).size:
             await asyncio.sleep(0)
         async with asyncio.timeout(30):

@@ -13,6 +13,9 @@ from cove import AsyncSandbox, ChangesStatus, FileEvent, FileEventKind, FileNotF
 
 pytestmark = pytest.mark.anyio
 
+# A file system without a disk, where many changes take little time.
+MEMORY = "/dev/shm"
+
 CREATE, MODIFY, DELETE, MOVE = (
     FileEventKind.CREATE,
     FileEventKind.MODIFY,
@@ -120,8 +123,8 @@ async def test_directories_that_are_filled_at_once_are_not_missed() -> None:
 
 async def test_a_directory_that_is_made_and_removed_again_and_again_does_no_harm() -> None:
     script = "for i in $(seq 300); do mkdir -p t/u; : > t/u/x; rm -r t; done; mkdir t; : > t/last; mkdir end"
-    async with watching() as seen:
-        (await seen.sandbox.exec(script)).check()
+    async with watching(MEMORY) as seen:
+        (await seen.sandbox.exec(script, cwd=MEMORY)).check()
         found = await seen.until("end")
         assert found[-1] == (CREATE, "t/last") or (CREATE, "t/last") in found
 
@@ -172,38 +175,39 @@ async def test_the_watcher_of_a_directory_that_goes_away_says_so_and_ends(comman
 
 
 async def test_ten_thousand_events_come_without_loss_or_say_resync() -> None:
-    async with watching() as seen:
-        (await seen.sandbox.exec("seq 10000 | xargs touch; mkdir end")).check()
+    async with watching(MEMORY) as seen:
+        (await seen.sandbox.exec("seq 10000 | xargs touch; mkdir end", cwd=MEMORY)).check()
         found = []
         async with asyncio.timeout(60):
             async for event in seen.events:
                 found.append(event)
-                if event.path == "/workspace/end" or event.kind is FileEventKind.RESYNC:
+                if event.path == f"{MEMORY}/end" or event.kind is FileEventKind.RESYNC:
                     break
         created = {event.path for event in found if event.kind is CREATE}
         assert len(created) == 10_001 or found[-1].kind is FileEventKind.RESYNC
 
 
 async def test_events_that_were_lost_are_a_resync_and_the_watch_goes_on() -> None:
-    async with watching() as seen:
+    async with watching(MEMORY) as seen:
         stop = ["pkill", "-STOP", "-f", "errand[.]pyc"]
         (await seen.sandbox.exec(stop)).check()
         many = "import os; os.mkdir('late')\nfor i in range(20000): open(f'x{i % 2}', 'w').write('1')"
-        (await seen.sandbox.exec(["python3", "-c", many])).check()
+        (await seen.sandbox.exec(["python3", "-c", many], cwd=MEMORY)).check()
         (await seen.sandbox.exec(["pkill", "-CONT", "-f", "errand[.]pyc"])).check()
         async with asyncio.timeout(60):
             async for event in seen.events:
                 if event.kind is FileEventKind.RESYNC:
                     break
-        (await seen.sandbox.exec(": > late/after; mkdir end")).check()
+        (await seen.sandbox.exec(": > late/after; mkdir end", cwd=MEMORY)).check()
         assert (CREATE, "late/after") in await seen.until("end")
 
 
 async def test_a_slow_reader_loses_nothing_silently() -> None:
-    async with watching() as seen:
+    async with watching(MEMORY) as seen:
         (
             await seen.sandbox.exec(
-                "for i in $(seq 12); do seq $((i*1000)) $((i*1000+999)) | xargs touch; done; mkdir end"
+                "for i in $(seq 12); do seq $((i*1000)) $((i*1000+999)) | xargs touch; done; mkdir end",
+                cwd=MEMORY,
             )
         ).check()
         names, resync = set(), False
@@ -211,7 +215,7 @@ async def test_a_slow_reader_loses_nothing_silently() -> None:
             await asyncio.sleep(0)
             names.add(event.path)
             resync = resync or event.kind is FileEventKind.RESYNC
-            if event.path == "/workspace/end" or resync:
+            if event.path == f"{MEMORY}/end" or resync:
                 break
         assert resync or len(names) == 12_001
 
