@@ -1,0 +1,91 @@
+"""Paths, messages and clones, decided without input or output."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cove.agent.protocol import ProtocolError
+from cove.core.errand_protocol import MOST_MESSAGE_BYTES, MessageReader
+from cove.core.file_path import MOST_PATH_BYTES, below, decode_path, name_of, resolve_path
+from cove.core.git_clone import explain_failure, plan_clone
+from cove.errors import GitTimeout, ValidationFailed
+
+FIELD = st.binary(max_size=200).filter(lambda data: b"\0" not in data)
+MESSAGES = st.lists(st.lists(FIELD, min_size=1, max_size=5), max_size=20)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a", b"/base/a"),
+        ("./a//b/.", b"/base/a/b"),
+        ("../a", b"/base/../a"),
+        ("/", b"/"),
+        ("//x/", b"/x/"),
+        (".", b"/base"),
+        ("ü\udcff", b"/base/\xc3\xbc\xff"),
+    ],
+)
+def test_a_path_becomes_absolute_and_keeps_its_meaning(path: str, expected: bytes) -> None:
+    assert resolve_path("/base", path) == expected
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "x" * (MOST_PATH_BYTES + 1), 5])
+def test_a_path_that_linux_cannot_take_is_refused(path: str) -> None:
+    with pytest.raises(ValidationFailed):
+        resolve_path("/", path)
+
+
+def test_names_and_paths_below() -> None:
+    assert (name_of(b"/a/b/"), name_of(b"/")) == (b"b", b"/")
+    assert (below(b"/", b"x"), below(b"/a/", b"x"), below(b"/a", b"x")) == (b"/x", b"/a/x", b"/a/x")
+    assert decode_path(b"\xff") == "\udcff"
+
+
+def encode(message: list[bytes]) -> bytes:
+    data = b"\0".join(message)
+    return len(data).to_bytes(4, "big") + data
+
+
+@given(MESSAGES, st.lists(st.integers(0, 500)))
+def test_messages_are_the_same_however_they_are_cut(messages: list[list[bytes]], cuts: list[int]) -> None:
+    data = b"".join(map(encode, messages))
+    reader, found, at = MessageReader(), [], 0
+    for cut in sorted(cuts):
+        found += reader.feed(data[at:cut] if cut > at else b"")
+        at = max(at, cut)
+    found += reader.feed(data[at:])
+    assert found == messages
+
+
+def test_a_message_beyond_the_limit_is_a_fault_before_it_is_read() -> None:
+    reader = MessageReader()
+    assert reader.feed(b"\0\1") == []
+    with pytest.raises(ProtocolError):
+        reader.feed((MOST_MESSAGE_BYTES + 1).to_bytes(4, "big")[2:] + b"\xff\xff")
+
+
+def test_a_clone_is_a_plain_command_and_its_secret_is_beside_it() -> None:
+    clone = plan_clone("https://me:pass%2Fword@host:8443/x.git", None, branch="b", depth=3, token=None)
+    assert clone.argv == (
+        "git",
+        "clone",
+        "--quiet",
+        "--branch",
+        "b",
+        "--depth",
+        "3",
+        "--",
+        "https://host:8443/x.git",
+        "x",
+    )
+    assert clone.env["GIT_CONFIG_KEY_1"] == "credential.https://host:8443.helper"
+    assert (clone.env["COVE_GIT_USER"], clone.env["COVE_GIT_TOKEN"]) == ("me", "pass/word")
+    assert clone.hide("pass/word and pass%2Fword") == "*** and ***"
+
+
+def test_a_clone_without_credentials_has_none() -> None:
+    clone = plan_clone("/srv/x", "y", branch=None, depth=None, token=None)
+    assert (clone.argv[-1], clone.secrets) == ("y", ())
+    assert not [name for name in clone.env if name.startswith(("GIT_CONFIG", "COVE"))]
+    assert isinstance(explain_failure(clone, "", timed_out=True), GitTimeout)
