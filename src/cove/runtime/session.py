@@ -219,6 +219,9 @@ class Session(api.Session):
         try:
             if shell.is_busy:
                 await self._interrupt(shell, ticks)
+            if shell.process.launcher is not None:
+                # A mark that the caller did not wait for must not be set on the next command's processes.
+                await shell.process.launcher.signal(0, b"main")
             if shell is self._shell:
                 self._note(await shell.run_internal(RESTORE_SCRIPT))
         except (ShellEnded, CoveError):
