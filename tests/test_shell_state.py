@@ -142,6 +142,7 @@ LINES = st.lists(st.one_of(variables(), FUNCTIONS, SETTINGS, ALIASES), max_size=
 @settings(max_examples=60)
 @given(lines=LINES, traps=st.lists(TRAPS, max_size=2), errexit=st.booleans())
 @example(lines=["declare() { :; }", "alias builtin=exit", "set -o posix"], traps=[], errexit=True)
+@example(lines=["pushd /usr; pushd /tmp"], traps=[], errexit=False)
 @example(lines=["unset PATH", "unset IFS", "export -n SHLVL"], traps=[], errexit=False)
 def test_a_fresh_bash_made_from_a_snapshot_has_the_same_state(
     folder: Path, lines: list[str], traps: list[str], errexit: bool
