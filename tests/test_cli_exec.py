@@ -173,7 +173,7 @@ def test_wrong_usage_ends_with_125_so_that_it_is_not_taken_for_the_commands_code
 def test_a_state_directory_that_cannot_be_used_ends_with_125() -> None:
     end = cove_exec("true", COVE_HOME="/proc/cove")
     assert end.returncode == 125
-    assert b"cove doctor" in end.stderr
+    assert b"Set COVE_HOME" in end.stderr
     assert b"Traceback" not in end.stderr
 
 
