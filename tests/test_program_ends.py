@@ -123,7 +123,7 @@ import asyncio, multiprocessing, os, sys
 from cove import AsyncSandbox
 
 def child():
-    os.write(1, b"child %d\n" % os.getpid())  # at once: the parent prints too
+    os.write(1, b"child %d\\n" % os.getpid())  # at once: the parent prints too
     sys.stdin = open(0)
     os.read(0, 1)
 
