@@ -196,28 +196,36 @@ async def test_user_code_that_writes_to_the_channel_harms_only_its_own_context()
         assert (await other.run("2")).text == "2"
 
 
-PROBE = """
-const own = %d;
-if (typeof globalThis.seen !== "undefined") throw new Error(`state of ${globalThis.seen}`);
-if (process.env.OWNER) throw new Error(`environment of ${process.env.OWNER}`);
-if (process.cwd() !== "/workspace") throw new Error(`directory ${process.cwd()}`);
-const path = require("node:path");
-if (path.owner) throw new Error(`module of ${path.owner}`);
-globalThis.seen = own; process.env.OWNER = String(own); path.owner = own;
+LEAVE = """
+globalThis.seen = %(own)d; process.env["OWNER%(own)d"] = "x"; require("node:path").owner = %(own)d;
+require("node:fs").mkdirSync("/tmp/own-%(own)d", { recursive: true }); process.chdir("/tmp/own-%(own)d");
+globalThis.file = require("node:fs").openSync("/tmp/own-%(own)d/open", "w"); seen
+"""
+LOOK = """
 const fs = require("node:fs");
-fs.mkdirSync(`/tmp/${own}-${process.pid}`); process.chdir(`/tmp/${own}-${process.pid}`);
-own
+const owners = Object.keys(process.env).filter((name) => name.startsWith("OWNER"));
+const target = (fd) => { try { return fs.readlinkSync(`/proc/self/fd/${fd}`) } catch { return "" } };
+const open = fs.readdirSync("/proc/self/fd").map(target).filter((path) => path.startsWith("/tmp/own-"));
+[globalThis.seen, require("node:path").owner, process.cwd(), owners.join(), open.join()].join(" ")
 """
 
 
 @pytest.mark.parametrize("language", ["javascript", "typescript"])
-async def test_contexts_see_nothing_of_each_other(language: str) -> None:
+async def test_sixteen_contexts_see_nothing_of_each_other_however_often_they_run(language: str) -> None:
     async with AsyncSandbox.create() as sandbox:
-        contexts = await asyncio.gather(*(sandbox.create_code_context(language) for _ in range(8)))
-        ended = await asyncio.gather(*(context.run(PROBE % at) for at, context in enumerate(contexts)))
-        assert [execution.text for execution in ended] == [str(at) for at in range(8)]
-        again = await contexts[0].run(PROBE.replace("const own", "var own") % 99)
-        assert again.error is not None  # the probe does find state where there is some
+        contexts = await asyncio.gather(*(sandbox.create_code_context(language) for _ in range(16)))
+        fresh = [await context.run(LOOK) for context in contexts]
+        assert {execution.text for execution in fresh} == {"'  /workspace  '"}
+        for own, context in enumerate(contexts):  # one after the other
+            assert (await context.run(LEAVE % {"own": own})).text == str(own)
+        for _ in range(50):  # all at once
+            looks = await asyncio.gather(*(context.run(LOOK) for context in contexts))
+            assert [execution.text for execution in looks] == [
+                f"'{own} {own} /tmp/own-{own} OWNER{own} /tmp/own-{own}/open'" for own in range(16)
+            ]
+        # The same probe in one context does find what was left there.
+        await contexts[0].run(LEAVE % {"own": 99})
+        assert "OWNER0,OWNER99" in str((await contexts[0].run(LOOK)).text)
 
 
 async def test_runs_of_one_context_take_turns_in_order() -> None:
