@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from leaks import adopt_orphans, processes_below, take_footprint
 import cove
 from cove.runtime.home import default_home
 
+# A program that was started in the background may ignore it; these tests send it to themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # A shared machine may pause for longer than any deadline per example.
 settings.register_profile("cove", deadline=None)
 settings.load_profile("cove")
