@@ -222,6 +222,7 @@ def main():
     for number in _signal.valid_signals():
         if number not in (_signal.SIGKILL, _signal.SIGSTOP, _signal.SIGCHLD):
             _signal.signal(number, _signal.SIG_DFL)
+    kernel.reset_library_signals()
     _signal.signal(_signal.SIGCHLD, launcher.ignore)
     _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
     kernel.guard_process()

@@ -10,6 +10,12 @@ MSG_CMSG_CLOEXEC = 0x40000000
 SCM_RIGHTS = 1
 DESCRIPTOR_BYTES = 4
 
+# rt_sigaction(2): its number, the size of the kernel's struct (an all-zero one means the default), of a signal set
+RT_SIGACTION = {"x86_64": 13, "aarch64": 134}
+SIGACTION_BYTES = 64
+SIGNAL_SET_BYTES = 8
+
+_syscall = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")
 _prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
 
 
@@ -25,6 +31,15 @@ def unguard_process():
     """Make this process an ordinary one again; its orphans go to its launcher."""
     _ctypes.call_function(_prctl, (PR_SET_DUMPABLE, 1, 0, 0, 0))
     _ctypes.call_function(_prctl, (PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0))
+
+
+def reset_library_signals():
+    # type: () -> None
+    """Signals 32 and 33 belong to glibc, which lets nobody set them; a parent may have left them ignored: make does."""
+    number = RT_SIGACTION.get(posix.uname().machine)
+    if number is not None:
+        for each in (32, 33):
+            _ctypes.call_function(_syscall, (number, each, b"\0" * SIGACTION_BYTES, 0, SIGNAL_SET_BYTES))
 
 
 def receive(sock, limit, most):
