@@ -40,6 +40,10 @@ async def _opened(opening: "api.Opening[T]") -> T:
     return await opening
 
 
+async def _destroy(opened: api.Destroyable) -> None:
+    await opened.destroy()
+
+
 def _inner(context: "CodeContext | str | None") -> api.CodeContext | str | None:
     return context._inner if isinstance(context, CodeContext) else context
 
@@ -145,7 +149,8 @@ def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blo
         if isinstance(node, ast.FunctionDef):
             call = f"_opened({call})"
         ownership = ", owned=False" if node.name == "connect" else ""
-        body = wrap(returns, f"{portal}.call(lambda: {call})", portal + ownership)
+        undo = ", _destroy" if node.name == "create" else ""
+        body = wrap(returns, f"{portal}.call(lambda: {call}{undo})", portal + ownership)
     lines += [f"        {literal(ast.get_docstring(node) or '')}", f"        {body}"]
     return lines
 

@@ -15,8 +15,10 @@ from leaks import adopt_orphans, processes_below, take_footprint
 import cove
 from cove.runtime.home import default_home
 
-# A program that was started in the background may ignore it; these tests send it to themselves.
+# A program that was started in the background ignores these; the tests send them to themselves and to programs.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGQUIT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 # A shared machine may pause for longer than any deadline per example.
 settings.register_profile("cove", deadline=None)
 settings.load_profile("cove")

@@ -99,7 +99,6 @@ SETTINGS = st.sampled_from(
         "set -o posix",
         "set -C",
         "set -E -T",
-        "set -k",
         "set +h",
         "set +B",
         "shopt -s nullglob extglob",

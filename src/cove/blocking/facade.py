@@ -39,6 +39,10 @@ async def _opened(opening: "api.Opening[T]") -> T:
     return await opening
 
 
+async def _destroy(opened: api.Destroyable) -> None:
+    await opened.destroy()
+
+
 def _inner(context: "CodeContext | str | None") -> api.CodeContext | str | None:
     return context._inner if isinstance(context, CodeContext) else context
 
@@ -559,7 +563,8 @@ class Sandbox:
         """
         return Sandbox(
             get_portal().call(
-                lambda: _opened(api.AsyncSandbox.create(id=id, spec=spec, url=url, api_key=api_key, **spec_fields))
+                lambda: _opened(api.AsyncSandbox.create(id=id, spec=spec, url=url, api_key=api_key, **spec_fields)),
+                _destroy,
             ),
             get_portal(),
         )

@@ -26,8 +26,15 @@ class Portal:
         self._thread = threading.Thread(target=self._loop.run_forever, name="cove-loop", daemon=True)
         self._thread.start()
 
-    def call(self, work: Callable[[], Coroutine[object, object, T]]) -> T:
-        """Run to the end. Ctrl-C cancels the work and is raised when the work has cleaned up."""
+    def call(
+        self,
+        work: Callable[[], Coroutine[object, object, T]],
+        undo: Callable[[T], Coroutine[object, object, None]] | None = None,
+    ) -> T:
+        """Run to the end. Ctrl-C cancels the work and is raised when the work has cleaned up.
+
+        Where Ctrl-C comes too late to cancel, `undo` gets what nobody will hold.
+        """
         if threading.current_thread() is self._thread:
             raise RuntimeError("blocking Cove calls cannot be made from Cove's own event loop: use AsyncSandbox there")
         if os.getpid() != self._pid:
@@ -38,7 +45,9 @@ class Portal:
             return call.result.result()
         except KeyboardInterrupt:
             self._loop.call_soon_threadsafe(call.cancel)
-            call.result.exception()
+            if call.result.exception() is None and undo is not None:
+                made = call.result.result()
+                self.call(lambda: undo(made))
             raise
 
     def iterate(self, events: AsyncGenerator[T, None]) -> Generator[T, None, None]:
