@@ -22,7 +22,7 @@ demo: setup ## Show what a sandbox can do, in a real one
 	@$(BIN)/cove demo
 
 test: setup ## Run the tests; when run as root, once more as a plain user
-	$(BIN)/python -m pytest; as_user=$$?; bash scripts/plain_user.bash && exit $$as_user
+	bash scripts/test.bash $(BIN)/python; as_user=$$?; bash scripts/plain_user.bash && exit $$as_user
 
 check: setup ## Format, lint, types, import layers, shell scripts, generated files
 	$(BIN)/ruff format --check .

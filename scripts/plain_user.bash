@@ -60,4 +60,4 @@ if ! as_user python -c 'import cove'; then
     exit 1
 fi
 echo "As a plain user (uid $user):"
-as_user python -m pytest "$@"
+as_user bash scripts/test.bash python "$@"
