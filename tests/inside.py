@@ -43,3 +43,16 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def init_below(program: int) -> int:
+    """The host's number of the one process below the program that is number 1 inside: proc(5), NSpid."""
+    (found,) = [pid for pid in processes_below(program) if _number_inside(pid) == "1"]
+    return found
+
+
+def _number_inside(pid: int) -> str:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("NSpid:"):
+            return line.split()[-1]
+    return ""

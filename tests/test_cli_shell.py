@@ -1,14 +1,12 @@
 """`cove shell`, driven through a real terminal by a user who types, resizes and goes away."""
 
 import os
-import re
 import select
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
-from inside import is_alive
+from inside import init_below, is_alive
 from leaks import processes_below
 from user_terminal import COVE, PLAIN_SHELL, PROMPT, User, cove_shell
 
@@ -20,11 +18,6 @@ def start_cat(user: User) -> None:
     user.type(b"word\n")
     user.wait_for(b"word\r\n")
     user.wait_for(b"word\r\n")
-
-
-def pid_inside(pid: int) -> str:
-    """The number that the process has in its own namespace: proc(5)."""
-    return re.findall(r"^NSpid:.*\s(\d+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0]
 
 
 def python(text: str) -> tuple[str, ...]:
@@ -146,8 +139,7 @@ def test_a_sandbox_that_is_killed_ends_it_with_125_and_the_terminal_restored() -
     with cove_shell(*PLAIN_SHELL) as user:
         before = user.modes()
         user.wait_for(PROMPT)
-        (agent,) = [pid for pid in processes_below(user.program.pid) if pid_inside(pid) == "1"]
-        os.kill(agent, signal.SIGKILL)
+        os.kill(init_below(user.program.pid), signal.SIGKILL)
         assert user.exit_code() == 125
         assert b"cove: the sandbox was lost" in user.screen()
         assert user.modes() == before
@@ -211,7 +203,10 @@ while left:
 def test_a_screen_slower_than_the_program_misses_nothing() -> None:
     size = 8_000_000
     with cove_shell("--", "bash", "-c", f"seq -w 1 {size // 10} | tr '\\n' -; exit 3") as user:
-        seen = bytearray()
+        user.wait_for(b"000001-")
+        # Nobody reads for a while, in which the program could print everything if it were not held back.
+        select.select([], [], [], 0.5)
+        seen = bytearray(b"000001-")
         while len(seen) < size // 10 * 7:
             seen += user.read()
         assert bytes(seen) == b"".join(b"%06d-" % number for number in range(1, size // 10 + 1))
