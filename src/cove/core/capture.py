@@ -14,7 +14,7 @@ class Capture:
         self._head_limit = limit - limit // 2
         self._tail_limit = limit // 2
         self._head = bytearray()
-        self._tail: deque[bytearray] = deque()
+        self._tail: deque[bytes | bytearray] = deque()
         self._tail_bytes = 0
         self.total = 0
 
@@ -42,10 +42,12 @@ class Capture:
         return b"".join([self._head, first, *list(self._tail)[1:]])
 
     def _append_tail(self, data: bytes) -> None:
-        if self._tail and len(self._tail[-1]) + len(data) <= _BLOCK_BYTES:
-            self._tail[-1] += data
+        last = self._tail[-1] if self._tail else None
+        if isinstance(last, bytearray) and len(last) + len(data) <= _BLOCK_BYTES:
+            last += data
         else:
-            self._tail.append(bytearray(data))
+            # Large chunks are kept as they are, without a copy; small ones share a block.
+            self._tail.append(data if len(data) >= _BLOCK_BYTES // 2 else bytearray(data))
         self._tail_bytes += len(data)
         while self._tail_bytes - len(self._tail[0]) >= self._tail_limit:
             self._tail_bytes -= len(self._tail.popleft())
