@@ -461,6 +461,7 @@ async def test_terminals_and_sessions_see_nothing_of_each_other() -> None:
                 await viewer.wait_for(PROMPT)
                 await viewer.write("echo [$secret] $PWD $(tty) $(type -t hi)\n")
                 await viewer.wait_for(f"\r\n[] /workspace {path}\r\n")
+                await viewer.wait_for(PROMPT)
             await first.write("secret=terminal; cd /usr\n")
             await first.wait_for(PROMPT)
             await second.write("echo [$secret] $PWD\n")
