@@ -4,8 +4,10 @@ CoveError
 ├── RequestError                 change the request
 │   ├── ValidationFailed         the arguments are wrong
 │   ├── Unauthorized · PermissionDenied · LimitExceeded · UnsupportedLanguage
-│   ├── SandboxNotFound · SessionNotFound · ProcessNotFound · TerminalNotFound · ContextNotFound
+│   ├── SandboxNotFound · SessionNotFound · ProcessNotFound · TerminalNotFound · ContextNotFound · PortNotExposed
 │   ├── SandboxAlreadyExists · SessionAlreadyExists · ProcessAlreadyExists · ContextAlreadyExists
+│   │   PortAlreadyExposed
+│   ├── MethodNotAllowed         only over HTTP
 │   ├── FileError                FileNotFound · FileExists · IsDirectory · NotDirectory · FileTooLarge · NoSpace
 │   └── GitError                 GitNotFound · GitBranchNotFound · GitAuthFailed · GitNetworkError · GitTimeout
 │                                GitFailed
@@ -17,6 +19,7 @@ CoveError
 │   ├── CommandFailed            raised by `result.check()`
 │   ├── ProcessReadyTimeout · ProcessWaitTimeout · ProcessExitedBeforeReady
 │   ├── ServiceNotResponding
+│   ├── ConnectionLost           to the server, before the answer was there
 │   └── SessionTerminated · ContextCrashed · SandboxDestroyed
 └── Internal                     a bug in Cove
 """
@@ -29,6 +32,7 @@ from typing import ClassVar
 __all__ = [
     "AlreadyExists",
     "CommandFailed",
+    "ConnectionLost",
     "ContextAlreadyExists",
     "ContextCrashed",
     "ContextNotFound",
@@ -49,11 +53,14 @@ __all__ = [
     "IsDirectory",
     "LimitExceeded",
     "MayHaveRun",
+    "MethodNotAllowed",
     "NoSpace",
     "NotDirectory",
     "NotFound",
     "NothingStarted",
     "PermissionDenied",
+    "PortAlreadyExposed",
+    "PortNotExposed",
     "ProcessAlreadyExists",
     "ProcessExitedBeforeReady",
     "ProcessNotFound",
@@ -136,6 +143,8 @@ class UnsupportedLanguage(RequestError):
 class NotFound(RequestError):
     """There is no such thing."""
 
+    code = "NOT_FOUND"
+
 
 class SandboxNotFound(NotFound):
     """No sandbox has this id."""
@@ -167,6 +176,18 @@ class ContextNotFound(NotFound):
     code = "CONTEXT_NOT_FOUND"
 
 
+class PortNotExposed(NotFound):
+    """The port has no preview URL."""
+
+    code = "PORT_NOT_EXPOSED"
+
+
+class MethodNotAllowed(RequestError):
+    """A server's route exists, but not with this method."""
+
+    code = "METHOD_NOT_ALLOWED"
+
+
 class AlreadyExists(RequestError):
     """The id is taken."""
 
@@ -193,6 +214,12 @@ class ContextAlreadyExists(AlreadyExists):
     """A code context has this id."""
 
     code = "CONTEXT_ALREADY_EXISTS"
+
+
+class PortAlreadyExposed(AlreadyExists):
+    """The port has a preview URL."""
+
+    code = "PORT_ALREADY_EXPOSED"
 
 
 class FileError(RequestError):
@@ -291,6 +318,12 @@ class SpawnFailed(NothingStarted):
     """Cove could not start the process."""
 
     code = "SPAWN_FAILED"
+
+
+class ConnectionLost(MayHaveRun):
+    """The connection to the server broke before the answer was there."""
+
+    code = "CONNECTION_LOST"
 
 
 class SandboxDestroyed(MayHaveRun):

@@ -1,0 +1,84 @@
+"""Values as JSON and as query strings, also with file names that are not UTF-8."""
+
+import json
+from typing import TypeVar
+from urllib.parse import parse_qsl, quote, quote_from_bytes, unquote_to_bytes
+
+import msgspec
+
+from cove.errors import ValidationFailed
+
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder(enc_hook=str)
+
+
+def encode_json(value: object) -> bytes:
+    """JSON; a name that is not UTF-8 has escaped surrogates, as Python's own `json` writes them."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value, enc_hook=str)).encode()
+
+
+def decode_json(data: bytes, type: type[T]) -> T:
+    """The value, or ValidationFailed with what is wrong with it."""
+    try:
+        return msgspec.json.decode(data, type=type)
+    except msgspec.ValidationError as error:
+        raise ValidationFailed(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decode_leniently(data, type)
+
+
+def _decode_leniently(data: bytes, type: type[T]) -> T:
+    """msgspec refuses lone surrogates; Python's decoder does not."""
+    try:
+        return msgspec.convert(json.loads(data), type)
+    except msgspec.ValidationError as error:
+        raise ValidationFailed(str(error)) from None
+    except (ValueError, RecursionError):
+        raise ValidationFailed("the body is not valid JSON") from None
+
+
+def encode_query(value: msgspec.Struct) -> str:
+    """The fields that are not at their defaults, as a query string."""
+    fields = msgspec.structs.asdict(value)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(value)}
+    return "&".join(
+        f"{name}={quote_text(_plain(item))}"
+        for name, item in fields.items()
+        if item is not None and item != defaults[name]
+    )
+
+
+def decode_query(query: str, type: type[T]) -> T:
+    """The value, or ValidationFailed with what is wrong with it."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="surrogateescape", max_num_fields=100)
+        return msgspec.convert(dict(pairs), type, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValidationFailed(f"in the query: {error}") from None
+    except ValueError:
+        raise ValidationFailed("the query has too many fields") from None
+
+
+def quote_text(text: str) -> str:
+    """Percent-encoded completely, `/` too."""
+    return quote_from_bytes(text.encode("utf-8", "surrogateescape"), safe="")
+
+
+def unquote_text(text: str) -> str:
+    """Percent-decoded completely; what is not UTF-8 becomes surrogate escapes."""
+    return unquote_to_bytes(text).decode("utf-8", "surrogateescape")
+
+
+def quote_segment(text: str) -> str:
+    """One segment of a path; an id that needs no quoting stays as it is."""
+    return quote(text, safe="")
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,140 @@
+"""Streams of events: as frames for our own client, as server-sent events for browsers and curl.
+
+A frame is one byte for its kind, the lengths of its head and of its data (32 bits each, big-endian), the head as
+JSON, and the data as they are. Output carries its bytes as data, so that they are neither escaped nor copied twice.
+"""
+
+import base64
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from cove.errors import CoveError, Internal
+from cove.model import Exit, FileEvent, Gap, Output, Ready
+from cove.model.event import StreamName
+from cove.wire.coding import decode_json, encode_json
+from cove.wire.errors import ErrorBody, make_error
+
+FRAMES: Final = "application/vnd.cove.frames"
+SERVER_SENT_EVENTS: Final = "text/event-stream"
+
+EVENT: Final = 1
+FAILURE: Final = 2
+PING: Final = 3
+
+_HEAD = struct.Struct(">BII")
+MOST_FRAME_BYTES: Final = 256 << 20
+
+
+class OutputHead(msgspec.Struct, frozen=True, tag="output"):
+    """Output without its data."""
+
+    stream: StreamName
+    cursor: str
+
+
+_EVENTS: Final = OutputHead | Gap | Ready | Exit
+_events_decoder = msgspec.json.Decoder(type=_EVENTS)
+
+
+def encode_frame(event: object) -> bytes:
+    """One event."""
+    if isinstance(event, Output):
+        head = encode_json(OutputHead(event.stream, event.cursor))
+        return b"".join((_HEAD.pack(EVENT, len(head), len(event.data)), head, event.data))
+    head = encode_json(event)
+    return _HEAD.pack(EVENT, len(head), 0) + head
+
+
+def encode_failure_frame(error: CoveError) -> bytes:
+    """The stream cannot go on; nothing follows."""
+    head = encode_json(ErrorBody(error.message, error.code, error.details))
+    return _HEAD.pack(FAILURE, len(head), 0) + head
+
+
+PING_FRAME: Final = _HEAD.pack(PING, 0, 0)
+PING_COMMENT: Final = b": ping\n\n"
+
+
+class FrameReader:
+    """Takes bytes in any pieces and gives whole frames as kind, head and data. No input or output of its own."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+        """The frames that are complete with this piece."""
+        self._buffer += data
+        offset = 0
+        while (end := self._end(offset)) is not None:
+            kind, head_bytes, _ = _HEAD.unpack_from(self._buffer, offset)
+            start = offset + _HEAD.size
+            with memoryview(self._buffer) as view:
+                frame = kind, bytes(view[start : start + head_bytes]), bytes(view[start + head_bytes : end])
+            offset = end
+            yield frame
+        del self._buffer[:offset]
+
+    def _end(self, offset: int) -> int | None:
+        if len(self._buffer) - offset < _HEAD.size:
+            return None
+        _, head_bytes, data_bytes = _HEAD.unpack_from(self._buffer, offset)
+        if head_bytes + data_bytes > MOST_FRAME_BYTES:
+            raise Internal(f"the server sent a frame of {head_bytes + data_bytes} bytes")
+        end = int(offset + _HEAD.size + head_bytes + data_bytes)
+        return end if end <= len(self._buffer) else None
+
+
+def decode_output(head: bytes, data: bytes) -> Output | Gap | Ready | Exit:
+    """An event of a process or a terminal."""
+    event = _events_decoder.decode(head)
+    return Output(event.stream, data, event.cursor) if isinstance(event, OutputHead) else event
+
+
+def decoder_for(kind: type) -> Callable[[bytes, bytes], object]:
+    """How to read the frames of a stream of such events."""
+    if kind is Output:
+        return decode_output
+    return lambda head, _: decode_json(head, kind)
+
+
+def decode_failure(head: bytes) -> CoveError:
+    """Why a stream could not go on."""
+    return make_error(decode_json(head, ErrorBody))
+
+
+def encode_server_sent(event: object) -> bytes:
+    """One event as `id`, `event` and `data`; bytes that are not UTF-8 are base64."""
+    if isinstance(event, Output):
+        return _server_sent(
+            "output", {"stream": event.stream, **_text(event.data), "cursor": event.cursor}, event.cursor
+        )
+    if isinstance(event, Gap | Ready | Exit):
+        return _server_sent(_name(event), event, event.cursor)
+    if isinstance(event, FileEvent):
+        return _server_sent(event.kind.value, event, None)
+    return _server_sent(_name(event), event, None)
+
+
+def encode_failure_server_sent(error: CoveError) -> bytes:
+    """The stream cannot go on; nothing follows."""
+    return _server_sent("error", ErrorBody(error.message, error.code, error.details), None)
+
+
+def _name(event: object) -> str:
+    tag = type(event).__struct_config__.tag if isinstance(event, msgspec.Struct) else None
+    return str(tag or "event")
+
+
+def _text(data: bytes) -> dict[str, str]:
+    try:
+        return {"text": data.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _server_sent(name: str, data: object, cursor: str | None) -> bytes:
+    head = b"" if cursor is None else b"id: %b\n" % cursor.encode()
+    return b"%bevent: %b\ndata: %b\n\n" % (head, name.encode(), encode_json(data))

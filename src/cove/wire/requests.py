@@ -1,0 +1,302 @@
+"""What each operation is asked with. Fields have the names and meanings of the arguments in `cove.api`."""
+
+import re
+from typing import Literal
+
+import msgspec
+
+from cove.errors import ValidationFailed
+from cove.model import SandboxSpec
+
+Environment = dict[str, str | None]
+Command = str | list[str]
+Seconds = float | None
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The arguments of one call."""
+
+    def arguments(self) -> dict[str, object]:
+        """As keyword arguments of the method that is called."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+class CreateSandbox(Request, frozen=True):
+    """Without an id one is made. With `exist_ok` a sandbox that has the id already is given back as it is."""
+
+    id: str | None = None
+    spec: SandboxSpec = SandboxSpec()
+    exist_ok: bool = False
+
+
+class SetEnv(Request, frozen=True):
+    """None unsets."""
+
+    env: Environment
+
+
+class Exec(Request, frozen=True):
+    """One command. Standard input is `stdin`, or `stdin_base64` for bytes that are not text."""
+
+    command: Command
+    cwd: str | None = None
+    env: Environment | None = None
+    timeout: Seconds = None
+    stdin: str | None = None
+    stdin_base64: bytes | None = None
+    max_output: int | None = None
+
+    def arguments(self) -> dict[str, object]:
+        """See Request."""
+        if self.stdin is not None and self.stdin_base64 is not None:
+            raise ValidationFailed("give stdin or stdin_base64, not both")
+        return {
+            "command": self.command,
+            "cwd": self.cwd,
+            "env": self.env,
+            "timeout": self.timeout,
+            "stdin": self.stdin if self.stdin_base64 is None else self.stdin_base64,
+            "max_output": self.max_output,
+        }
+
+
+class StartProcess(Request, frozen=True):
+    """A process that lives on its own."""
+
+    command: Command
+    id: str | None = None
+    cwd: str | None = None
+    env: Environment | None = None
+    timeout: Seconds = None
+    stdin: bool = False
+    keep: bool = True
+
+
+class Kill(Request, frozen=True):
+    """A signal by name or number."""
+
+    signal: int | str = "TERM"
+
+
+class Terminate(Request, frozen=True):
+    """TERM, and KILL after `grace` seconds."""
+
+    grace: float = 5.0
+
+
+class Wait(Request, frozen=True):
+    """How long to wait; the process runs on."""
+
+    timeout: Seconds = None
+
+
+class Logs(Request, frozen=True):
+    """From which cursor on."""
+
+    since: str | None = None
+    follow: bool = True
+    lossless: bool = False
+
+
+class WaitForLog(Request, frozen=True):
+    """A text or, with `is_expression`, a regular expression with the flags of Python's `re`."""
+
+    pattern: str
+    is_expression: bool = False
+    flags: int = 0
+    timeout: Seconds = None
+
+    def arguments(self) -> dict[str, object]:
+        """See Request."""
+        if not self.is_expression:
+            return {"pattern": self.pattern, "timeout": self.timeout}
+        try:
+            return {"pattern": re.compile(self.pattern, self.flags & ~re.DEBUG), "timeout": self.timeout}
+        except (re.error, ValueError, OverflowError, RecursionError) as error:
+            raise ValidationFailed(f"the pattern is not a regular expression: {error}") from None
+
+
+class WaitForPort(Request, frozen=True):
+    """What has to answer."""
+
+    port: int
+    mode: Literal["http", "tcp"] = "http"
+    path: str = "/"
+    status: tuple[int, int] = (200, 399)
+    timeout: Seconds = None
+
+
+class CreateSession(Request, frozen=True):
+    """`timeout` is the default for its commands."""
+
+    id: str | None = None
+    cwd: str | None = None
+    env: Environment | None = None
+    timeout: Seconds = None
+
+
+class OpenTerminal(Request, frozen=True):
+    """Get or create."""
+
+    id: str | None = None
+    shell: Command | None = None
+    cwd: str | None = None
+    env: Environment | None = None
+    cols: int = 80
+    rows: int = 24
+
+
+class Resize(Request, frozen=True):
+    """1 to 1000 each way."""
+
+    cols: int
+    rows: int
+
+
+class Connect(Request, frozen=True):
+    """What a viewer has seen already."""
+
+    since: str | None = None
+    lossless: bool = False
+
+
+class CreateCodeContext(Request, frozen=True):
+    """`timeout` is the default for its runs."""
+
+    language: str = "python"
+    id: str | None = None
+    cwd: str | None = None
+    env: Environment | None = None
+    timeout: Seconds = None
+
+
+class RunInContext(Request, frozen=True):
+    """Code for a context."""
+
+    code: str
+    timeout: Seconds = None
+
+
+class RunCode(Request, frozen=True):
+    """Code for a context or, without one, for a clean executor."""
+
+    code: str
+    context: str | None = None
+    language: str = "python"
+    timeout: Seconds = None
+
+
+class FilePath(Request, frozen=True):
+    """One file."""
+
+    path: str
+
+
+class ReadFile(Request, frozen=True):
+    """A file, or the bytes from `start` up to, not including, `end`."""
+
+    path: str
+    start: int = 0
+    end: int | None = None
+
+
+class WriteFile(Request, frozen=True):
+    """Where the content goes."""
+
+    path: str
+    mode: int | None = None
+
+
+class MakeDirectory(Request, frozen=True):
+    """With `parents` those above it too."""
+
+    path: str
+    parents: bool = True
+
+
+class Rename(Request, frozen=True):
+    """On one file system."""
+
+    old: str
+    new: str
+
+
+class Transfer(Request, frozen=True):
+    """As `mv` and `cp -r`."""
+
+    source: str
+    destination: str
+
+
+class ListFiles(Request, frozen=True):
+    """What is in a directory."""
+
+    path: str = "."
+    recursive: bool = False
+    hidden: bool = True
+
+
+class ChangeMode(Request, frozen=True):
+    """Permission bits."""
+
+    path: str
+    mode: int
+
+
+class Glob(Request, frozen=True):
+    """Which paths below `root` match."""
+
+    pattern: str
+    root: str = "."
+
+
+class Search(Request, frozen=True):
+    """Which lines match a regular expression."""
+
+    pattern: str
+    path: str = "."
+    glob: str | None = None
+    limit: int = 1000
+
+
+class Replace(Request, frozen=True):
+    """Exact text."""
+
+    path: str
+    old: str
+    new: str
+    count: int | None = 1
+
+
+class Watch(Request, frozen=True):
+    """A tree or a file."""
+
+    path: str = "."
+    recursive: bool = True
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = (".git", "node_modules")
+
+
+class CheckChanges(Watch, frozen=True):
+    """Since which version."""
+
+    since: str | None = None
+
+
+class CloneRepository(Request, frozen=True):
+    """The token is given to the URL's own host only."""
+
+    url: str
+    path: str | None = None
+    branch: str | None = None
+    depth: int | None = None
+    timeout: Seconds = None
+    token: str | None = None
+
+
+class ExposePort(Request, frozen=True):
+    """Without a token one is made."""
+
+    port: int
+    name: str | None = None
+    token: str | None = None
