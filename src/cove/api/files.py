@@ -123,6 +123,17 @@ class Files(ABC):
         """
 
     @abstractmethod
+    def read_archive(self, path: str = ".") -> AsyncGenerator[bytes, None]:
+        """What is in a directory as an uncompressed tar stream, with names relative to it."""
+
+    @abstractmethod
+    async def write_archive(self, path: str, chunks: AsyncIterable[bytes]) -> None:
+        """Unpack a tar stream into a directory, as `upload` does.
+
+        Absolute names, `..`, links that lead out and devices are refused; if anything fails, the old tree stays.
+        """
+
+    @abstractmethod
     def watch(
         self,
         path: str = ".",

@@ -272,6 +272,17 @@ class Files:
         """
         self._portal.call(lambda: self._inner.download(path, local))
 
+    def read_archive(self, path: str = ".") -> Generator[bytes, None, None]:
+        """What is in a directory as an uncompressed tar stream, with names relative to it."""
+        return self._portal.iterate(self._inner.read_archive(path))
+
+    def write_archive(self, path: str, chunks: Iterable[bytes]) -> None:
+        """Unpack a tar stream into a directory, as `upload` does.
+
+        Absolute names, `..`, links that lead out and devices are refused; if anything fails, the old tree stays.
+        """
+        self._portal.call(lambda: self._inner.write_archive(path, self._portal.feed(chunks)))
+
     def watch(
         self,
         path: str = ".",

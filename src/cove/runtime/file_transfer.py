@@ -116,7 +116,7 @@ async def upload_tree(
     errands: Errands, write_archive: Pack, path: bytes, most_bytes: int = MOST_BYTES, most_entries: int = MOST_ENTRIES
 ) -> None:
     """Unpack inside what `write_archive`, in a thread, writes as a tar stream."""
-    read, write = _pipe()
+    read, write = make_pipe()
     try:
         errand = await errands.start(
             "unpack", path, b"%d" % most_bytes, b"%d" % most_entries, subject=decode_path(path), stdin=read
@@ -134,7 +134,7 @@ async def _download_tree(errands: Errands, path: bytes, local: str) -> None:
         os.makedirs(os.path.dirname(local) or ".", exist_ok=True)
         unpack(stream, local.encode("utf-8", "surrogateescape"), Budget(MOST_BYTES, MOST_ENTRIES), remove_tree)
 
-    read, write = _pipe()
+    read, write = make_pipe()
     try:
         errand = await errands.start(
             "pack", path, b"%d" % MOST_BYTES, b"%d" % MOST_ENTRIES, subject=decode_path(path), stdin=write
@@ -183,7 +183,7 @@ async def _finish(errand: Errand) -> None:
         raise
 
 
-def _pipe() -> tuple[int, int]:
+def make_pipe() -> tuple[int, int]:
     """A wide pipe; one end is for the sandbox."""
     read, write = os.pipe2(os.O_CLOEXEC)
     with suppress(OSError):  # over this user's share of pipe memory: the default size works too

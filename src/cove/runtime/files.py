@@ -15,6 +15,7 @@ from cove.model import Changes, FileEvent, FileInfo, SearchMatch
 from cove.runtime import file_watch
 from cove.runtime.errand import Errands
 from cove.runtime.file_access import FileAccess, check_mode, make_info, signed
+from cove.runtime.file_archive import read_archive, write_archive
 from cove.runtime.file_content import CHUNK_BYTES, finished, read_range, write_all
 from cove.runtime.file_transfer import copy_between, download, translated, upload
 
@@ -261,6 +262,19 @@ class Files(api.Files):
     async def download(self, path: str, local: str | PathLike[str]) -> None:
         """See api.Files."""
         await download(self._access, self._errands, self._path(path), os.fspath(local))
+
+    async def read_archive(self, path: str = ".") -> AsyncGenerator[bytes, None]:
+        """See api.Files."""
+        chunks = read_archive(self._errands, self._path(path))
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            await chunks.aclose()
+
+    async def write_archive(self, path: str, chunks: AsyncIterable[bytes]) -> None:
+        """See api.Files."""
+        await write_archive(self._errands, self._path(path), chunks)
 
     async def watch(
         self,

@@ -422,13 +422,13 @@ REPLACE_TEXT = _operation(
     "replace_text", "POST /files/replace", _F, "replace", "Exact edits", requests.Replace, replies.Count
 )
 UPLOAD_TREE = _operation(
-    "upload_tree", "PUT /files/tree", _F, "receive_tree", "Unpack a tar stream", requests.FilePath, None, Form.UPLOAD
+    "upload_tree", "PUT /files/tree", _F, "write_archive", "Unpack a tar stream", requests.FilePath, None, Form.UPLOAD
 )
 DOWNLOAD_TREE = _operation(
     "download_tree",
     "GET /files/tree",
     _F,
-    "send_tree",
+    "read_archive",
     "A directory as a tar stream",
     requests.FilePath,
     None,
