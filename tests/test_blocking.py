@@ -20,7 +20,7 @@ from cove.blocking import Process
 from cove.blocking.portal import get_portal
 from cove.errors import CommandFailed, ProcessNotFound, ProcessWaitTimeout, ValidationFailed
 from cove.model import Exit, Output, ProcessStatus
-from cove.runtime import embedded
+from cove.runtime import sandbox as sandbox_module
 
 ROOT = Path(__file__).parent.parent
 
@@ -164,7 +164,7 @@ def test_ctrl_c_while_waiting_for_a_process_leaves_it_running(wait: str) -> None
 @pytest.mark.parametrize("step", ["make_groups", "start_jail", "Sandbox.open"])
 def test_ctrl_c_while_a_sandbox_is_made_leaves_nothing(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     *path, name = step.split(".")
-    place = getattr(embedded, path[0]) if path else embedded
+    place = getattr(sandbox_module, path[0]) if path else sandbox_module
     work = getattr(place, name)
 
     def interrupt(*args: object) -> object:

@@ -12,7 +12,7 @@ import pytest
 from programs import wait_until_gone
 
 import cove
-from cove import AsyncSandbox, Limits, Mount, SandboxSpec
+from cove import AsyncSandbox, Limits, Mount, Outcome, SandboxSpec
 from cove.api.provider import provider_for
 from cove.errors import (
     CoveError,
@@ -374,3 +374,42 @@ async def test_uvloop_serves_as_well() -> None:
     answer = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True)
     assert answer.stdout.split() == ["in", "3000000", "timed_out"], answer.stderr
     assert cove.__version__
+
+
+async def test_a_restart_ends_everything_and_keeps_the_files() -> None:
+    async with AsyncSandbox.create(env={"A": "1"}) as sandbox:
+        session = await sandbox.create_session(id="s")
+        await session.exec("echo kept > /workspace/file; echo tmp > /tmp/file; cd /tmp")
+        process = await sandbox.start_process("sleep 1000", id="p")
+        await sandbox.terminal(id="t")
+        pending = asyncio.ensure_future(sandbox.exec("touch begun; sleep 1000"))
+        await sandbox.exec("until [ -e begun ]; do :; done")
+        await asyncio.gather(sandbox.restart(), sandbox.restart())
+        assert (await pending).outcome is Outcome.KILLED
+        assert (await process.wait()).outcome is Outcome.KILLED
+        assert await sandbox.list_sessions() == await sandbox.list_terminals() == await sandbox.list_processes() == []
+        assert (await sandbox.exec("cat file /tmp/file; pgrep sleep; echo $A")).stdout == "kept\ntmp\n1\n"
+        assert (await (await sandbox.create_session(id="s")).exec("pwd")).stdout == "/workspace\n"
+        assert await sandbox.files.read("file") == b"kept\n"
+
+
+async def test_a_lost_sandbox_can_be_restarted_with_its_files() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.files.write("file", "kept")
+        os.kill(sandbox._jail.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        await sandbox._jail.exited  # type: ignore[attr-defined]
+        await sandbox.restart()
+        assert (await sandbox.exec("cat file")).stdout == "kept"
+        assert (await sandbox.info()).status == "running"
+
+
+async def test_a_sandbox_can_be_destroyed_while_it_restarts_and_not_restarted_after() -> None:
+    sandbox = await AsyncSandbox.create()
+    restarting = asyncio.ensure_future(sandbox.restart())
+    await asyncio.sleep(0)
+    with pytest.raises(SandboxUnavailable, match="restarting"):
+        await sandbox.exec("true")
+    await sandbox.destroy()
+    await restarting
+    with pytest.raises(SandboxDestroyed):
+        await sandbox.restart()

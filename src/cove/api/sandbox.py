@@ -70,6 +70,10 @@ class AsyncSandbox(ABC):
         """End everything in it and remove all it has on disk. Idempotent."""
 
     @abstractmethod
+    async def restart(self) -> None:
+        """End everything that runs and start again with the same files."""
+
+    @abstractmethod
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """Change the environment of what starts later; None unsets."""
 

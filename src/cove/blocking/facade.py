@@ -602,6 +602,10 @@ class Sandbox:
         """End everything in it and remove all it has on disk. Idempotent."""
         self._portal.call(lambda: self._inner.destroy())
 
+    def restart(self) -> None:
+        """End everything that runs and start again with the same files."""
+        self._portal.call(lambda: self._inner.restart())
+
     def set_env(self, env: Mapping[str, str | None]) -> None:
         """Change the environment of what starts later; None unsets."""
         self._portal.call(lambda: self._inner.set_env(env))

@@ -2,20 +2,14 @@
 
 import asyncio
 import os
-import stat
 from functools import partial
-
-import msgspec
 
 from cove.api import AsyncSandbox
 from cove.core.identifier import check_sandbox_id, new_identifier
-from cove.core.jail import check_mount
-from cove.errors import PermissionDenied, SandboxAlreadyExists, SandboxNotFound, from_errno
-from cove.model import Mount, SandboxInfo, SandboxSpec
-from cove.runtime.groups import make_groups
-from cove.runtime.home import Place
-from cove.runtime.jail import start_jail
+from cove.errors import SandboxAlreadyExists, SandboxNotFound
+from cove.model import SandboxInfo, SandboxSpec
 from cove.runtime.machine import Machine, examine_machine
+from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
 from cove.runtime.threads import in_thread
 
@@ -78,11 +72,11 @@ class Embedded:
 
     async def _start(self, id: str, spec: SandboxSpec) -> Sandbox:
         machine = await self._examine()
-        spec = await in_thread(_resolve_mounts, spec, str(machine.home.path))
+        spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
         place = await in_thread(machine.home.allocate)
         try:
             sandbox = Sandbox(id, spec, machine, place)
-            await _start(sandbox, machine, place, spec)
+            await sandbox.start()
         except BaseException:
             await in_thread(machine.home.release, place)
             raise
@@ -109,47 +103,3 @@ async def _undo(opening: "asyncio.Task[Sandbox]") -> None:
     await asyncio.wait([opening])
     if not opening.cancelled() and opening.exception() is None:
         await opening.result().destroy()
-
-
-async def _start(sandbox: Sandbox, machine: Machine, place: Place, spec: SandboxSpec) -> None:
-    groups = await in_thread(make_groups, machine.hierarchies, place.key, spec.limits)
-    try:
-        jail = await start_jail(machine, place, spec, groups, sandbox.lose)
-    except BaseException:
-        await in_thread(groups.remove)
-        raise
-    try:
-        await sandbox.open(jail)
-    except BaseException:
-        await jail.close()
-        raise
-
-
-def _resolve_mounts(spec: SandboxSpec, state_directory: str) -> SandboxSpec:
-    """Each source is resolved once, as the caller; what is refused is refused before anything starts."""
-    resolved = []
-    for mount in spec.mounts:
-        try:
-            source = os.path.realpath(mount.source, strict=True)
-            _check_source(source)
-        except OSError as error:
-            raise from_errno(error.errno or 0, f"mount source {mount.source}") from None
-        resolved.append(
-            check_mount(
-                Mount(source=source, target=mount.target, read_only=mount.read_only), state_directory=state_directory
-            )
-        )
-    return msgspec.structs.replace(spec, mounts=tuple(resolved))
-
-
-def _check_source(path: str) -> None:
-    """What is mounted is a directory or a file that the sandbox's user can reach. As root that is another user."""
-    mode = os.stat(path).st_mode
-    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-        raise PermissionDenied(f"mount source {path} is refused: a socket, device or pipe leads out of the sandbox")
-    while os.geteuid() == 0 and path != "/":
-        path = os.path.dirname(path)
-        if not os.stat(path).st_mode & stat.S_IXOTH:
-            raise PermissionDenied(
-                f"mount source: the sandbox's user cannot enter {path}: `chmod o+x` it or mount another place"
-            )

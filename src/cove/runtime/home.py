@@ -1,7 +1,8 @@
 """Cove's state on disk: where a sandbox's directories are, who owns them, and what a crash left behind.
 
 Each sandbox has a directory named by a random key and holds a lock on it while it lives: a directory whose
-lock is free belongs to a program that is gone. All calls here block; the runtime makes them in a thread.
+lock is free belongs to a program that is gone. It is removed, unless it has a record: a server's sandbox outlives
+its runtime. All calls here block; the runtime makes them in a thread.
 """
 
 import fcntl
@@ -21,12 +22,18 @@ from cove.core.jail import SYNTHETIC_ETC
 from cove.errors import SandboxUnavailable
 from cove.linux import remove_tree as remove_tree_module
 from cove.linux.cgroup import Group, Hierarchies
+from cove.linux.file_lock import make_locked, try_lock
 from cove.linux.forking import close_in_forked_child
 from cove.linux.interpreter import Interpreter
+from cove.linux.pidfd import start_time
 from cove.linux.remove_tree import remove_tree
+from cove.runtime.groups import SandboxGroups
 
 FIRST_USER_ID = 2_000_000_000
 USER_IDS = 1_000_000
+RECORD = "sandbox.json"
+SOCKET = "runtime.sock"
+LOCK = "lock"
 
 _AGENT_MODULES = (
     *("files", "init", "kernel", "launcher", "protocol"),
@@ -177,9 +184,8 @@ class Home:
         with self._changing_places():
             path.mkdir(mode=0o711)
             path.chmod(0o711)
-            lock = FileIO(path / "lock", "x+")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        close_in_forked_child(lock)
+            lock = make_locked(path / LOCK)
+        _sign(lock)
         place = Place(key, path, lock, self._allocate_user(key) if self._is_root else None)
         try:
             self._furnish(place)
@@ -188,20 +194,48 @@ class Home:
             raise SandboxUnavailable(f"cannot prepare {path}: {error.strerror}") from error
         return place
 
+    def take(self, key: str, hierarchies: Hierarchies) -> Place | None:
+        """A place that was kept, as its files were left and with nothing else in it; None while another has it."""
+        path = self.sandboxes / key
+        with self._changing_places():
+            lock = try_lock(path / LOCK)
+        if lock is None:
+            return None
+        _sign(lock)
+        place = Place(key, path, lock, self._user_of(key) if self._is_root else None)
+        _end_groups(hierarchies, key)
+        (path / SOCKET).unlink(missing_ok=True)
+        self.refurnish(place)
+        return place
+
+    def keep(self, place: Place) -> None:
+        """Let go of the place; its files stay for whoever takes it again."""
+        place.lock.close()
+
     def _furnish(self, place: Place) -> None:
         for directory in (place.workspace, place.home, place.tmp):
             directory.mkdir(mode=0o700)
             if place.user_id is not None:
                 os.chown(directory, place.user_id, place.user_id)
+        self._furnish_runtime(place)
+
+    def _furnish_runtime(self, place: Place) -> None:
         place.logs.mkdir(mode=0o700)
         place.shell.mkdir(mode=0o711)
         place.shell.chmod(0o711)
 
+    def refurnish(self, place: Place) -> None:
+        """Remove what belonged to sessions and processes that have ended with their jail."""
+        remove_tree(str(place.logs))
+        remove_tree(str(place.shell))
+        self._furnish_runtime(place)
+
     def release(self, place: Place) -> None:
         """Remove the place with all that is in it; its user can be used again afterwards."""
-        for directory in place.path.iterdir() if place.path.exists() else ():
-            if directory.name != "lock":
-                remove_tree(str(directory))
+        (place.path / RECORD).unlink(missing_ok=True)
+        for entry in place.path.iterdir() if place.path.exists() else ():
+            if entry.is_dir() and not entry.is_symlink():
+                remove_tree(str(entry))
         with self._changing_places():
             remove_tree(str(place.path))
         if place.user_id is not None:
@@ -212,7 +246,10 @@ class Home:
         """Remove what programs that are gone left behind; returns how many places that were."""
         collected = 0
         for path in self.sandboxes.iterdir():
-            lock = try_lock(path / "lock")
+            if (path / RECORD).exists():
+                self._tidy(path, hierarchies)
+                continue
+            lock = try_lock(path / LOCK)
             if lock is not None:
                 groups = [Group(os.path.join(tree, path.name)) for tree in hierarchies.all]
                 if sum(group.remove() for group in groups) < len(groups):
@@ -222,9 +259,18 @@ class Home:
                 collected += 1
         with self._changing_places():
             for path in self.sandboxes.iterdir():
-                if not (path / "lock").exists():
+                if not (path / LOCK).exists():
                     remove_tree(str(path))  # its program was killed while it made or removed it
         return collected
+
+    def _tidy(self, path: Path, hierarchies: Hierarchies) -> None:
+        """End what a killed runtime left running; the files are still wanted."""
+        with self._changing_places():
+            lock = try_lock(path / LOCK)
+            if lock is not None:
+                _end_groups(hierarchies, path.name)
+                (path / SOCKET).unlink(missing_ok=True)
+                lock.close()
 
     def _user_of(self, key: str) -> int | None:
         for reservation in (self.path / "users").iterdir():
@@ -279,15 +325,13 @@ def write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     building.rename(path)
 
 
-def try_lock(path: Path) -> FileIO | None:
-    """The lock of a place whose program is gone, or None."""
-    try:
-        lock = FileIO(path, "r+")
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    return lock
+def _sign(lock: FileIO) -> None:
+    """Say in the lock who holds it, so that a holder that does not answer can be ended."""
+    lock.truncate(0)
+    os.pwrite(lock.fileno(), b"%d %d" % (os.getpid(), start_time(os.getpid())), 0)
+    close_in_forked_child(lock)
+
+
+def _end_groups(hierarchies: Hierarchies, key: str) -> None:
+    trees = [Group(os.path.join(tree, key)) for tree in hierarchies.all]
+    SandboxGroups(trees[0] if hierarchies.unified is not None else None, trees).remove()

@@ -10,7 +10,7 @@ from functools import partial
 from cove.api import AsyncSandbox, CodeContext, Process, Session, Terminal
 from cove.core.command import Invocation, build_invocation, check_environment, check_timeout, merge_environment
 from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, PYTHON_DIRECTORY, SHELL_DIRECTORY, WORKSPACE
-from cove.errors import SandboxDestroyed, SandboxUnavailable, ValidationFailed
+from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
 from cove.model import (
     CodeContextInfo,
     CodeEvent,
@@ -32,9 +32,10 @@ from cove.runtime.exec import run_command
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
 from cove.runtime.git import Git
+from cove.runtime.groups import make_groups
 from cove.runtime.home import PACKAGES, PROLOGUE, Place
 from cove.runtime.interpreters import Interpreters, inside_jail
-from cove.runtime.jail import Jail
+from cove.runtime.jail import Jail, start_jail
 from cove.runtime.machine import Machine
 from cove.runtime.processes import Processes
 from cove.runtime.sessions import Sessions
@@ -44,22 +45,61 @@ from cove.runtime.threads import in_thread
 
 
 class Sandbox(AsyncSandbox):
-    """A running sandbox. `open` gives it its jail; it ends with `destroy`, or is lost with its jail."""
+    """A sandbox at a place. `start` gives it its jail; it ends with `destroy`, or is lost with its jail."""
 
-    def __init__(self, id: str, spec: SandboxSpec, machine: Machine, place: Place) -> None:
-        self.id = id
-        self._spec = spec
+    def __init__(
+        self, id: str, spec: SandboxSpec, machine: Machine, place: Place, *, created_at: datetime | None = None
+    ) -> None:
         self._machine = machine
         self._place = place
-        self._created_at = datetime.now(UTC)
         self._status = SandboxStatus.RUNNING
-        self._env: Mapping[str, str] = merge_environment(_built_in_env(spec, machine, place), spec.env)
-        self._cwd = str(place.workspace) if _is_open(spec) and spec.workdir == WORKSPACE else spec.workdir
         self._lost_because = ""
+        self._has_jail = False
         self.loop = asyncio.get_running_loop()
+        self._restarting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._destroying: asyncio.Task[None] | None = None
         self._death: asyncio.TimerHandle | None = None
+        self.enforces_idle_timeout = False
         self.on_end: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[], None] = lambda: None
+        self.adopt(id, spec, created_at or datetime.now(UTC))
+
+    def adopt(self, id: str, spec: SandboxSpec, created_at: datetime) -> None:
+        """Be that sandbox: one whose jail is made alike. Nothing has run in it yet."""
+        self.id = id
+        self._spec = spec
+        self.created_at = created_at
+        self._env: Mapping[str, str] = merge_environment(_built_in_env(spec, self._machine, self._place), spec.env)
+        self._cwd = str(self._place.workspace) if _is_open(spec) and spec.workdir == WORKSPACE else spec.workdir
+        if self._death is not None:
+            self._death.cancel()
+        if spec.lifetime is not None:
+            left = spec.lifetime - (datetime.now(UTC) - created_at).total_seconds()
+            self._death = self.loop.call_later(max(left, 0), self._start_destroying)
+
+    async def start(self) -> None:
+        """Start the jail at its place. The caller shields it from cancel."""
+        try:
+            await self._start()
+        except BaseException:
+            if self._death is not None:
+                self._death.cancel()
+            raise
+
+    async def _start(self) -> None:
+        groups = await in_thread(make_groups, self._machine.hierarchies, self._place.key, self._spec.limits)
+        try:
+            jail = await start_jail(self._machine, self._place, self._spec, groups, self.lose)
+        except BaseException:
+            await in_thread(groups.remove)
+            raise
+        try:
+            await self.open(jail)
+        except BaseException:
+            await jail.close()
+            raise
+        self._has_jail = True
 
     async def open(self, jail: Jail) -> None:
         """Take over a started jail."""
@@ -83,8 +123,6 @@ class Sandbox(AsyncSandbox):
         interpreters = await in_thread(self._interpreters)
         self._contexts = CodeContexts(self._spawner, interpreters, limit=self._spec.limits.contexts)
         await self._spawner.open()
-        if self._spec.lifetime is not None:
-            self._death = self.loop.call_later(self._spec.lifetime, self._start_destroying)
 
     def _errands(self) -> Errands:
         if _is_open(self._spec):
@@ -99,14 +137,14 @@ class Sandbox(AsyncSandbox):
         """See AsyncSandbox."""
         groups = self._jail.groups
         warnings = [f"limit {name} cannot be enforced on this machine" for name in groups.missing]
-        if self._spec.idle_timeout is not None:
+        if self._spec.idle_timeout is not None and not self.enforces_idle_timeout:
             warnings.append("idle_timeout has no effect on a sandbox inside your program: it ends when you destroy it")
         if _is_open(self._spec):
             warnings.append("no isolation: code in this sandbox can do whatever you can")
         return SandboxInfo(
             id=self.id,
             status=self._status,
-            created_at=self._created_at,
+            created_at=self.created_at,
             spec=self._spec,
             isolation=self._spec.isolation,
             tree_kill=TreeKill.SUBREAPER if groups.tree is None else TreeKill.CGROUP,
@@ -138,7 +176,7 @@ class Sandbox(AsyncSandbox):
             stdin=stdin,
             max_output=max_output,
         )
-        if result.outcome is Outcome.KILLED and self._destroying is not None:
+        if result.outcome is Outcome.KILLED and self._closing is not None:
             raise SandboxDestroyed(f"sandbox {self.id} was destroyed while the command ran")
         return result
 
@@ -306,31 +344,86 @@ class Sandbox(AsyncSandbox):
         python = None if machine.python is None else str(machine.python)
         return Interpreters(python, machine.node, str(machine.agent), str(machine.executor), home, has_packages)
 
-    async def destroy(self) -> None:
+    async def restart(self) -> None:
         """See AsyncSandbox."""
-        await asyncio.shield(self._start_destroying())
+        if self._restarting is None:
+            if self._closing is not None:
+                self._check_running()
+            self._restarting = self.loop.create_task(self._restart())
+        await asyncio.shield(self._restarting)
 
-    def _start_destroying(self) -> "asyncio.Task[None]":
-        if self._destroying is None:
+    async def _restart(self) -> None:
+        try:
+            await self._end()
+            await in_thread(self._machine.home.refurnish, self._place)
+            self._status = SandboxStatus.RUNNING
+            await self._start()
+        except (CoveError, OSError) as error:
+            self._status, self._lost_because = SandboxStatus.LOST, str(error)
+            self.on_lost()
+            raise
+        finally:
+            self._restarting = None
+
+    async def close(self) -> None:
+        """End everything that runs; the files and the place stay as they are. Idempotent."""
+        await asyncio.shield(self._start_closing())
+
+    def _start_closing(self) -> "asyncio.Task[None]":
+        if self._closing is None:
             if self._death is not None:
                 self._death.cancel()
             self._status = SandboxStatus.STOPPED
+            self._closing = self.loop.create_task(self._close())
             self.on_end()
-            self._destroying = self.loop.create_task(self._destroy())
-        return self._destroying
+        return self._closing
 
-    async def _destroy(self) -> None:
+    async def _close(self) -> None:
+        if self._restarting is not None:
+            await asyncio.wait([self._restarting])
+            self._status = SandboxStatus.STOPPED
+        await self._end()
+
+    async def _end(self) -> None:
+        if not self._has_jail:
+            return
+        self._has_jail = False
+        self._status = SandboxStatus.STOPPED
         await self._spawner.close(Outcome.KILLED)
         await self._terminals.close()
         await self._contexts.close()
         self._sessions.close()
         await self._processes.close()
         await self._jail.close()
+
+    async def destroy(self) -> None:
+        """See AsyncSandbox."""
+        await asyncio.shield(self._start_destroying())
+
+    def _start_destroying(self) -> "asyncio.Task[None]":
+        if self._destroying is None:
+            self._destroying = self.loop.create_task(self._destroy())
+            self._start_closing()
+        return self._destroying
+
+    async def _destroy(self) -> None:
+        await self.close()
         await in_thread(self._machine.home.release, self._place)
+
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether its files go too, or are gone."""
+        return self._destroying is not None
+
+    @property
+    def running_processes(self) -> "builtins.list[Process]":
+        """Those that were started on their own and have not ended."""
+        return [process for process in self._processes.list() if process.ended_at is None]
 
     def abandon(self) -> None:
         """Without an event loop, at the end of the program: end the jail and remove the directories. Blocks."""
-        self._jail.abandon()
+        if self._has_jail:
+            self._jail.abandon()
         self._machine.home.release(self._place)
 
     def lose(self, reason: str) -> None:
@@ -342,11 +435,14 @@ class Sandbox(AsyncSandbox):
         self._jail.link.close()
         self._spawner.closed = True
         self._spawner.lose(Outcome.LOST)
+        self.on_lost()
 
     def _check_running(self) -> None:
+        if self._restarting is not None:
+            raise SandboxUnavailable(f"sandbox {self.id} is restarting: try again")
         if self._status is SandboxStatus.LOST:
             raise SandboxUnavailable(
-                f"sandbox {self.id} was lost: {self._lost_because}. Destroy it and make a new one."
+                f"sandbox {self.id} was lost: {self._lost_because}. Restart it, or destroy it and make a new one."
             )
         if self._status is not SandboxStatus.RUNNING:
             raise SandboxDestroyed(f"sandbox {self.id} was destroyed")

@@ -1,0 +1,44 @@
+"""Locks on files that end with whoever holds them, and can be asked about untaken: fcntl(2), F_OFD_SETLK."""
+
+import fcntl
+import os
+import struct
+from io import FileIO
+from pathlib import Path
+
+_FLOCK = struct.Struct("hhqqi4x")
+_WHOLE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def try_lock(path: Path) -> FileIO | None:
+    """The lock, held until the file is closed; None when another holds it or there is no such file."""
+    try:
+        file = FileIO(path, "r+")
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE)
+    except OSError:  # EAGAIN or EACCES: another holds it
+        file.close()
+        return None
+    return file
+
+
+def make_locked(path: Path) -> FileIO:
+    """A new file, locked."""
+    file = FileIO(path, "x+")
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE)
+    return file
+
+
+def is_locked(path: Path) -> bool:
+    """Whether anyone holds it; asking disturbs nobody."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE))
+        return bool(kind != fcntl.F_UNLCK)
+    finally:
+        os.close(descriptor)
