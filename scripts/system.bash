@@ -17,9 +17,6 @@ fi
 if [ "$(id -u)" -eq 0 ] && ! PYTHON=/usr/bin/python3 bash scripts/python.bash --find | grep -qx /usr/bin/python3; then
     missing+=(python3 python3-venv) # for the tests as a plain user, who cannot read a Python below root's home
 fi
-if [ -z "$(find /usr/lib /lib /usr/local/lib -name 'libseccomp.so.2*' -print -quit 2>/dev/null)" ]; then
-    missing+=(libseccomp2)
-fi
 if ! command -v shellcheck >/dev/null; then
     missing+=(shellcheck)
 fi

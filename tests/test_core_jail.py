@@ -36,7 +36,7 @@ STATE = "/state"
 
 
 def arguments(spec: SandboxSpec | None = None, host: Host = HOST) -> list[str]:
-    return jail_arguments(spec or SandboxSpec(), host, info_descriptor=9)
+    return jail_arguments(spec or SandboxSpec(), host, info_descriptor=9, filter_descriptor=8)
 
 
 def pairs(words: list[str], option: str) -> list[tuple[str, str]]:
@@ -57,6 +57,7 @@ def test_the_sandbox_has_namespaces_of_its_own_and_no_rights() -> None:
     assert {"--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"} <= set(words)
     assert words[words.index("--uid") + 1] == words[words.index("--gid") + 1] == "1000"
     assert words[words.index("--info-fd") + 1] == "9"
+    assert words[words.index("--seccomp") + 1] == "8"
 
 
 def test_only_the_host_network_is_shared_and_only_when_asked_for() -> None:

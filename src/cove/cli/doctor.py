@@ -20,7 +20,7 @@ from cove.errors import CoveError
 from cove.linux.bubblewrap import OLDEST, bubblewrap_version, explain_refusal, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.interpreter import find_interpreter
-from cove.linux.seccomp import LIBRARY, has_filters, has_library
+from cove.linux.seccomp import explain_missing_filter, find_filter
 from cove.runtime.home import Home, default_home
 from cove.runtime.interpreters import find_node, find_python_environment
 
@@ -142,11 +142,10 @@ def _as_nobody() -> list[str]:
 
 
 def _check_seccomp() -> Check:
-    if not has_filters():
-        return _warning("seccomp", "the kernel has none", "use a kernel built with CONFIG_SECCOMP_FILTER")
-    if not has_library():
-        return _warning("seccomp", f"the kernel has it, {LIBRARY} is not installed", _install("libseccomp2"))
-    return _ok("seccomp", f"the kernel has it, {LIBRARY} is installed")
+    program = find_filter()
+    if program is None:
+        return _missing("seccomp", "no system call filter", explain_missing_filter())
+    return _ok("seccomp", f"the kernel takes filters; Cove's has {len(program) // 8} instructions")
 
 
 def _check_cgroups() -> Check:

@@ -103,7 +103,7 @@ def agent_command(interpreter: str, directory: str, control: int, open_files: tu
     return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *limits]
 
 
-def jail_arguments(spec: SandboxSpec, host: Host, *, info_descriptor: int) -> list[str]:
+def jail_arguments(spec: SandboxSpec, host: Host, *, info_descriptor: int, filter_descriptor: int) -> list[str]:
     """Everything bubblewrap is told, in order; later entries stand on earlier ones."""
     return [
         *_namespaces(spec),
@@ -113,7 +113,8 @@ def jail_arguments(spec: SandboxSpec, host: Host, *, info_descriptor: int) -> li
         *_writable(host),
         *_agent(host),
         *_mounts(spec.mounts),
-        *("--info-fd", str(info_descriptor), "--chdir", "/", "--clearenv", "--setenv", "LANG", "C.UTF-8"),
+        *("--seccomp", str(filter_descriptor), "--info-fd", str(info_descriptor)),
+        *("--chdir", "/", "--clearenv", "--setenv", "LANG", "C.UTF-8"),
     ]
 
 

@@ -1,9 +1,10 @@
-"""System call filters: whether this kernel has them, and whether libseccomp is here. seccomp(2)."""
+"""System call filters: whether this kernel takes them, and Cove's own for this machine. seccomp(2)."""
 
 import ctypes
+import os
 from pathlib import Path
 
-LIBRARY = "libseccomp.so.2"
+from cove.core.seccomp import filter_program
 
 _ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
 _PR_GET_SECCOMP = 21
@@ -17,10 +18,13 @@ def has_filters() -> bool:
     return bool(ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0)
 
 
-def has_library() -> bool:
-    """Whether the loader finds libseccomp."""
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError:
-        return False
-    return True
+def find_filter() -> bytes | None:
+    """The filter for this machine, where it can have one."""
+    return filter_program(os.uname().machine) if has_filters() else None
+
+
+def explain_missing_filter() -> str:
+    """Why there is none, and what to do."""
+    if not has_filters():
+        return "this kernel has no seccomp; use one built with CONFIG_SECCOMP_FILTER"
+    return f"the system calls of {os.uname().machine} are not reviewed; use x86_64 or aarch64"

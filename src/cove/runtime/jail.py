@@ -126,14 +126,15 @@ def _command(
     open_files = machine.descriptor_limits if limit is None else (limit, limit)
     if spec.isolation is Isolation.NONE:
         return agent_command(machine.interpreter.path, str(machine.agent), control, open_files), [control]
-    arguments = jail_arguments(spec, host, info_descriptor=info)
+    program = stack.enter_context(sealed_file(machine.require_filter()))
+    arguments = jail_arguments(spec, host, info_descriptor=info, filter_descriptor=program.fileno())
     file = stack.enter_context(sealed_file("\0".join([*arguments, ""]).encode()))
     as_user = []
     if place.user_id is not None and machine.set_user is not None:
         as_user = [machine.set_user, f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups", "--"]
     agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files)
     command = [*as_user, machine.require_bubblewrap(), "--args", str(file.fileno()), *agent]
-    return command, [control, info, file.fileno()]
+    return command, [control, info, file.fileno(), program.fileno()]
 
 
 def _popen(command: list[str], keep: Sequence[int], errors: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from cove.linux.bubblewrap import OLDEST, bubblewrap_version, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.linux.interpreter import Interpreter, find_interpreter
+from cove.linux.seccomp import explain_missing_filter, find_filter
 from cove.runtime.home import Home, Place, default_home
 from cove.runtime.interpreters import find_node, find_python_environment
 
@@ -30,6 +31,7 @@ class Machine:
     hierarchies: Hierarchies
     bubblewrap: str | None
     set_user: str | None
+    filter: bytes | None
     descriptor_limits: tuple[int, int]
 
     def host(self, place: Place) -> Host:
@@ -71,6 +73,15 @@ class Machine:
             )
         return self.bubblewrap
 
+    def require_filter(self) -> bytes:
+        """The system call filter; without one there is no isolation."""
+        if self.filter is None:
+            raise SandboxUnavailable(
+                f"no system call filter: {explain_missing_filter()}. Trusted code can run without isolation if you "
+                "ask for it: isolation='none'."
+            )
+        return self.filter
+
 
 def examine_machine() -> Machine:
     """Look at the machine and prepare what all sandboxes share. Blocks."""
@@ -99,5 +110,6 @@ def examine_machine() -> Machine:
         hierarchies=find_hierarchies(),
         bubblewrap=bubblewrap,
         set_user=set_user,
+        filter=find_filter(),
         descriptor_limits=raise_descriptor_limit(),
     )
