@@ -1,0 +1,1 @@
+"""The server: gateway workers, and what they relay to."""

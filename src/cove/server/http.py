@@ -1,0 +1,124 @@
+"""HTTP/1.1 on given listening sockets: what a handler needs, in one place."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+
+from cove.server.http_connection import HttpConnection
+from cove.server.http_message import (
+    Answer,
+    BadRequest,
+    BodyTooLarge,
+    Exchange,
+    Handler,
+    HttpError,
+    HttpLimits,
+    Relay,
+    Request,
+    Response,
+    Upgrade,
+    error_response,
+)
+from cove.server.http_stream import Stream
+
+__all__ = [
+    "HttpServer",
+    "HttpLimits",
+    "Handler",
+    "Request",
+    "Answer",
+    "Response",
+    "Upgrade",
+    "Stream",
+    "Relay",
+    "Exchange",
+    "HttpError",
+    "BadRequest",
+    "BodyTooLarge",
+    "error_response",
+]
+
+_BACKLOG = 1024
+_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
+
+
+class HttpServer:
+    """Serves while it is open; owns the sockets and every connection.
+
+    Closing stops accepting, lets answers under way end within the grace, then cancels their handlers.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        sockets: Sequence[socket.socket],
+        *,
+        limits: HttpLimits | None = None,
+        grace: float = 5.0,
+    ) -> None:
+        self.handler = handler
+        self.is_closing = False
+        self._sockets = sockets
+        self._limits = limits or HttpLimits()
+        self._grace = grace
+        self._listeners: list[asyncio.Server] = []
+        self._connections: set[HttpConnection] = set()
+        self._all_gone = asyncio.Event()
+
+    async def __aenter__(self) -> "HttpServer":
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            if sock.family == socket.AF_UNIX:
+                listener = await loop.create_unix_server(self._connect, sock=sock, backlog=_BACKLOG)
+            else:
+                _keep_alive(sock)
+                listener = await loop.create_server(self._connect, sock=sock, backlog=_BACKLOG)
+            self._listeners.append(listener)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop accepting, wait for a while, then end what is left."""
+        self.is_closing = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self._connections):
+            connection.shut_down()
+        try:
+            async with asyncio.timeout(self._grace):
+                await self._until_all_gone()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+            await self._until_all_gone()
+
+    def add(self, connection: HttpConnection) -> bool:
+        """For connections: whether there is room for one more. It is owned in either case."""
+        self._connections.add(connection)
+        return len(self._connections) <= self._limits.connections and not self.is_closing
+
+    def remove(self, connection: HttpConnection) -> None:
+        """For connections: it is lost, and its handler has ended."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_gone.set()
+
+    def _connect(self) -> HttpConnection:
+        return HttpConnection(self, self._limits)
+
+    async def _until_all_gone(self) -> None:
+        while self._connections:
+            self._all_gone.clear()
+            await self._all_gone.wait()
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Connections inherit these: a client whose machine is gone is noticed."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)

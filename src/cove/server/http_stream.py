@@ -1,0 +1,87 @@
+"""A raw connection after an upgrade: bytes both ways, with backpressure both ways."""
+
+import asyncio
+
+_MOST_BUFFERED = 256 << 10
+
+
+class Stream:
+    """What the client sends is read, what is written goes to it. One reader, one writer."""
+
+    __slots__ = (
+        "_buffered",
+        "_chunks",
+        "_has_ended",
+        "_is_full",
+        "_transport",
+        "_waiting_to_read",
+        "_waiting_to_write",
+    )
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._chunks: list[bytes] = []
+        self._buffered = 0
+        self._has_ended = False
+        self._is_full = False
+        self._waiting_to_read: asyncio.Future[None] | None = None
+        self._waiting_to_write: asyncio.Future[None] | None = None
+
+    async def read(self) -> bytes:
+        """What has come; b"" when the client sends nothing more."""
+        while not self._chunks and not self._has_ended:
+            self._waiting_to_read = asyncio.get_running_loop().create_future()
+            await self._waiting_to_read
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        if self._buffered > _MOST_BUFFERED:
+            self._transport.resume_reading()
+        self._buffered = 0
+        return data
+
+    def write(self, data: bytes) -> None:
+        """Send, sooner or later."""
+        self._transport.write(data)
+
+    async def drain(self) -> None:
+        """Until the client has taken most of what was written."""
+        while self._is_full and not self._transport.is_closing():
+            self._waiting_to_write = asyncio.get_running_loop().create_future()
+            await self._waiting_to_write
+
+    def close(self) -> None:
+        """Flush and end."""
+        self._transport.close()
+
+    def client_data(self, data: bytes) -> None:
+        """For the connection, as are those below: the client sent this."""
+        self._chunks.append(data)
+        before = self._buffered
+        self._buffered += len(data)
+        if before <= _MOST_BUFFERED < self._buffered:
+            self._transport.pause_reading()
+        _wake(self._waiting_to_read)
+
+    def client_eof(self) -> None:
+        """The client sends nothing more."""
+        self._has_ended = True
+        _wake(self._waiting_to_read)
+
+    def client_gone(self) -> None:
+        """The connection is lost."""
+        self.client_eof()
+        self.client_ready()
+
+    def client_full(self) -> None:
+        """The client does not take what is written."""
+        self._is_full = True
+
+    def client_ready(self) -> None:
+        """The client takes more."""
+        self._is_full = False
+        _wake(self._waiting_to_write)
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
