@@ -98,6 +98,8 @@ def make_class(definition: ast.ClassDef, blocking: str) -> str:
             "    def __exit__(self, *_: object) -> None:",
             "        if self._owned:",
             "            self.destroy()",
+            "        else:",
+            "            self.detach()",
         ]
     if any(isinstance(node, ast.FunctionDef) and node.name == "__aiter__" for node in definition.body):
         parts += [

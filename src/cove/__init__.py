@@ -3,7 +3,7 @@
 import atexit
 
 from cove.api import AsyncSandbox
-from cove.api.provider import register_embedded
+from cove.api.provider import Provider, register_embedded, register_remote
 from cove.blocking import Sandbox
 from cove.errors import (
     AlreadyExists,
@@ -197,6 +197,14 @@ __all__ = [
     "__version__",
 ]
 
+
+def _make_remote(url: str, api_key: str | None) -> Provider:
+    from cove.client.remote import Remote  # half of the time that importing Cove would take
+
+    return Remote(url, api_key)
+
+
 _embedded = Embedded()
 register_embedded(_embedded)
+register_remote(_make_remote)
 atexit.register(_embedded.abandon)

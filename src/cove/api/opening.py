@@ -11,12 +11,16 @@ class Destroyable(Protocol):
     async def destroy(self) -> None:
         """End it."""
 
+    async def detach(self) -> None:
+        """Let go of it."""
+
 
 T = TypeVar("T", bound=Destroyable)
 
 
 class Opening(Generic[T]):
-    """`await opening` gives the thing; `async with opening as thing` also destroys it at the end if it is owned."""
+    """`await opening` gives the thing; `async with opening as thing` also destroys it at the end if it is owned
+    and lets go of it otherwise."""
 
     def __init__(self, open: Callable[[], Awaitable[T]], *, owned: bool) -> None:
         self._open = open
@@ -33,5 +37,5 @@ class Opening(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._owned and self._opened is not None:
-            await self._opened.destroy()
+        if self._opened is not None:
+            await (self._opened.destroy() if self._owned else self._opened.detach())

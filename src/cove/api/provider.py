@@ -1,9 +1,9 @@
 """Who makes sandboxes: this program itself, or a server."""
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from cove.errors import SandboxUnavailable
 from cove.model import SandboxInfo, SandboxSpec
 
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class Provider(Protocol):
     """Makes, finds and lists sandboxes."""
 
-    async def create(self, id: str | None, spec: SandboxSpec) -> "AsyncSandbox":
-        """A new sandbox."""
+    async def create(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> "AsyncSandbox":
+        """A new sandbox; with `exist_ok`, the one that has the id already."""
 
     async def connect(self, id: str) -> "AsyncSandbox":
         """The sandbox with that id."""
@@ -24,6 +24,7 @@ class Provider(Protocol):
 
 
 _embedded: Provider | None = None
+_remote: Callable[[str, str | None], Provider] | None = None
 
 
 def register_embedded(provider: Provider) -> None:
@@ -32,9 +33,15 @@ def register_embedded(provider: Provider) -> None:
     _embedded = provider
 
 
+def register_remote(make: Callable[[str, str | None], Provider]) -> None:
+    """Called once, when `cove` is imported, with what makes the provider for a server."""
+    global _remote
+    _remote = make
+
+
 def provider_for(url: str | None, api_key: str | None) -> Provider:
     """The server that `url` or COVE_URL names, otherwise this program."""
-    if url or os.environ.get("COVE_URL"):
-        raise SandboxUnavailable("this version of Cove has no remote client yet: leave out url= and COVE_URL")
     assert _embedded is not None
-    return _embedded
+    assert _remote is not None
+    chosen = url or os.environ.get("COVE_URL")
+    return _remote(chosen, api_key) if chosen else _embedded

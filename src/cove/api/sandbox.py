@@ -42,14 +42,18 @@ class AsyncSandbox(ABC):
         spec: SandboxSpec | None = None,
         url: str | None = None,
         api_key: str | None = None,
+        exist_ok: bool = False,
         **spec_fields: Unpack[SpecFields],
     ) -> "Opening[AsyncSandbox]":
         """Make a sandbox; as a context manager it is destroyed at the end.
 
         It lives in this program unless `url` or COVE_URL names a server. Fields of SandboxSpec can be given
-        directly: `create(network="host", env={"A": "1"})`.
+        directly: `create(network="host", env={"A": "1"})`. With `exist_ok` a sandbox that has the id already is
+        given back as it is.
         """
-        return Opening(lambda: provider_for(url, api_key).create(id, make_spec(spec, spec_fields)), owned=True)
+        return Opening(
+            lambda: provider_for(url, api_key).create(id, make_spec(spec, spec_fields), exist_ok=exist_ok), owned=True
+        )
 
     @classmethod
     def connect(cls, id: str, *, url: str | None = None, api_key: str | None = None) -> "Opening[AsyncSandbox]":
@@ -72,6 +76,10 @@ class AsyncSandbox(ABC):
     @abstractmethod
     async def restart(self) -> None:
         """End everything that runs and start again with the same files."""
+
+    @abstractmethod
+    async def detach(self) -> None:
+        """Let go of the connection to a server; the sandbox lives on. One in this program has none."""
 
     @abstractmethod
     async def set_env(self, env: Mapping[str, str | None]) -> None:

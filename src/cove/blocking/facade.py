@@ -544,6 +544,8 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         if self._owned:
             self.destroy()
+        else:
+            self.detach()
 
     @property
     def id(self) -> str:
@@ -565,16 +567,22 @@ class Sandbox:
         spec: SandboxSpec | None = None,
         url: str | None = None,
         api_key: str | None = None,
+        exist_ok: bool = False,
         **spec_fields: Unpack[SpecFields],
     ) -> "Sandbox":
         """Make a sandbox; as a context manager it is destroyed at the end.
 
         It lives in this program unless `url` or COVE_URL names a server. Fields of SandboxSpec can be given
-        directly: `create(network="host", env={"A": "1"})`.
+        directly: `create(network="host", env={"A": "1"})`. With `exist_ok` a sandbox that has the id already is
+        given back as it is.
         """
         return Sandbox(
             get_portal().call(
-                lambda: _opened(api.AsyncSandbox.create(id=id, spec=spec, url=url, api_key=api_key, **spec_fields)),
+                lambda: _opened(
+                    api.AsyncSandbox.create(
+                        id=id, spec=spec, url=url, api_key=api_key, exist_ok=exist_ok, **spec_fields
+                    )
+                ),
                 _destroy,
             ),
             get_portal(),
@@ -605,6 +613,10 @@ class Sandbox:
     def restart(self) -> None:
         """End everything that runs and start again with the same files."""
         self._portal.call(lambda: self._inner.restart())
+
+    def detach(self) -> None:
+        """Let go of the connection to a server; the sandbox lives on. One in this program has none."""
+        self._portal.call(lambda: self._inner.detach())
 
     def set_env(self, env: Mapping[str, str | None]) -> None:
         """Change the environment of what starts later; None unsets."""

@@ -23,10 +23,12 @@ class Embedded:
         self._machine: Machine | None = None
         self._pid = os.getpid()
 
-    async def create(self, id: str | None, spec: SandboxSpec) -> AsyncSandbox:
+    async def create(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> AsyncSandbox:
         """A new sandbox; a cancelled creation leaves nothing."""
         self._forget_after_fork()
         id = new_identifier() if id is None else check_sandbox_id(id)
+        if exist_ok and self._sandboxes.get(id) is not None:
+            return await self.connect(id)
         if id in self._sandboxes:
             raise SandboxAlreadyExists(f"sandbox {id} exists already in this program", id=id)
         self._sandboxes[id] = None

@@ -24,7 +24,7 @@ async def read_archive(errands: Errands, path: bytes) -> AsyncGenerator[bytes, N
             os.close(write)
         try:
             os.set_blocking(read, False)
-            while data := await _read(read):
+            while data := await read_pipe(read):
                 yield data
             await errand.finish()
         finally:
@@ -61,7 +61,8 @@ async def _feed(stdin: Stdin, chunks: AsyncIterable[bytes]) -> None:
             return
 
 
-async def _read(descriptor: int) -> bytes:
+async def read_pipe(descriptor: int) -> bytes:
+    """What is there, or comes next; empty at the end. The descriptor does not block."""
     loop = asyncio.get_running_loop()
     while True:
         try:

@@ -36,7 +36,7 @@ async def upload(access: FileAccess, errands: Errands, local: str, path: bytes) 
         await upload_tree(errands, partial(_pack, local.encode("utf-8", "surrogateescape")), path)
         return
     with translated(local):
-        source = await in_thread(_open_local, local)
+        source = await in_thread(open_local, local)
     try:
         async with access.replacing(path, os.fstat(source).st_mode & 0o777) as file:
             await copy_between(source, file.descriptor, decode_path(path))
@@ -72,7 +72,7 @@ async def copy_between(read: int, write: int, subject: str) -> None:
 
 async def _download_file(source: int, local: str) -> None:
     with translated(local):
-        write, temporary = await finished(_make_local, local)
+        write, temporary = await finished(make_local, local)
         try:
             await copy_between(source, write, local)
             await finished(_finish_local, source, write, temporary, local)
@@ -83,7 +83,8 @@ async def _download_file(source: int, local: str) -> None:
             os.close(write)
 
 
-def _open_local(local: str) -> int:
+def open_local(local: str) -> int:
+    """A regular file of this machine."""
     descriptor = os.open(local, _OPEN_LOCAL)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -91,7 +92,7 @@ def _open_local(local: str) -> int:
     return descriptor
 
 
-def _make_local(local: str) -> tuple[int, str]:
+def make_local(local: str) -> tuple[int, str]:
     """A new file beside the one that it will replace."""
     if os.path.isdir(local):
         raise IsADirectoryError(errno.EISDIR, "a directory is there", local)

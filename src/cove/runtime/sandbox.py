@@ -152,6 +152,9 @@ class Sandbox(AsyncSandbox):
             warnings=tuple(warnings),
         )
 
+    async def detach(self) -> None:
+        """See AsyncSandbox."""
+
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """See AsyncSandbox."""
         self._env = merge_environment(self._env, check_environment(env))

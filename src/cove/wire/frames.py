@@ -93,11 +93,12 @@ def decode_output(head: bytes, data: bytes) -> Output | Gap | Ready | Exit:
     return Output(event.stream, data, event.cursor) if isinstance(event, OutputHead) else event
 
 
-def decoder_for(kind: type) -> Callable[[bytes, bytes], object]:
-    """How to read the frames of a stream of such events."""
+def decoder_for(kind: object) -> Callable[[bytes, bytes], object]:
+    """How to read the frames of a stream of such events; Output stands for all that processes and terminals say."""
     if kind is Output:
         return decode_output
-    return lambda head, _: decode_json(head, kind)
+    decoder = msgspec.json.Decoder(type=kind)
+    return lambda head, _: decoder.decode(head)
 
 
 def decode_failure(head: bytes) -> CoveError:

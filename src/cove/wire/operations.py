@@ -56,6 +56,11 @@ class Form(Enum):
     SOCKET = auto()  # bytes both ways
 
 
+_WAITING: Final = frozenset(
+    ("wait_process", "process_output", "wait_for_log", "wait_for_port", "glob_files", "search_files", "check_changes")
+)
+
+
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table. `reply` is the type of the answer, or of one event; None answers 204."""
 
@@ -68,6 +73,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     request: type[requests.Request] | None = None
     reply: object = None
     form: Form = Form.VALUE
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether asking twice does no harm."""
+        return self.verb == "GET" or self.name in _WAITING
 
     @property
     def has_query(self) -> bool:

@@ -1,0 +1,137 @@
+"""Files and trees between this machine and a server.
+
+What comes from a sandbox is not trusted: a tree is unpacked by the same code that unpacks it for an embedded one.
+"""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+from cove import api
+from cove.agent.archive import Budget, Stream, pack, unpack
+from cove.agent.tar import Refused, Truncated
+from cove.errors import IsDirectory, ValidationFailed
+from cove.linux.remove_tree import remove_tree
+from cove.runtime.file_archive import read_pipe
+from cove.runtime.file_content import Stop, finished, settled, start_transfer, write_all
+from cove.runtime.file_transfer import MOST_BYTES, MOST_ENTRIES, make_local, make_pipe, open_local, translated
+from cove.runtime.stdin import Stdin
+
+_CHUNK_BYTES = 1 << 20
+
+
+async def upload(files: api.Files, local: str, path: str) -> None:
+    """A file or a directory from here to there."""
+    if await finished(os.path.isdir, local):
+        async with aclosing(_pack(local)) as chunks:
+            await files.write_archive(path, chunks)
+        return
+    with translated(local):
+        source = await finished(open_local, local)
+        try:
+            mode = os.fstat(source).st_mode & 0o777
+            async with aclosing(_read(source)) as chunks:
+                await files.write_stream(path, chunks, mode=mode)
+        finally:
+            os.close(source)
+
+
+async def download(files: api.Files, path: str, local: str) -> None:
+    """A file or a directory from there to here."""
+    try:
+        await _download_file(files, path, local)
+    except IsDirectory:
+        if await finished(os.path.isfile, local):
+            raise
+        await _download_tree(files, path, local)
+
+
+async def _read(descriptor: int) -> AsyncGenerator[bytes, None]:
+    while data := await finished(os.read, descriptor, _CHUNK_BYTES):
+        yield data
+
+
+async def _pack(local: str) -> AsyncGenerator[bytes, None]:
+    """A directory here as a tar stream; leaving ends the packer."""
+    read, write = make_pipe()
+    for descriptor in (read, write):
+        os.set_blocking(descriptor, False)
+    with Stop() as stop:
+        packing = start_transfer(_pack_into, local.encode("utf-8", "surrogateescape"), write, stop)
+        try:
+            while data := await read_pipe(read):
+                yield data
+            with translated(local):
+                await settled(packing)
+        finally:
+            stop.set()
+            with suppress(Exception):
+                await settled(packing)
+            os.close(read)
+
+
+def _pack_into(local: bytes, write: int, stop: Stop) -> None:
+    try:
+        pack(local, Stream(write, stop.wait), Budget(MOST_BYTES, MOST_ENTRIES))
+    finally:
+        os.close(write)
+
+
+async def _download_file(files: api.Files, path: str, local: str) -> None:
+    mode = (await files.stat(path)).mode & 0o777
+    with translated(local):
+        async with aclosing(files.read_stream(path)) as chunks:
+            first = await anext(chunks, b"")
+            write, temporary = await finished(make_local, local)
+            try:
+                await finished(write_all, write, first)
+                async for chunk in chunks:
+                    await finished(write_all, write, chunk)
+                await finished(os.fchmod, write, mode)
+                await finished(os.rename, temporary, local)
+            except BaseException:
+                await finished(os.unlink, temporary)
+                raise
+            finally:
+                os.close(write)
+
+
+async def _download_tree(files: api.Files, path: str, local: str) -> None:
+    read, write = make_pipe()
+    os.set_blocking(read, False)
+    stdin = Stdin(write)
+    try:
+        with Stop() as stop:
+            unpacking = start_transfer(_unpack_from, read, local, stop)
+            unpacking.add_done_callback(lambda _: stdin.close())
+            try:
+                await _feed(stdin, files, path)
+                with translated(local):
+                    await settled(unpacking)
+            finally:
+                stop.set()
+                with suppress(Exception):
+                    await settled(unpacking)
+    finally:
+        stdin.close()
+        os.close(read)
+
+
+async def _feed(stdin: Stdin, files: api.Files, path: str) -> None:
+    """An unpacker that takes no more has ended, and says itself why."""
+    async with aclosing(files.read_archive(path)) as chunks:
+        async for chunk in chunks:
+            try:
+                await stdin.write(chunk)
+            except ValidationFailed:
+                return
+    stdin.close()
+
+
+def _unpack_from(read: int, local: str, stop: Stop) -> None:
+    os.makedirs(os.path.dirname(local) or ".", exist_ok=True)
+    target = local.encode("utf-8", "surrogateescape")
+    try:
+        unpack(Stream(read, stop.wait), target, Budget(MOST_BYTES, MOST_ENTRIES), remove_tree)
+    except (Refused, Truncated) as error:
+        raise ValidationFailed(f"{local}: refused: {error}") from None

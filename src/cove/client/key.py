@@ -1,0 +1,30 @@
+"""Which key a server is shown."""
+
+import os
+from urllib.parse import urlsplit
+
+from cove.errors import Unauthorized, ValidationFailed
+from cove.runtime.home import default_home
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def find_key(url: str, api_key: str | None) -> str | None:
+    """The given one, COVE_API_KEY, or the one that a server of this user has made: that is shown to this machine only."""
+    if chosen := api_key or os.environ.get("COVE_API_KEY"):
+        return chosen
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        raise ValidationFailed(f"{url} is not the address of a server") from None
+    if host not in _LOOPBACK and not host.endswith(".localhost"):
+        return None
+    path = default_home() / "key"
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        raise Unauthorized(
+            f"the server's key in {path} belongs to another user: give api_key= or COVE_API_KEY"
+        ) from None

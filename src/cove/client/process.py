@@ -1,0 +1,111 @@
+"""A process on a server."""
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Literal, cast
+
+from cove import api
+from cove.client.calls import Calls
+from cove.client.transport import Patience, Unreachable
+from cove.errors import ConnectionLost
+from cove.model import ExecResult, Exit, LogEvent, LogMatch, ProcessExit
+from cove.wire import operations, requests
+from cove.wire.replies import ExecReply, ProcessReply
+
+
+class Process(api.Process):
+    """Its attributes are as of the last `refresh`."""
+
+    def __init__(self, calls: Calls, reply: ProcessReply) -> None:
+        self._calls = calls
+        self.id = reply.id
+        self._take(reply)
+
+    def _take(self, reply: ProcessReply) -> None:
+        self.pid = reply.pid
+        self.command: str | Sequence[str] = reply.command
+        self.session_id = reply.session_id
+        self.started_at = reply.started_at
+        self.ended_at = reply.ended_at
+        self.status = reply.status
+        self.outcome = reply.outcome
+        self.exit_code = reply.exit_code
+        self.signal = reply.signal
+
+    async def refresh(self) -> "Process":
+        """See api.Process."""
+        self._take(await self._calls.get(operations.GET_PROCESS, ProcessReply, self.id))
+        return self
+
+    async def kill(self, signal: int | str = "TERM") -> None:
+        """See api.Process."""
+        await self._calls.do(operations.KILL_PROCESS, self.id, request=requests.Kill(signal=signal))
+
+    async def terminate(self, grace: float = 5.0) -> None:
+        """See api.Process."""
+        await self._calls.do(operations.TERMINATE_PROCESS, self.id, request=requests.Terminate(grace=grace))
+
+    async def wait(self, timeout: float | None = None) -> ProcessExit:
+        """See api.Process."""
+        request = requests.Wait(timeout=timeout)
+        return await self._calls.get(operations.WAIT_PROCESS, ProcessExit, self.id, request=request)
+
+    async def output(self, timeout: float | None = None) -> ExecResult:
+        """See api.Process."""
+        request = requests.Wait(timeout=timeout)
+        return (await self._calls.get(operations.PROCESS_OUTPUT, ExecReply, self.id, request=request)).result()
+
+    async def logs(
+        self, *, since: str | None = None, follow: bool = True, lossless: bool = False
+    ) -> AsyncGenerator[LogEvent, None]:
+        """See api.Process. A connection that breaks is made anew where it broke."""
+        patience = Patience()
+        while True:
+            request = requests.Logs(since=since, follow=follow, lossless=lossless)
+            events = self._calls.events(operations.PROCESS_LOGS, self.id, request=request)
+            try:
+                async with aclosing(events):
+                    async for item in events:
+                        event = cast(LogEvent, item)
+                        patience.renew()
+                        since = event.cursor
+                        yield event
+                        if isinstance(event, Exit):
+                            return
+                return
+            except (ConnectionLost, Unreachable):
+                await patience.pause()
+
+    async def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
+        """See api.Process."""
+        is_expression = isinstance(pattern, re.Pattern)
+        request = requests.WaitForLog(
+            pattern=pattern.pattern if isinstance(pattern, re.Pattern) else pattern,
+            is_expression=is_expression,
+            flags=pattern.flags & ~re.UNICODE if isinstance(pattern, re.Pattern) else 0,
+            timeout=timeout,
+        )
+        return await self._calls.get(operations.WAIT_FOR_LOG, LogMatch, self.id, request=request)
+
+    async def wait_for_port(
+        self,
+        port: int,
+        *,
+        mode: Literal["http", "tcp"] = "http",
+        path: str = "/",
+        status: tuple[int, int] = (200, 399),
+        timeout: float | None = None,
+    ) -> None:
+        """See api.Process."""
+        request = requests.WaitForPort(port=port, mode=mode, path=path, status=status, timeout=timeout)
+        await self._calls.do(operations.WAIT_FOR_PORT, self.id, request=request)
+
+    async def write_stdin(self, data: bytes | str) -> None:
+        """See api.Process."""
+        content = data.encode() if isinstance(data, str) else data
+        await self._calls.upload(operations.WRITE_STDIN, self.id, request=None, content=content)
+
+    async def close_stdin(self) -> None:
+        """See api.Process."""
+        await self._calls.do(operations.CLOSE_STDIN, self.id)

@@ -1,0 +1,240 @@
+"""A sandbox on a server."""
+
+import builtins
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import cast
+
+from cove import api
+from cove.client.calls import Calls
+from cove.client.code_context import CodeContext
+from cove.client.command import exec_request, start_request
+from cove.client.files import Files
+from cove.client.git import Git
+from cove.client.process import Process
+from cove.client.session import Session
+from cove.client.terminal import Terminal
+from cove.client.transport import Transport, fill
+from cove.core.command import check_timeout
+from cove.errors import SandboxNotFound
+from cove.model import CodeContextInfo, CodeEvent, ExecResult, Execution, SandboxInfo, SessionInfo, TerminalInfo
+from cove.wire import operations, requests
+from cove.wire.coding import decode_json
+from cove.wire.replies import CodeContextReply, Count, ExecReply, ProcessReply, SessionReply, TerminalReply
+
+
+class Sandbox(api.AsyncSandbox):
+    """Holds nothing but its id and a share in the connections to its server."""
+
+    def __init__(self, transport: Transport, id: str) -> None:
+        self.id = id
+        self._transport = transport
+        self._calls = Calls(transport, id)
+        self._is_held = True
+        transport.acquire()
+        self.files = Files(self._calls)
+        self.git = Git(self._calls)
+
+    async def detach(self) -> None:
+        """See api.AsyncSandbox."""
+        if self._is_held:
+            self._is_held = False
+            await self._transport.release()
+
+    async def info(self) -> SandboxInfo:
+        """See api.AsyncSandbox."""
+        data = await self._transport.call(operations.INFO, fill(operations.INFO, self.id))
+        return decode_json(data, SandboxInfo)
+
+    async def destroy(self) -> None:
+        """See api.AsyncSandbox."""
+        try:
+            await self._transport.call(operations.DESTROY, fill(operations.DESTROY, self.id))
+        except SandboxNotFound:
+            pass  # destroyed before
+        finally:
+            await self.detach()
+
+    async def restart(self) -> None:
+        """See api.AsyncSandbox."""
+        await self._transport.call(operations.RESTART, fill(operations.RESTART, self.id))
+
+    async def set_env(self, env: Mapping[str, str | None]) -> None:
+        """See api.AsyncSandbox."""
+        await self._calls.do(operations.SET_ENV, request=requests.SetEnv(env=dict(env)))
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bytes | str | None = None,
+        max_output: int | None = None,
+    ) -> ExecResult:
+        """See api.AsyncSandbox."""
+        request = exec_request(command, cwd, env, timeout, stdin, max_output)
+        return (await self._calls.get(operations.EXEC, ExecReply, request=request)).result()
+
+    async def start_process(
+        self,
+        command: str | Sequence[str],
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+        keep: bool = True,
+    ) -> Process:
+        """See api.AsyncSandbox."""
+        request = start_request(command, id, cwd, env, timeout, stdin, keep)
+        return Process(self._calls, await self._calls.get(operations.START_PROCESS, ProcessReply, request=request))
+
+    async def get_process(self, id: str) -> Process:
+        """See api.AsyncSandbox."""
+        return Process(self._calls, await self._calls.get(operations.GET_PROCESS, ProcessReply, id))
+
+    async def list_processes(self) -> builtins.list[api.Process]:
+        """See api.AsyncSandbox."""
+        replies = await self._calls.get(operations.LIST_PROCESSES, list[ProcessReply])
+        return [Process(self._calls, reply) for reply in replies]
+
+    async def kill_process(self, id: str, signal: int | str = "TERM") -> None:
+        """See api.AsyncSandbox."""
+        await self._calls.do(operations.KILL_PROCESS, id, request=requests.Kill(signal=signal))
+
+    async def kill_all_processes(self, signal: int | str = "TERM") -> int:
+        """See api.AsyncSandbox."""
+        request = requests.Kill(signal=signal)
+        return (await self._calls.get(operations.KILL_ALL_PROCESSES, Count, request=request)).count
+
+    async def cleanup_processes(self) -> int:
+        """See api.AsyncSandbox."""
+        return (await self._calls.get(operations.CLEANUP_PROCESSES, Count)).count
+
+    async def create_session(
+        self,
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+    ) -> Session:
+        """See api.AsyncSandbox."""
+        request = requests.CreateSession(
+            id=id, cwd=cwd, env=None if env is None else dict(env), timeout=check_timeout(timeout)
+        )
+        reply = await self._calls.get(operations.CREATE_SESSION, SessionReply, request=request)
+        return Session(self._calls, reply.id)
+
+    async def get_session(self, id: str) -> Session:
+        """See api.AsyncSandbox."""
+        return Session(self._calls, (await self._calls.get(operations.GET_SESSION, SessionReply, id)).id)
+
+    async def list_sessions(self) -> builtins.list[SessionInfo]:
+        """See api.AsyncSandbox."""
+        return await self._calls.get(operations.LIST_SESSIONS, list[SessionInfo])
+
+    async def delete_session(self, id: str) -> None:
+        """See api.AsyncSandbox."""
+        await self._calls.do(operations.DELETE_SESSION, id)
+
+    async def terminal(
+        self,
+        *,
+        id: str | None = None,
+        shell: str | Sequence[str] | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        cols: int = 80,
+        rows: int = 24,
+    ) -> Terminal:
+        """See api.AsyncSandbox."""
+        request = requests.OpenTerminal(
+            id=id,
+            shell=shell if shell is None or isinstance(shell, str) else list(shell),
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            cols=cols,
+            rows=rows,
+        )
+        return Terminal(self._calls, await self._calls.get(operations.TERMINAL, TerminalReply, request=request))
+
+    async def get_terminal(self, id: str) -> Terminal:
+        """See api.AsyncSandbox."""
+        return Terminal(self._calls, await self._calls.get(operations.GET_TERMINAL, TerminalReply, id))
+
+    async def list_terminals(self) -> builtins.list[TerminalInfo]:
+        """See api.AsyncSandbox."""
+        return await self._calls.get(operations.LIST_TERMINALS, list[TerminalInfo])
+
+    async def create_code_context(
+        self,
+        language: str = "python",
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+    ) -> CodeContext:
+        """See api.AsyncSandbox."""
+        request = requests.CreateCodeContext(
+            language=language,
+            id=id,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            timeout=check_timeout(timeout),
+        )
+        reply = await self._calls.get(operations.CREATE_CONTEXT, CodeContextReply, request=request)
+        return CodeContext(self._calls, reply)
+
+    async def get_code_context(self, id: str) -> CodeContext:
+        """See api.AsyncSandbox."""
+        return CodeContext(self._calls, await self._calls.get(operations.GET_CONTEXT, CodeContextReply, id))
+
+    async def list_code_contexts(self) -> builtins.list[CodeContextInfo]:
+        """See api.AsyncSandbox."""
+        return await self._calls.get(operations.LIST_CONTEXTS, list[CodeContextInfo])
+
+    async def delete_code_context(self, id: str) -> None:
+        """See api.AsyncSandbox."""
+        await self._calls.do(operations.DELETE_CONTEXT, id)
+
+    async def run_code(
+        self,
+        code: str,
+        *,
+        context: api.CodeContext | str | None = None,
+        language: str = "python",
+        timeout: float | None = None,
+    ) -> Execution:
+        """See api.AsyncSandbox."""
+        request = _run_request(code, context, language, timeout)
+        return await self._calls.get(operations.RUN_CODE, Execution, request=request)
+
+    async def stream_code(
+        self,
+        code: str,
+        *,
+        context: api.CodeContext | str | None = None,
+        language: str = "python",
+        timeout: float | None = None,
+    ) -> AsyncGenerator[CodeEvent, None]:
+        """See api.AsyncSandbox."""
+        request = _run_request(code, context, language, timeout)
+        async with aclosing(self._calls.events(operations.STREAM_CODE, request=request)) as events:
+            async for event in events:
+                yield cast(CodeEvent, event)
+
+
+def _run_request(
+    code: str, context: api.CodeContext | str | None, language: str, timeout: float | None
+) -> requests.RunCode:
+    return requests.RunCode(
+        code=code,
+        context=context.id if isinstance(context, api.CodeContext) else context,
+        language=language,
+        timeout=check_timeout(timeout),
+    )

@@ -1,0 +1,71 @@
+"""A shell with state on a server."""
+
+from collections.abc import Mapping, Sequence
+
+from cove import api
+from cove.client.calls import Calls
+from cove.client.command import exec_request, start_request
+from cove.client.files import Files
+from cove.client.process import Process
+from cove.errors import SessionNotFound
+from cove.model import ExecResult
+from cove.wire import operations, requests
+from cove.wire.replies import Cwd, Env, ExecReply, ProcessReply
+
+
+class Session(api.Session):
+    """Holds nothing but its id."""
+
+    def __init__(self, calls: Calls, id: str) -> None:
+        self._calls = calls
+        self.id = id
+        self.files = Files(calls.of_session(id))
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bytes | str | None = None,
+        max_output: int | None = None,
+    ) -> ExecResult:
+        """See api.Session."""
+        request = exec_request(command, cwd, env, timeout, stdin, max_output)
+        return (await self._calls.get(operations.SESSION_EXEC, ExecReply, self.id, request=request)).result()
+
+    async def start_process(
+        self,
+        command: str | Sequence[str],
+        *,
+        id: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+        keep: bool = True,
+    ) -> Process:
+        """See api.Session."""
+        request = start_request(command, id, cwd, env, timeout, stdin, keep)
+        reply = await self._calls.get(operations.SESSION_START_PROCESS, ProcessReply, self.id, request=request)
+        return Process(self._calls, reply)
+
+    async def set_env(self, env: Mapping[str, str | None]) -> None:
+        """See api.Session."""
+        await self._calls.do(operations.SESSION_SET_ENV, self.id, request=requests.SetEnv(env=dict(env)))
+
+    async def cwd(self) -> str:
+        """See api.Session."""
+        return (await self._calls.get(operations.SESSION_CWD, Cwd, self.id)).cwd
+
+    async def env(self) -> dict[str, str]:
+        """See api.Session."""
+        return (await self._calls.get(operations.SESSION_ENV, Env, self.id)).env
+
+    async def delete(self) -> None:
+        """See api.Session."""
+        try:
+            await self._calls.do(operations.DELETE_SESSION, self.id)
+        except SessionNotFound:
+            return  # deleted before

@@ -1,0 +1,131 @@
+"""A terminal on a server, and its viewers over WebSockets."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+
+import aiohttp
+
+from cove import api
+from cove.client.calls import Calls
+from cove.client.transport import Patience, Unreachable
+from cove.errors import ConnectionLost, TerminalNotFound, ValidationFailed
+from cove.model import Exit, Ready, TerminalEvent
+from cove.wire import operations, requests
+from cove.wire.frames import EVENT, FAILURE, FrameReader, decode_failure, decode_output
+from cove.wire.replies import TerminalReply
+
+
+class Terminal(api.Terminal):
+    """Holds nothing but its id; the size is as of when it was fetched or resized."""
+
+    def __init__(self, calls: Calls, reply: TerminalReply) -> None:
+        self._calls = calls
+        self.id = reply.id
+        self.cols = reply.cols
+        self.rows = reply.rows
+
+    def connect(self, *, since: str | None = None, lossless: bool = False) -> "TerminalConnection":
+        """See api.Terminal."""
+        return TerminalConnection(self._calls, self.id, since, lossless=lossless)
+
+    async def resize(self, cols: int, rows: int) -> None:
+        """See api.Terminal."""
+        await self._calls.do(operations.RESIZE_TERMINAL, self.id, request=requests.Resize(cols=cols, rows=rows))
+        self.cols, self.rows = cols, rows
+
+    async def destroy(self) -> None:
+        """See api.Terminal."""
+        try:
+            await self._calls.do(operations.DESTROY_TERMINAL, self.id)
+        except TerminalNotFound:
+            return  # destroyed before
+
+
+class TerminalConnection(api.TerminalConnection):
+    """One viewer. A connection that breaks is made anew where it broke; what is typed is sent at most once."""
+
+    def __init__(self, calls: Calls, id: str, since: str | None, *, lossless: bool) -> None:
+        self._calls = calls
+        self._id = id
+        self._since = since
+        self._lossless = lossless
+        self._is_ready = False
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._stack = AsyncExitStack()
+        self._connecting = asyncio.Lock()
+        self._is_closed = False
+
+    async def open(self) -> None:
+        """See api.TerminalConnection."""
+        await self._connected()
+
+    async def close(self) -> None:
+        """See api.TerminalConnection."""
+        self._is_closed = True
+        self._socket = None
+        await self._stack.aclose()
+
+    async def events(self) -> AsyncGenerator[TerminalEvent, None]:
+        """See api.TerminalConnection."""
+        patience = Patience()
+        while not self._is_closed:
+            try:
+                socket = await self._connected()
+                async for event in self._read(socket):
+                    patience.renew()
+                    yield event
+                    if isinstance(event, Exit):
+                        return
+                self._socket = None
+            except (ConnectionLost, Unreachable):
+                self._socket = None
+                await patience.pause()
+
+    async def write(self, data: bytes | str) -> None:
+        """See api.TerminalConnection."""
+        await self._send(data.encode() if isinstance(data, str) else bytes(data))
+
+    async def resize(self, cols: int, rows: int) -> None:
+        """See api.TerminalConnection."""
+        await self._calls.do(operations.RESIZE_TERMINAL, self._id, request=requests.Resize(cols=cols, rows=rows))
+
+    async def _send(self, data: bytes) -> None:
+        patience = Patience()
+        while True:
+            try:
+                socket = await self._connected()
+                await socket.send_bytes(data)
+                return
+            except ConnectionResetError:
+                self._socket = None
+                raise ConnectionLost("the terminal's connection broke: what was typed may be lost") from None
+            except (ConnectionLost, Unreachable):
+                await patience.pause()
+
+    async def _connected(self) -> aiohttp.ClientWebSocketResponse:
+        async with self._connecting:
+            if self._is_closed:
+                raise ValidationFailed("this viewer of the terminal is closed")
+            if self._socket is None or self._socket.closed:
+                await self._stack.aclose()
+                request = requests.Connect(since=self._since, lossless=self._lossless)
+                path = self._calls.path(operations.CONNECT_TERMINAL, self._id)
+                self._socket = await self._stack.enter_async_context(self._calls.transport.socket(path, request))
+            return self._socket
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> AsyncGenerator[TerminalEvent, None]:
+        reader = FrameReader()
+        async for message in socket:
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                continue
+            for kind, head, data in reader.feed(message.data):
+                if kind == FAILURE:
+                    raise decode_failure(head)
+                if kind == EVENT:
+                    event = decode_output(head, data)
+                    self._since = event.cursor
+                    if isinstance(event, Ready) and self._is_ready:
+                        continue  # where a broken connection was made anew
+                    self._is_ready = self._is_ready or isinstance(event, Ready)
+                    yield event

@@ -1,0 +1,267 @@
+"""Calls to a server: one HTTP connection pool per event loop, errors as the classes they were there.
+
+A connection that breaks before the answer is there raises ConnectionLost: the call may have run. What can be
+repeated without harm (reading, waiting) is, until the server is back or patience ends: a restarted gateway is no
+event for its clients.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import lru_cache
+from typing import Final, TypeVar
+
+import aiohttp
+from yarl import URL
+
+from cove.errors import ConnectionLost, SandboxUnavailable, ValidationFailed
+from cove.wire.coding import encode_json, encode_query, quote_segment
+from cove.wire.errors import decode_error
+from cove.wire.frames import EVENT, FAILURE, FRAMES, FrameReader, decode_failure, decoder_for
+from cove.wire.operations import Form, Operation
+from cove.wire.requests import Request
+
+T = TypeVar("T")
+
+PATIENCE: Final = 30.0
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+_CONNECT_SECONDS: Final = 10.0
+_READ_BYTES: Final = 256 << 10
+_JSON: Final = {"Content-Type": "application/json"}
+_CONTENT: Final = {"Content-Type": "application/octet-stream"}
+_FRAMES: Final = {"Accept": FRAMES}
+_UNIX: Final = "unix://"
+
+
+class Unreachable(SandboxUnavailable):
+    """Nobody answers at the server's address: nothing was started."""
+
+
+class Transport:
+    """One server as seen from one event loop. Holders `acquire` and `release` it; the last one closes the pool."""
+
+    def __init__(self, url: str, api_key: str | None) -> None:
+        self.url = url.rstrip("/")
+        self._socket_path = self.url.removeprefix(_UNIX) if self.url.startswith(_UNIX) else None
+        self._root = "http://cove.localhost" if self._socket_path is not None else self.url
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._session: aiohttp.ClientSession | None = None
+        self._holders = 0
+        self._calls = 0
+
+    def acquire(self) -> None:
+        """One more holder."""
+        self._holders += 1
+
+    async def release(self) -> None:
+        """One holder less."""
+        self._holders -= 1
+        await self._close_unused()
+
+    async def call(self, operation: Operation, path: str, request: Request | None = None) -> bytes:
+        """The body of the answer."""
+        if operation.repeatable:
+            return await patiently(lambda: self._call(operation, path, request))
+        return await self._call(operation, path, request)
+
+    async def _call(self, operation: Operation, path: str, request: Request | None) -> bytes:
+        async with self._open(operation, path, request) as response:
+            return await response.read()
+
+    async def upload(
+        self, operation: Operation, path: str, request: Request | None, content: bytes | AsyncIterable[bytes]
+    ) -> bytes:
+        """Send bytes; the body of the answer. What the source of the bytes raises is raised here."""
+        if isinstance(content, bytes):
+            async with self._open(operation, path, request, content) as response:
+                return await response.read()
+        source = _Source(content)
+        try:
+            async with aclosing(source.chunks()) as chunks, self._open(operation, path, request, chunks) as response:
+                return await response.read()
+        except ConnectionLost:
+            if source.failure is not None:
+                raise source.failure from None
+            raise
+
+    async def content(self, operation: Operation, path: str, request: Request | None) -> AsyncGenerator[bytes, None]:
+        """Bytes as they come."""
+        async with self._open(operation, path, request) as response:
+            async for chunk in response.content.iter_any():
+                yield chunk
+
+    async def events(self, operation: Operation, path: str, request: Request | None) -> AsyncGenerator[object, None]:
+        """Events as they come. One that says the stream cannot go on is raised."""
+        decode = decoder_for(operation.reply)
+        reader = FrameReader()
+        async with self._open(operation, path, request, headers=_FRAMES) as response:
+            async for chunk in response.content.iter_any():
+                for kind, head, data in reader.feed(chunk):
+                    if kind == EVENT:
+                        yield decode(head, data)
+                    elif kind == FAILURE:
+                        raise decode_failure(head)
+
+    @asynccontextmanager
+    async def socket(self, path: str, request: Request) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket."""
+        async with self._in_use() as session:
+            try:
+                opened = session.ws_connect(self._url(path, request), autoping=True, max_msg_size=0, compress=0)
+                async with opened as websocket:
+                    yield websocket
+            except aiohttp.WSServerHandshakeError as error:
+                raise await self._explain(path, error) from None
+
+    async def _explain(self, path: str, error: aiohttp.WSServerHandshakeError) -> Exception:
+        """The handshake's error has no body: ask again without an upgrade for what is wrong."""
+        async with self._in_use() as session, session.get(self._url(path, None)) as response:
+            body = await response.read()
+            return decode_error(body, response.status) if response.status != error.status or body else error
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        operation: Operation,
+        path: str,
+        request: Request | None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that is no error."""
+        has_query = operation.has_query
+        body, kind = (content, _CONTENT) if operation.form is Form.UPLOAD else (None, {})
+        if request is not None and not has_query:
+            body, kind = encode_json(request), _JSON
+        url = self._url(path, request if has_query else None)
+        async with (
+            self._in_use() as session,
+            session.request(
+                operation.verb, url, data=body, headers={**kind, **(headers or {})}, allow_redirects=False
+            ) as response,
+        ):
+            if response.status >= 300:
+                raise decode_error(await response.read(), response.status)
+            yield response
+
+    def _url(self, path: str, request: Request | None) -> URL:
+        query = "" if request is None else encode_query(request)
+        return URL(f"{self._root}{path}?{query}" if query else f"{self._root}{path}", encoded=True)
+
+    @asynccontextmanager
+    async def _in_use(self) -> AsyncIterator[aiohttp.ClientSession]:
+        if self._session is None:
+            self._session = self._make_session()
+        self._calls += 1
+        try:
+            yield self._session
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Unreachable(f"no Cove server answers at {self.url}: {error}. Is `cove serve` running?") from None
+        except aiohttp.InvalidURL:
+            raise ValidationFailed(f"{self.url} is not the address of a server") from None
+        except (aiohttp.ClientError, ConnectionResetError) as error:
+            raise ConnectionLost(f"the connection to {self.url} broke: {error or type(error).__name__}") from None
+        finally:
+            self._calls -= 1
+            await self._close_unused()
+
+    def _make_session(self) -> aiohttp.ClientSession:
+        connector: aiohttp.BaseConnector
+        if self._socket_path is not None:
+            connector = aiohttp.UnixConnector(self._socket_path, limit=0)
+        else:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, socket_factory=_make_socket)
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+            read_bufsize=_READ_BYTES,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def _close_unused(self) -> None:
+        if self._holders <= 0 and not self._calls and self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
+
+
+class _Source:
+    """Bytes from the caller; remembers why they ended early."""
+
+    def __init__(self, content: AsyncIterable[bytes]) -> None:
+        self._content = content
+        self.failure: Exception | None = None
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async for chunk in self._content:
+                yield chunk
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Repeat what can be repeated while the server is away, but not for ever."""
+    patience = Patience()
+    while True:
+        try:
+            return await work()
+        except (ConnectionLost, Unreachable):
+            await patience.pause()
+
+
+class Patience:
+    """How long to wait for a server that is away; starts when it is first needed."""
+
+    def __init__(self) -> None:
+        self._deadline: float | None = None
+        self._pause = _FIRST_PAUSE
+
+    def renew(self) -> None:
+        """The server has answered."""
+        self._deadline, self._pause = None, _FIRST_PAUSE
+
+    async def pause(self) -> None:
+        """Called while handling the failure: raises it again when patience is at its end."""
+        now = asyncio.get_running_loop().time()
+        if self._deadline is None:
+            self._deadline = now + PATIENCE
+        if now >= self._deadline:
+            raise  # noqa: PLE0704  # the failure that is being handled
+        await asyncio.sleep(self._pause)
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+
+
+def fill(operation: Operation, *values: str) -> str:
+    """The operation's path with these ids."""
+    parts = _parts(operation.path)
+    filled = [parts[0]]
+    for value, part in zip(values, parts[1:], strict=True):
+        filled += (quote_segment(value), part)
+    return "".join(filled)
+
+
+@lru_cache(maxsize=256)
+def _parts(path: str) -> tuple[str, ...]:
+    parts = [""]
+    for segment in path.split("/")[1:]:
+        if segment.startswith("{"):
+            parts[-1] += "/"
+            parts.append("")
+        else:
+            parts[-1] += f"/{segment}"
+    return tuple(parts)
+
+
+def _make_socket(address: tuple[object, ...]) -> socket.socket:
+    """A socket that notices within a minute that its server's machine is gone."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)  # type: ignore[arg-type]  # as getaddrinfo gives them
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 4)):
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
