@@ -10,7 +10,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def find_key(url: str, api_key: str | None) -> str | None:
-    """The given one, COVE_API_KEY, or the one that a server of this user has made: that is shown to this machine only."""
+    """The given one, COVE_API_KEY, or what a server of this user has made: that is shown to this machine only."""
     if chosen := api_key or os.environ.get("COVE_API_KEY"):
         return chosen
     try:

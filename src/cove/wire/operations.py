@@ -85,6 +85,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return self.verb in ("GET", "DELETE") or self.form is Form.UPLOAD
 
     @property
+    def takes_stream(self) -> bool:
+        """Whether an upload is taken as it comes."""
+        return self.method in ("write_stream", "write_archive")
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """The names in the path, in order."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
