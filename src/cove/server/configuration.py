@@ -1,0 +1,111 @@
+"""What the server was told: where it listens, and what a sandbox that a client asks for may be."""
+
+import os
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from cove.errors import PermissionDenied, ValidationFailed
+from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
+
+_LOOPBACK = ("127.", "::1", "localhost")
+
+
+class OnStop(StrEnum):
+    """What becomes of the sandboxes when the server is told to stop."""
+
+    LEAVE = "leave"
+    DESTROY = "destroy"
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `cove serve` and of its configuration file, by the same names."""
+
+    host: str = "127.0.0.1"
+    port: int = 8787
+    preview_port: int | None = None
+    workers: int = 2
+    warm: int = 0
+    on_stop: OnStop = OnStop.LEAVE
+    api_key: str | None = None
+    insecure_no_key: bool = False
+
+    allow_isolation_none: bool = False
+    allow_host_network: bool = False
+    allow_mounts: tuple[str, ...] = ()
+    default_limits: Limits = Limits()
+    maximum_limits: Limits = Limits()
+    max_sandboxes: int | None = None
+    default_idle_timeout: float | None = None
+    default_lifetime: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.insecure_no_key and not self.is_loopback:
+            raise ValidationFailed(
+                f"without a key everybody who can reach {self.host} could run programs on this machine: "
+                "--insecure-no-key is for 127.0.0.1 only"
+            )
+        if self.workers < 1 or self.warm < 0:
+            raise ValidationFailed("there must be at least one worker, and not less than no warm sandbox")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host.startswith(_LOOPBACK)
+
+    @property
+    def chosen_preview_port(self) -> int:
+        """Beside the port of the API unless another was chosen; any free one beside any free one."""
+        if self.preview_port is not None:
+            return self.preview_port
+        return self.port + 1 if self.port else 0
+
+    def admit(self, spec: SandboxSpec) -> SandboxSpec:
+        """The spec with this server's defaults; PermissionDenied for what it does not allow. Looks at files."""
+        if spec.isolation is Isolation.NONE and not self.allow_isolation_none:
+            raise PermissionDenied("this server does not allow isolation='none'")
+        if spec.network is Network.HOST and not self.allow_host_network:
+            raise PermissionDenied("this server does not allow network='host'")
+        return msgspec.structs.replace(
+            spec,
+            mounts=tuple(map(self._admit_mount, spec.mounts)),
+            limits=self._admit_limits(spec.limits),
+            idle_timeout=spec.idle_timeout if spec.idle_timeout is not None else self.default_idle_timeout,
+            lifetime=spec.lifetime if spec.lifetime is not None else self.default_lifetime,
+        )
+
+    def _admit_mount(self, mount: Mount) -> Mount:
+        source = os.path.realpath(mount.source)
+        for prefix in map(os.path.realpath, self.allow_mounts):
+            if source == prefix or source.startswith(prefix.rstrip("/") + "/"):
+                return msgspec.structs.replace(mount, source=source)
+        raise PermissionDenied(f"this server does not allow to mount {mount.source}")
+
+    def _admit_limits(self, limits: Limits) -> Limits:
+        admitted = {name: self._admit_limit(name, limits) for name in limits.__struct_fields__}
+        return msgspec.structs.replace(limits, **admitted)
+
+    def _admit_limit(self, name: str, limits: Limits) -> float | None:
+        wanted, default, most = (getattr(each, name) for each in (limits, self.default_limits, self.maximum_limits))
+        if wanted is not None and most is not None and wanted > most:
+            raise PermissionDenied(f"this server allows limits.{name} of at most {most}, not {wanted}")
+        return next((value for value in (wanted, default, most) if value is not None), None)
+
+
+def load(path: Path | None, options: dict[str, object]) -> Configuration:
+    """The file's settings, with the options in their place where they were given. Blocks."""
+    settings: dict[str, object] = {}
+    if path is not None:
+        try:
+            settings = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise ValidationFailed(f"cannot read {path}: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValidationFailed(f"{path} is not valid TOML: {error}") from None
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        return msgspec.convert({**settings, **given}, Configuration)
+    except msgspec.ValidationError as error:
+        raise ValidationFailed(f"the configuration is not valid: {error}") from None

@@ -1,0 +1,163 @@
+"""A server's sandboxes as they are on disk: the only place where it is known which there are.
+
+`sandboxes/<key>/sandbox.json` says what a sandbox is, its lock says whether a runtime has it, and
+`ids/<digest of the id>` says which key has the id. All calls here block, but for microseconds.
+"""
+
+import builtins
+import hashlib
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from cove.errors import SandboxUnavailable
+from cove.linux.file_lock import is_locked
+from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, TreeKill
+from cove.runtime.home import LOCK, RECORD, SOCKET
+
+_MOST_PATH_BYTES = 107  # unix(7)
+_KEY_BYTES = 64
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One sandbox; `status` is what its runtime wrote last, and that runtime may be gone."""
+
+    id: str
+    key: str
+    spec: SandboxSpec
+    created_at: datetime
+    status: SandboxStatus = SandboxStatus.RUNNING
+    user_id: int | None = None
+    tree_kill: TreeKill = TreeKill.SUBREAPER
+    limits_enforced: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When its lifetime is over."""
+        return None if self.spec.lifetime is None else self.created_at + timedelta(seconds=self.spec.lifetime)
+
+    def is_over(self, now: datetime) -> bool:
+        """Whether its lifetime is."""
+        return self.deadline is not None and self.deadline <= now
+
+
+class Directory:
+    """Reads and writes records. A record that its id does not lead to belongs to a sandbox that is being removed."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.ids = home / "ids"
+        self.server = home / "server"
+        self.zygote = self.server / "zygote.sock"
+        self._sandboxes = home / "sandboxes"
+
+    def open(self) -> None:
+        """Make what a server needs beside the sandboxes."""
+        if len(os.fsencode(self._sandboxes / ("k" * 12) / SOCKET)) > _MOST_PATH_BYTES:
+            raise SandboxUnavailable(f"the path {self.home} is too long for sockets: set COVE_HOME to a shorter one")
+        for path in (self.ids, self.server):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def find(self, id: str) -> Record | None:
+        """The sandbox with that id; None too for one whose lifetime ended while it was stopped."""
+        record = self.read(self.key_of(id))
+        if record is None or record.id != id or self._has_expired(record):
+            return None
+        return record
+
+    def list(self) -> builtins.list[Record]:
+        """All sandboxes, oldest first."""
+        found = [self.read(entry.name) for entry in os.scandir(self._sandboxes)]
+        living = [record for record in found if record is not None and self.is_known(record)]
+        return sorted(living, key=lambda record: record.created_at)
+
+    def unknown(self) -> builtins.list[Record]:
+        """Those to be removed: their lifetime is over, or their removal was begun by somebody who is gone."""
+        found = [self.read(entry.name) for entry in os.scandir(self._sandboxes)]
+        return [record for record in found if record is not None and not self.is_known(record)]
+
+    def is_known(self, record: Record) -> bool:
+        """Whether the record is a sandbox, and not what is left of one."""
+        return self.key_of(record.id) == record.key and not self._has_expired(record)
+
+    def _has_expired(self, record: Record) -> bool:
+        return record.is_over(datetime.now(UTC)) and not self.is_held(record.key)
+
+    def status(self, record: Record) -> SandboxStatus:
+        """Whether it runs: one that was running and has no runtime is lost."""
+        if record.status is SandboxStatus.RUNNING and not self.is_held(record.key):
+            return SandboxStatus.LOST
+        return record.status
+
+    def info(self, record: Record) -> SandboxInfo:
+        """The facts, also of one that does not run."""
+        return SandboxInfo(
+            id=record.id,
+            status=self.status(record),
+            created_at=record.created_at,
+            spec=record.spec,
+            isolation=record.spec.isolation,
+            tree_kill=record.tree_kill,
+            limits_enforced=record.limits_enforced,
+            warnings=record.warnings,
+        )
+
+    def socket(self, record: Record) -> Path:
+        """Where its runtime listens."""
+        return self.place(record.key) / SOCKET
+
+    def place(self, key: str) -> Path:
+        """Where its files are."""
+        return self._sandboxes / key
+
+    def is_held(self, key: str) -> bool:
+        """Whether a runtime has the place."""
+        return is_locked(self.place(key) / LOCK)
+
+    def holder(self, key: str) -> tuple[int, int] | None:
+        """The pid and start time of the runtime that has the place, as it wrote them."""
+        try:
+            pid, started = (self.place(key) / LOCK).read_text().split()
+        except (FileNotFoundError, ValueError):
+            return None
+        return int(pid), int(started)
+
+    def read(self, key: str) -> Record | None:
+        """The record of that place, if it has one."""
+        if not key:
+            return None
+        try:
+            return msgspec.json.decode((self.place(key) / RECORD).read_bytes(), type=Record)
+        except FileNotFoundError:
+            return None
+
+    def write(self, record: Record) -> None:
+        """Replace the record, all at once."""
+        path = self.place(record.key) / RECORD
+        building = path.with_suffix(".new")
+        descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(record))
+        building.rename(path)
+
+    def key_of(self, id: str) -> str:
+        """The key that has the id, or nothing."""
+        try:
+            descriptor = os.open(self.entry(id), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return ""
+        try:
+            return os.read(descriptor, _KEY_BYTES).decode()
+        finally:
+            os.close(descriptor)
+
+    def entry(self, id: str) -> Path:
+        """The file that stands for the id."""
+        return self.ids / hashlib.sha256(id.encode()).hexdigest()[:32]
+
+    def count(self) -> int:
+        """How many ids are taken."""
+        return len(os.listdir(self.ids))
