@@ -172,6 +172,10 @@ class Request:
         else:
             self._source.want_body()
 
+    def keep_body(self) -> None:
+        """From here on the body waits in the request again, for another sink."""
+        self._sink = None
+
     def pause(self) -> None:
         """The sink has enough for the time being."""
         if not self.is_complete:

@@ -1,0 +1,51 @@
+"""The server's key: configured, or made once and kept where only this user can read it."""
+
+import os
+import secrets
+from pathlib import Path
+
+from cove.errors import SandboxUnavailable, ValidationFailed
+
+KEY_FILE = "key"
+_RANDOM_BYTES = 32
+_LEAST_LENGTH = 8
+
+
+def load_key(home: Path, configured: str | None = None) -> str:
+    """The configured key, COVE_API_KEY, or the one in the state directory, which is made if it is not there. Blocks."""
+    if chosen := configured or os.environ.get("COVE_API_KEY"):
+        return _check(chosen)
+    path = home / KEY_FILE
+    try:
+        if not path.exists():
+            _make(path)
+        return _read(path)
+    except OSError as error:
+        raise SandboxUnavailable(f"cannot keep the server's key in {path}: {error.strerror}") from error
+
+
+def _check(key: str) -> str:
+    if len(key) < _LEAST_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
+        raise ValidationFailed(f"an API key has at least {_LEAST_LENGTH} visible ASCII characters")
+    return key
+
+
+def _read(path: Path) -> str:
+    with path.open() as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            raise SandboxUnavailable(f"others can read the server's key: `chmod 600 {path}`, or remove it")
+        return _check(file.read().strip())
+
+
+def _make(path: Path) -> None:
+    """Of several that make one at the same time, one wins."""
+    building = path.with_name(f".{KEY_FILE}-{secrets.token_hex(8)}")
+    descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(_RANDOM_BYTES) + "\n")
+        os.link(building, path)
+    except FileExistsError:
+        return
+    finally:
+        building.unlink()
