@@ -1,6 +1,14 @@
 import pytest
 
-from cove.core.limits import Setting, choose_settings, requested, unified_settings, v1_settings
+from cove.core.limits import (
+    Setting,
+    choose_settings,
+    count_memory_kills,
+    requested,
+    stand_ins,
+    unified_settings,
+    v1_settings,
+)
 from cove.model import Limits
 
 ALL = Limits(memory=1 << 30, cpus=1.5, pids=100, disk=5, open_files=64)
@@ -9,6 +17,7 @@ ALL = Limits(memory=1 << 30, cpus=1.5, pids=100, disk=5, open_files=64)
 def test_the_unified_tree_is_told_memory_pids_and_cpus() -> None:
     assert [(setting.file, setting.value) for setting in unified_settings(ALL)] == [
         ("memory.max", str(1 << 30)),
+        ("memory.swap.max", "0"),
         ("pids.max", "100"),
         ("cpu.max", "150000 100000"),
     ]
@@ -17,6 +26,7 @@ def test_the_unified_tree_is_told_memory_pids_and_cpus() -> None:
 def test_the_v1_trees_are_told_the_same_in_their_words() -> None:
     assert [(setting.controller, setting.file, setting.value) for setting in v1_settings(ALL)] == [
         ("memory", "memory.limit_in_bytes", str(1 << 30)),
+        ("memory", "memory.memsw.limit_in_bytes", str(1 << 30)),
         ("pids", "pids.max", "100"),
         ("cpu", "cpu.cfs_period_us", "100000"),
         ("cpu", "cpu.cfs_quota_us", "150000"),
@@ -37,9 +47,9 @@ def test_requested_names_what_is_set() -> None:
     ("unified", "v1", "names"),
     [
         (set(), set(), ([], [])),
-        ({"memory", "pids", "cpu"}, {"memory"}, (["memory", "pids", "cpus"], [])),
-        (set(), {"memory", "cpu"}, ([], ["memory", "cpus", "cpus"])),
-        ({"pids"}, {"memory", "pids"}, (["pids"], ["memory"])),
+        ({"memory", "pids", "cpu"}, {"memory"}, (["memory", "memory", "pids", "cpus"], [])),
+        (set(), {"memory", "cpu"}, ([], ["memory", "memory", "cpus", "cpus"])),
+        ({"pids"}, {"memory", "pids"}, (["pids"], ["memory", "memory"])),
     ],
 )
 def test_each_limit_is_set_once_and_the_unified_tree_comes_first(
@@ -48,3 +58,26 @@ def test_each_limit_is_set_once_and_the_unified_tree_comes_first(
     chosen = choose_settings(ALL, unified, v1)
     assert tuple([setting.limit for setting in settings] for settings in chosen) == names
     assert all(isinstance(setting, Setting) for settings in chosen for setting in settings)
+
+
+def test_only_what_every_machine_has_must_be_there() -> None:
+    optional = [setting.file for setting in (*unified_settings(ALL), *v1_settings(ALL)) if setting.is_optional]
+    assert optional == ["memory.swap.max", "memory.memsw.limit_in_bytes"]
+
+
+def test_what_no_group_holds_is_held_by_the_limits_of_processes_where_there_is_one() -> None:
+    assert stand_ins(ALL, ["memory", "pids", "cpus"]) == {"RLIMIT_NPROC": 100, "RLIMIT_DATA": 1 << 30}
+    assert stand_ins(ALL, ["disk"]) == {"RLIMIT_FSIZE": 5}
+    assert stand_ins(ALL, []) == stand_ins(Limits(), []) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", 3),
+        ("low 0\nhigh 0\nmax 9\noom 4\noom_kill 12\noom_group_kill 0\n", 12),
+        ("oom_kill_disable 0\nunder_oom 0\n", 0),
+    ],
+)
+def test_kills_for_want_of_memory_are_counted_in_both_notations(text: str, count: int) -> None:
+    assert count_memory_kills(text) == count

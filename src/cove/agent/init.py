@@ -37,6 +37,7 @@ class Init:
         self.launchers = set()  # type: set[int]
         self.ending = {}  # type: dict[int, bytes]
         self.sweeping = False
+        self.eagerness = kernel.KillEagerness()
         self.connecting = {}  # type: dict[int, tuple[_socket.socket, bytes]]
         self.poll = select.poll()
         self.poll.register(CONTROL, select.POLLIN)
@@ -113,9 +114,13 @@ class Init:
 
     def fork_launcher(self, tag, fields, descriptors):
         # type: (bytes, list[bytes], list[int]) -> None
-        pid = posix.fork()
-        if not pid:
-            become_launcher(descriptors[0], self.launcher_type)
+        self.eagerness.raise_own()
+        try:
+            pid = posix.fork()
+            if not pid:
+                become_launcher(descriptors[0], self.launcher_type)
+        finally:
+            self.eagerness.restore()
         self.launchers.add(pid)
         self.send(b"ok", tag, protocol.encode_number(pid))
 
@@ -197,6 +202,9 @@ def become_launcher(descriptor, launcher_type):
 
         if launcher_type is launcher.Launcher:
             resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), int(sys.argv[4])))
+            for word in sys.argv[5:]:
+                name, _, value = word.partition("=")
+                resource.setrlimit(getattr(resource, name), (int(value), int(value)))
         launcher.run(launcher_type(control_socket(), make_wakeup()))
     finally:
         posix._exit(0)
@@ -225,13 +233,13 @@ def main():
     kernel.reset_library_signals()
     _signal.signal(_signal.SIGCHLD, launcher.ignore)
     _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
-    kernel.guard_process()
     null = posix.open("/dev/null", posix.O_RDWR)
     for fd in (0, 1):
         posix.dup2(null, fd)
     posix.dup2(int(sys.argv[2]), CONTROL, False)
     posix.closerange(CONTROL + 1, EVERY_DESCRIPTOR)
     init = Init(control_socket(), make_wakeup(), namespace=posix.getpid() == 1)
+    kernel.guard_process()
     try:
         init.serve()
     finally:

@@ -9,6 +9,7 @@ PR_SET_CHILD_SUBREAPER = 36
 MSG_CMSG_CLOEXEC = 0x40000000
 SCM_RIGHTS = 1
 DESCRIPTOR_BYTES = 4
+MOST_EAGER = b"1000"
 
 # rt_sigaction(2): its number, the size of the kernel's struct (an all-zero one means the default), of a signal set
 RT_SIGACTION = {"x86_64": 13, "aarch64": 134}
@@ -40,6 +41,38 @@ def reset_library_signals():
     if number is not None:
         for each in (32, 33):
             _ctypes.call_function(_syscall, (number, each, b"\0" * SIGACTION_BYTES, 0, SIGNAL_SET_BYTES))
+
+
+class KillEagerness:
+    """How early the kernel ends this process when memory is short: proc(5), oom_score_adj.
+
+    What is forked while it is raised keeps it, so that commands go before init does. It is never less than it was.
+    The file is opened while this process is still an ordinary one: later it would not be ours to write.
+    """
+
+    def __init__(self):
+        # type: () -> None
+        try:
+            self.file = posix.open("/proc/self/oom_score_adj", posix.O_RDWR | posix.O_CLOEXEC)
+            self.own = posix.pread(self.file, 16, 0).strip()
+        except OSError:
+            self.file = -1
+
+    def raise_own(self):
+        # type: () -> None
+        self.write(MOST_EAGER)
+
+    def restore(self):
+        # type: () -> None
+        self.write(self.own if self.file >= 0 else b"")
+
+    def write(self, value):
+        # type: (bytes) -> None
+        if self.file >= 0:
+            try:
+                posix.pwrite(self.file, value, 0)
+            except OSError:
+                pass  # without it the kernel picks by size alone
 
 
 def receive(sock, limit, most):

@@ -23,6 +23,7 @@ from cove.model import (
     SessionInfo,
     SpecFields,
     TerminalInfo,
+    Usage,
     make_spec,
 )
 
@@ -68,6 +69,10 @@ class AsyncSandbox(ABC):
     @abstractmethod
     async def info(self) -> SandboxInfo:
         """What the sandbox is, and what the machine made possible."""
+
+    @abstractmethod
+    async def usage(self) -> Usage:
+        """What it uses of the machine at this moment. Counting its files takes time where there are many."""
 
     @abstractmethod
     async def destroy(self) -> None:

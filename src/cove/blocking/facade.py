@@ -30,6 +30,7 @@ from cove.model import (
     SpecFields,
     TerminalEvent,
     TerminalInfo,
+    Usage,
 )
 
 T = TypeVar("T", bound=api.Destroyable)
@@ -605,6 +606,10 @@ class Sandbox:
     def info(self) -> SandboxInfo:
         """What the sandbox is, and what the machine made possible."""
         return self._portal.call(lambda: self._inner.info())
+
+    def usage(self) -> Usage:
+        """What it uses of the machine at this moment. Counting its files takes time where there are many."""
+        return self._portal.call(lambda: self._inner.usage())
 
     def destroy(self) -> None:
         """End everything in it and remove all it has on disk. Idempotent."""

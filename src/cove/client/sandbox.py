@@ -17,7 +17,7 @@ from cove.client.terminal import Terminal
 from cove.client.transport import Transport, fill
 from cove.core.command import check_timeout
 from cove.errors import SandboxNotFound
-from cove.model import CodeContextInfo, CodeEvent, ExecResult, Execution, SandboxInfo, SessionInfo, TerminalInfo
+from cove.model import CodeContextInfo, CodeEvent, ExecResult, Execution, SandboxInfo, SessionInfo, TerminalInfo, Usage
 from cove.wire import operations, requests
 from cove.wire.coding import decode_json
 from cove.wire.replies import CodeContextReply, Count, ExecReply, ProcessReply, SessionReply, TerminalReply
@@ -58,6 +58,10 @@ class Sandbox(api.AsyncSandbox):
     async def restart(self) -> None:
         """See api.AsyncSandbox."""
         await self._transport.call(operations.RESTART, fill(operations.RESTART, self.id))
+
+    async def usage(self) -> Usage:
+        """See api.AsyncSandbox."""
+        return await self._calls.get(operations.USAGE, Usage)
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """See api.AsyncSandbox."""

@@ -97,10 +97,12 @@ class Host:
     python: str | None
 
 
-def agent_command(interpreter: str, directory: str, control: int, open_files: tuple[int, int]) -> list[str]:
+def agent_command(
+    interpreter: str, directory: str, control: int, open_files: tuple[int, int], limits: Mapping[str, int] = {}
+) -> list[str]:
     """The program that becomes PID 1, the descriptor of its control socket, and the limits for what it starts."""
-    limits = [str(number) for number in open_files]
-    return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *limits]
+    words = [str(number) for number in open_files] + [f"{name}={value}" for name, value in limits.items()]
+    return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *words]
 
 
 def jail_arguments(spec: SandboxSpec, host: Host, *, info_descriptor: int, filter_descriptor: int) -> list[str]:

@@ -1,5 +1,6 @@
-"""Which control files hold which limits, for the unified tree and for the v1 trees."""
+"""Which control files hold which limits, in the unified and in the v1 trees, and what stands in for them."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -10,12 +11,13 @@ _CPU_PERIOD = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Write `value` to `file` in the group of that controller."""
+    """Write `value` to `file` in the group of that controller; an optional one is not on every machine."""
 
     limit: str
     controller: str
     file: str
     value: str
+    is_optional: bool = False
 
 
 def unified_settings(limits: Limits) -> list[Setting]:
@@ -23,6 +25,7 @@ def unified_settings(limits: Limits) -> list[Setting]:
     settings = []
     if limits.memory is not None:
         settings.append(Setting("memory", "memory", "memory.max", str(limits.memory)))
+        settings.append(Setting("memory", "memory", "memory.swap.max", "0", is_optional=True))
     if limits.pids is not None:
         settings.append(Setting("pids", "pids", "pids.max", str(limits.pids)))
     if limits.cpus is not None:
@@ -35,6 +38,10 @@ def v1_settings(limits: Limits) -> list[Setting]:
     settings = []
     if limits.memory is not None:
         settings.append(Setting("memory", "memory", "memory.limit_in_bytes", str(limits.memory)))
+        # With swap counted in, the sum can be no more than the memory alone may be.
+        settings.append(
+            Setting("memory", "memory", "memory.memsw.limit_in_bytes", str(limits.memory), is_optional=True)
+        )
     if limits.pids is not None:
         settings.append(Setting("pids", "pids", "pids.max", str(limits.pids)))
     if limits.cpus is not None:
@@ -57,3 +64,21 @@ def choose_settings(
 def requested(limits: Limits) -> list[str]:
     """The names of the limits that are set."""
     return [name for name in limits.__struct_fields__ if getattr(limits, name) is not None]
+
+
+def stand_ins(limits: Limits, missing: Collection[str]) -> dict[str, int]:
+    """Limits of setrlimit(2) for what no control group holds. Memory is then held for each process alone."""
+    found = {}
+    if limits.pids is not None and "pids" in missing:
+        found["RLIMIT_NPROC"] = limits.pids
+    if limits.memory is not None and "memory" in missing:
+        found["RLIMIT_DATA"] = limits.memory
+    if limits.disk is not None and "disk" in missing:
+        found["RLIMIT_FSIZE"] = limits.disk
+    return found
+
+
+def count_memory_kills(text: str) -> int:
+    """How many processes the kernel has ended for want of memory: `memory.events`, `memory.oom_control`."""
+    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    return 0 if found is None else int(found[1])

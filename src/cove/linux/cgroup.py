@@ -123,6 +123,16 @@ class Group:
         """Read one control file."""
         return Path(self.path, name).read_text()
 
+    def pids(self) -> list[int]:
+        """Every process in the group and below."""
+        found = []
+        for folder, _, _ in os.walk(self.path):
+            try:
+                found += [int(line) for line in Path(folder, "cgroup.procs").read_text().split()]
+            except OSError:
+                continue  # removed meanwhile
+        return found
+
     def remove(self) -> bool:
         """Remove the group and the groups below it; False while it still has processes."""
         try:

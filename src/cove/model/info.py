@@ -37,11 +37,18 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the sandbox uses at this moment; None where the machine cannot tell."""
+    """What the sandbox uses at this moment; None where the machine cannot tell.
+
+    `cpu_seconds` is since it was started. `disk_bytes` and `files` are those of its writable directories.
+    `memory_kills` is how many processes were ended because its memory was used up: None without that limit.
+    """
 
     memory_bytes: int | None = None
     cpu_seconds: float | None = None
     pids: int | None = None
+    disk_bytes: int | None = None
+    files: int | None = None
+    memory_kills: int | None = None
 
 
 class SessionStatus(StrEnum):

@@ -28,13 +28,15 @@ class Network(StrEnum):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the machine a sandbox may use; None means no limit. Bytes, cores, counts.
 
-    `contexts` is the number of code contexts of each language.
+    `disk` and `inodes` are for the writable directories together: /workspace, /home/user and /tmp. `pids` counts the
+    agent's own processes too. `contexts` is the number of code contexts of each language.
     """
 
     memory: int | None = None
     cpus: float | None = None
     pids: int | None = None
     disk: int | None = None
+    inodes: int | None = None
     open_files: int | None = None
     contexts: int | None = None
 

@@ -3,21 +3,28 @@
 import os
 from dataclasses import dataclass, field
 
-from cove.core.limits import choose_settings, requested
+from cove.core.limits import Setting, choose_settings, count_memory_kills, requested, stand_ins
 from cove.linux.cgroup import Group, Hierarchies
 from cove.model import Limits
 
 _STOP_SECONDS = 5.0
+# Limits that need no control group.
+_ELSEWHERE = frozenset({"open_files", "contexts", "disk", "inodes"})
 
 
 @dataclass(slots=True)
 class SandboxGroups:
-    """`tree` is the group in the unified tree, which can kill; `all` has the v1 groups too."""
+    """`tree` is the group in the unified tree, which can kill; `all` has the v1 groups too.
+
+    `controlled` has the group that each controller with a limit is in. `process_limits` are for setrlimit(2).
+    """
 
     tree: Group | None
     all: list[Group] = field(default_factory=list)
+    controlled: dict[str, Group] = field(default_factory=dict)
     enforced: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    process_limits: dict[str, int] = field(default_factory=dict)
 
     def enter(self, pid: int) -> None:
         """Move the agent in, before it has started anything. Blocks for some milliseconds."""
@@ -32,6 +39,24 @@ class SandboxGroups:
         for group in self.all:
             group.remove()
 
+    def count_memory_kills(self) -> int:
+        """How many processes of the sandbox the kernel has ended because its memory was used up. Blocks."""
+        group = self.controlled["memory"]
+        return count_memory_kills(group.read("memory.events" if group is self.tree else "memory.oom_control"))
+
+    def warnings(self) -> list[str]:
+        """What is not held as it was asked for."""
+        found = [
+            f"limit {name} cannot be enforced on this machine"
+            for name in self.missing
+            if name not in ("memory", "pids")
+        ]
+        if "RLIMIT_DATA" in self.process_limits:
+            found.append("limit memory holds for each process, not for all together: there is no control group for it")
+        if "RLIMIT_NPROC" in self.process_limits:
+            found.append("limit pids is held by RLIMIT_NPROC: there is no control group for it")
+        return found
+
 
 def make_groups(hierarchies: Hierarchies, key: str, limits: Limits) -> SandboxGroups:
     """Make the groups and set the limits that this machine can enforce. Blocks."""
@@ -41,16 +66,31 @@ def make_groups(hierarchies: Hierarchies, key: str, limits: Limits) -> SandboxGr
         groups.tree = Group(os.path.join(hierarchies.unified, key))
         groups.tree.create()
         groups.all.append(groups.tree)
-        for setting in chosen:
-            groups.tree.write(setting.file, setting.value)
-    made: dict[str, Group] = {}
+    for setting in chosen:
+        assert groups.tree is not None  # only the unified tree's own controllers are chosen
+        groups.controlled[setting.controller] = groups.tree
     for setting in others:
-        if setting.controller not in made:
-            made[setting.controller] = Group(os.path.join(hierarchies.v1[setting.controller], key))
-            made[setting.controller].create()
-            groups.all.append(made[setting.controller])
-        made[setting.controller].write(setting.file, setting.value)
-    names = {setting.limit for setting in (*chosen, *others)} | {"open_files", "contexts"}
-    groups.enforced = tuple(name for name in requested(limits) if name in names)
-    groups.missing = tuple(name for name in requested(limits) if name not in names)
+        if setting.controller not in groups.controlled:
+            group = Group(os.path.join(hierarchies.v1[setting.controller], key))
+            group.create()
+            groups.all.append(group)
+            groups.controlled[setting.controller] = group
+    for setting in (*chosen, *others):
+        _apply(groups.controlled[setting.controller], setting)
+    held = {setting.limit for setting in (*chosen, *others)} | _ELSEWHERE
+    groups.missing = tuple(name for name in requested(limits) if name not in held)
+    groups.process_limits = stand_ins(limits, groups.missing)
+    groups.enforced = tuple(name for name in requested(limits) if name in held or _is_stood_in(name, groups))
     return groups
+
+
+def _is_stood_in(name: str, groups: SandboxGroups) -> bool:
+    return name == "pids" and "RLIMIT_NPROC" in groups.process_limits
+
+
+def _apply(group: Group, setting: Setting) -> None:
+    try:
+        group.write(setting.file, setting.value)
+    except FileNotFoundError:
+        if not setting.is_optional:
+            raise

@@ -6,7 +6,7 @@ import re
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -92,7 +92,9 @@ async def start_jail(
         info = _pipe(stack, stack)
         errors = _pipe(undo, stack)
         host = await in_thread(machine.host, place)
-        command, keep = _command(machine, host, place, spec, stack, control=theirs.fileno(), info=info[1])
+        command, keep = _command(
+            machine, host, place, spec, groups.process_limits, stack, control=theirs.fileno(), info=info[1]
+        )
         pid, pidfd = await in_starter_thread(_popen, command, keep, errors[1])
         undo.pop_all()
         link = Link(ours, lambda reason: jail.lose(reason))  # noqa: PLW0108  # the jail is made in the next line
@@ -119,20 +121,28 @@ def _pipe(read_stack: ExitStack, write_stack: ExitStack) -> tuple[int, int]:
 
 
 def _command(
-    machine: Machine, host: Host, place: Place, spec: SandboxSpec, stack: ExitStack, *, control: int, info: int
+    machine: Machine,
+    host: Host,
+    place: Place,
+    spec: SandboxSpec,
+    limits: Mapping[str, int],
+    stack: ExitStack,
+    *,
+    control: int,
+    info: int,
 ) -> tuple[list[str], list[int]]:
     """What to execute, and the descriptors it inherits."""
     limit = spec.limits.open_files
     open_files = machine.descriptor_limits if limit is None else (limit, limit)
     if spec.isolation is Isolation.NONE:
-        return agent_command(machine.interpreter.path, str(machine.agent), control, open_files), [control]
+        return agent_command(machine.interpreter.path, str(machine.agent), control, open_files, limits), [control]
     program = stack.enter_context(sealed_file(machine.require_filter()))
     arguments = jail_arguments(spec, host, info_descriptor=info, filter_descriptor=program.fileno())
     file = stack.enter_context(sealed_file("\0".join([*arguments, ""]).encode()))
     as_user = []
     if place.user_id is not None and machine.set_user is not None:
         as_user = [machine.set_user, f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups", "--"]
-    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files)
+    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files, limits)
     command = [*as_user, machine.require_bubblewrap(), "--args", str(file.fileno()), *agent]
     return command, [control, info, file.fileno(), program.fileno()]
 

@@ -24,6 +24,7 @@ from cove.model import (
     SessionInfo,
     TerminalInfo,
     TreeKill,
+    Usage,
 )
 from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import CodeContexts, run_borrowed
@@ -37,11 +38,13 @@ from cove.runtime.home import PACKAGES, PROLOGUE, Place
 from cove.runtime.interpreters import Interpreters, inside_jail
 from cove.runtime.jail import Jail, start_jail
 from cove.runtime.machine import Machine
+from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.processes import Processes
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.terminals import Terminals
 from cove.runtime.threads import in_thread
+from cove.runtime.usage import measure_usage
 
 
 class Sandbox(AsyncSandbox):
@@ -104,7 +107,8 @@ class Sandbox(AsyncSandbox):
     async def open(self, jail: Jail) -> None:
         """Take over a started jail."""
         self._jail = jail
-        self._spawner = Spawner(jail.link, jail.groups.tree, self.lose)
+        kills = MemoryKills(jail.groups) if "memory" in jail.groups.controlled else None
+        self._spawner = Spawner(jail.link, jail.groups.tree, self.lose, kills)
         self._processes = Processes(self._spawner, self._place.logs)
         is_open = _is_open(self._spec)
         access = FileAccess(jail.link)
@@ -136,7 +140,7 @@ class Sandbox(AsyncSandbox):
     async def info(self) -> SandboxInfo:
         """See AsyncSandbox."""
         groups = self._jail.groups
-        warnings = [f"limit {name} cannot be enforced on this machine" for name in groups.missing]
+        warnings = groups.warnings()
         if self._spec.idle_timeout is not None and not self.enforces_idle_timeout:
             warnings.append("idle_timeout has no effect on a sandbox inside your program: it ends when you destroy it")
         if _is_open(self._spec):
@@ -154,6 +158,12 @@ class Sandbox(AsyncSandbox):
 
     async def detach(self) -> None:
         """See AsyncSandbox."""
+
+    async def usage(self) -> Usage:
+        """See AsyncSandbox."""
+        self._check_running()
+        directories = (self._place.workspace, self._place.home, self._place.tmp)
+        return await in_thread(measure_usage, self._jail.groups, self._jail.pid, directories)
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """See AsyncSandbox."""

@@ -11,17 +11,25 @@ from cove.model import Outcome
 from cove.runtime.background import Background
 from cove.runtime.launcher import LauncherPool
 from cove.runtime.link import Link
+from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.supervised import Supervised, Take
 
 
 class Spawner:
     """Owns the launchers, the background work and the running processes behind one link."""
 
-    def __init__(self, link: Link, group: Group | None, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        group: Group | None,
+        on_lost: Callable[[str], None],
+        memory_kills: MemoryKills | None = None,
+    ) -> None:
         self._on_lost = on_lost
         self.link = link
         self.background = Background(self._on_bug)
         self._pool = LauncherPool(link, group, self.background, on_lost)
+        self._memory_kills = memory_kills
         self._running: set[Supervised] = set()
         self.closed = False
         self._is_lost = False
@@ -51,7 +59,14 @@ class Spawner:
                 raise self._gone() from None
             if self.closed:
                 raise self._gone()
-            process = Supervised(invocation, take, pool=self._pool, background=self.background, on_fault=self._on_lost)
+            process = Supervised(
+                invocation,
+                take,
+                pool=self._pool,
+                background=self.background,
+                on_fault=self._on_lost,
+                memory_kills=self._memory_kills,
+            )
             try:
                 process.start(launcher, stdin=stdin, tty=tty, extra=extra)
             except ConnectionError:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
+import msgspec
+
 from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, ProtocolError, encode, number
 from cove.core.command import Invocation
 from cove.core.output_log import STDERR, STDOUT
@@ -23,6 +25,7 @@ from cove.linux.memory_file import sealed_file
 from cove.model import Outcome, ProcessExit
 from cove.runtime.background import Background
 from cove.runtime.launcher import Launcher, LauncherPool
+from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.pump import Pump
 
 TIMEOUT_EXIT_CODE = 124
@@ -44,7 +47,10 @@ class Supervised:
         pool: LauncherPool,
         background: Background,
         on_fault: Callable[[str], None],
+        memory_kills: MemoryKills | None = None,
     ) -> None:
+        self._memory_kills = memory_kills
+        self._is_asking = False
         self._invocation = invocation
         self._take = take
         self._pool = pool
@@ -153,6 +159,7 @@ class Supervised:
 
     def lose(self, outcome: Outcome) -> None:
         """The sandbox is gone, and the process with it."""
+        self._is_asking = False
         self._launcher = None
         self._finish_output()
         code = None if outcome is Outcome.LOST else 128 + signals.SIGKILL
@@ -187,6 +194,7 @@ class Supervised:
         """Something killed the launcher: init sweeps what it leaves, and the command died with it."""
         if self._main_exit is None:
             self._set_main_exit(signals.SIGKILL, None)
+            self._ask_for_the_cause()
         if not self.started.done():
             self.started.set_result(None)
         self._finish_output()
@@ -212,10 +220,30 @@ class Supervised:
     def _on_exit(self, status: int, usage: tuple[float, float, int], *, is_empty: bool) -> None:
         self._set_main_exit(status, usage)
         self._finish_output()
+        self._ask_for_the_cause()
         if is_empty:
             self._on_empty()
         else:
             self._complete()
+
+    def _ask_for_the_cause(self) -> None:
+        """Was it ended for want of memory? Only a control group knows, and that must not be asked on this loop."""
+        end = self._main_exit
+        if self._memory_kills is None or end is None or end.exit_code == 0:
+            return
+        if end.outcome in (Outcome.EXITED, Outcome.SIGNALED) and end.exit_code == 128 + signals.SIGKILL:
+            self._is_asking = True
+            self._background.start(self._find_cause(self._memory_kills, end), on_end=self._cause_found)
+        else:
+            self._background.start(self._memory_kills.look())
+
+    async def _find_cause(self, kills: MemoryKills, end: ProcessExit) -> None:
+        if await kills.was_one():
+            self._main_exit = msgspec.structs.replace(end, outcome=Outcome.OUT_OF_MEMORY, signal=signals.SIGKILL)
+
+    def _cause_found(self) -> None:
+        self._is_asking = False
+        self._complete()
 
     def _on_empty(self) -> None:
         """A launcher that is being killed is not handed to the next command: `_kill_tree` lets go of it."""
@@ -256,7 +284,7 @@ class Supervised:
         self._complete()
 
     def _complete(self) -> None:
-        if self._main_exit is None or (self._ending is not None and not self._is_tree_empty):
+        if self._main_exit is None or self._is_asking or (self._ending is not None and not self._is_tree_empty):
             return
         if self._deadline is not None:
             self._deadline.cancel()

@@ -26,6 +26,7 @@ from cove.model import (
     SearchMatch,
     SessionInfo,
     TerminalInfo,
+    Usage,
 )
 from cove.wire import replies, requests
 
@@ -132,6 +133,7 @@ RESTART = _operation(
     "restart_sandbox", f"POST {ROOT}/restart", _G, "restart", "End what runs, start again on the same files"
 )
 
+USAGE = _operation("get_usage", "GET /usage", _S, "usage", "What a sandbox uses of the machine", None, Usage)
 EXEC = _operation("exec", "POST /exec", _S, "exec", "Run one command", requests.Exec, replies.ExecReply)
 SET_ENV = _operation(
     "set_env", "PATCH /env", _S, "set_env", "Change the environment of what starts later", requests.SetEnv
