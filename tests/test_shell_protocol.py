@@ -78,15 +78,17 @@ def test_exports_are_an_environment_and_forged_ones_are_refused() -> None:
             Exports(forged).environment()
 
 
-@given(command=FIELD, pair=st.integers(0, 10**6))
-def test_the_command_file_has_four_fields(command: bytes, pair: int) -> None:
-    assert encode_command("7", pair, "/dev/null", command).split(b"\0") == [
-        b"7",
-        b"%d" % pair,
-        b"/dev/null",
-        command,
-        b"",
-    ]
+@given(command=FIELD, stdout=FIELD.filter(bytes.isascii))
+def test_the_command_file_has_six_fields(command: bytes, stdout: bytes) -> None:
+    fields = encode_command("7", "/dev/null", stdout.decode(), "err", command).split(b"\0")
+    assert fields[:4] + fields[5:] == [b"7", b"/dev/null", stdout, b"err", command, b""]
+
+
+@pytest.mark.parametrize(
+    ("command", "care"), [(b"ls", b""), (b"set -e", b"1"), (b"x; trap y EXIT", b"1"), (b"unset x", b"1")]
+)
+def test_the_command_file_says_where_care_is_needed(command: bytes, care: bytes) -> None:
+    assert encode_command("7", "in", "out", "err", command).split(b"\0")[4] == care
 
 
 def test_the_loop_is_one_line_many_times() -> None:

@@ -21,9 +21,10 @@ def loop_script(text: str) -> str:
     return f"{line}\n" * _LOOPS
 
 
-def encode_command(id: str, pair: int, stdin: str, command: bytes) -> bytes:
+def encode_command(id: str, stdin: str, stdout: str, stderr: str, command: bytes) -> bytes:
     """The content of the command file; what lies behind the last NUL does not matter."""
-    return f"{id}\0{pair}\0{stdin}\0".encode() + command + b"\0"
+    care = "1" if b"set" in command or b"trap" in command else ""
+    return f"{id}\0{stdin}\0{stdout}\0{stderr}\0{care}\0".encode() + command + b"\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,9 @@ class ReportDecoder:
 
     def feed(self, data: bytes) -> list[Report | Exports]:
         """What these bytes complete."""
-        *ends, rest = data.split(b"\0")
-        fields = []
-        for end in ends:
-            fields.append(bytes(self._rest + end))
+        *fields, rest = data.split(b"\0")
+        if fields and self._rest:
+            fields[0] = bytes(self._rest + fields[0])
             self._rest.clear()
         self._rest += rest
         if len(self._rest) > _MOST_REPORT_BYTES:

@@ -61,9 +61,27 @@ class Pump:
 
         Fewer may be there: a process that holds the write end can open the read end by /proc and read too.
         """
-        waiting = int.from_bytes(fcntl.ioctl(self.descriptor, termios.FIONREAD, b"\0\0\0\0"), "little")
+        waiting = self._count_waiting()
         while self.is_open and waiting > 0 and (size := self._read(min(waiting, self._read_bytes))):
             waiting -= size
+
+    def take_last(self) -> bool:
+        """Take exactly the bytes now in the pipe, which stays ours; returns whether nobody holds the write end."""
+        try:
+            data = os.read(self.descriptor, self._read_bytes)
+            waiting = self._count_waiting() if data else 0
+            while data:
+                self._take(data)
+                if waiting <= 0:
+                    return self.is_at_end()
+                data = os.read(self.descriptor, min(waiting, self._read_bytes))
+                waiting -= len(data)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _count_waiting(self) -> int:
+        return int.from_bytes(fcntl.ioctl(self.descriptor, termios.FIONREAD, b"\0\0\0\0"), "little")
 
     def is_at_end(self) -> bool:
         """Whether nobody holds the write end. It may read a byte: ask when nobody wants what is there."""

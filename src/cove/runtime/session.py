@@ -171,13 +171,9 @@ class Session(api.Session):
         shell = self._shell
         self._is_stale = True
         running = shell.start(call.text, call.captures, call.stdin)
-        if call.timeout is None:
-            await _settled(running)
-        else:
-            await asyncio.wait([running], timeout=call.timeout)
-        if not running.done():
+        if not await running.wait(call.timeout):
             return await self._time_out(call, shell)
-        report = running.result()
+        report = running.report()
         if not call.changes_shell:
             self._note(report)
         self._last_command = call.label
@@ -459,18 +455,6 @@ class _Call:
             session_restarted=session_restarted,
             restored_command=restored_command,
         )
-
-
-async def _settled(future: "asyncio.Future[Report]") -> None:
-    """Wait until it is done, without cancelling it and without raising what it raises."""
-    waiter: asyncio.Future[None] = future.get_loop().create_future()
-
-    def wake(_: object) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    future.add_done_callback(wake)
-    await waiter
 
 
 def _encode(command: str | Sequence[str]) -> bytes:

@@ -46,6 +46,49 @@ class ShellEnded(Exception):
         self.end = end
 
 
+class ShellCommand:
+    """A command under way. It ends once, whoever still waits for it."""
+
+    __slots__ = ("_end", "_waiters", "id")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self._end: Report | ShellEnded | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended, or the shell has."""
+        return self._end is not None
+
+    def end(self, end: Report | ShellEnded) -> None:
+        """Say how it ended."""
+        self._end = end
+        for waiter in self._waiters:
+            _wake(waiter)
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Until it is over or the time is; returns whether it is over."""
+        if self._end is None:
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append(waiter)
+            timer = None if timeout is None else loop.call_later(timeout, _wake, waiter)
+            try:
+                await waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        return self._end is not None
+
+    def report(self) -> Report:
+        """What the shell said of a command that is over. Raises ShellEnded."""
+        assert self._end is not None
+        if isinstance(self._end, ShellEnded):
+            raise self._end
+        return self._end
+
+
 class Shell:
     """Owns a bash process and its channel. One command at a time: the session sees to that."""
 
@@ -56,12 +99,11 @@ class Shell:
         self._loop = asyncio.get_running_loop()
         self._decoder = ReportDecoder()
         self._count = 0
-        self._running = ""
-        self._report: asyncio.Future[Report] | None = None
+        self._running: ShellCommand | None = None
         self.exports: asyncio.Future[Exports] = self._loop.create_future()
         self._output = ShellOutput(channel)
         self._look: asyncio.TimerHandle | None = None
-        self._seen = ""
+        self._seen: ShellCommand | None = None
         process.on_stopped = self._on_stopped
         process.ended.add_done_callback(self._on_end)
         self._loop.add_reader(channel.done, self._on_report)
@@ -74,10 +116,10 @@ class Shell:
     @property
     def is_busy(self) -> bool:
         """A command of the user has not ended."""
-        return self._report is not None and not self._report.done() and not self._running.startswith(INTERNAL)
+        return self._running is not None and not self._running.id.startswith(INTERNAL)
 
-    def start(self, command: bytes, captures: tuple[Capture, Capture], stdin: bytes | None) -> "asyncio.Future[Report]":
-        """Start one command; the future is its end."""
+    def start(self, command: bytes, captures: tuple[Capture, Capture], stdin: bytes | None) -> ShellCommand:
+        """Start one command."""
         if self.is_alive:
             self._output.begin(captures)
         return self._go("", command, stdin)
@@ -85,16 +127,14 @@ class Shell:
     async def run_internal(self, script: str) -> Report:
         """Run a line of our own that prints nothing and leaves `$?` alone. It takes microseconds, or never ends."""
         await self.settle()
-        report = self._go(INTERNAL, script.encode("utf-8", "surrogateescape"), None)
+        command = self._go(INTERNAL, script.encode("utf-8", "surrogateescape"), None)
         await self.settle()
-        return report.result()
+        return command.report()
 
     async def settle(self) -> None:
         """Wait for a line of our own that a cancelled caller has left running."""
-        if self._report is not None and not self._report.done():
-            done, _ = await asyncio.wait([self._report], timeout=_INTERNAL_SECONDS)
-            if not done:
-                await self.kill()
+        if self._running is not None and not await self._running.wait(_INTERNAL_SECONDS):
+            await self.kill()
 
     async def snapshot(self) -> ShellState:
         """The shell's whole state."""
@@ -110,16 +150,14 @@ class Shell:
 
     async def interrupt(self, ticks: int) -> Report | None:
         """End the running command and what it started, keep the shell. None: it does not come back."""
-        report = self._report
-        assert report is not None
+        command = self._running
         for number, seconds in _ESCALATION:
             await self._signal(INTERRUPT_SIGNAL, b"main")
             await self._signal(number, b"new", ticks)
-            done, _ = await asyncio.wait([report], timeout=seconds)
-            if done:
+            if command is None or await command.wait(seconds):
                 break
         await self.end_leftovers(ticks)
-        if not report.done() or report.exception() is not None:
+        if not self.is_alive or self._running is not None:
             return None
         # A signal that came too late must not hit the next command.
         return await self.run_internal(":")
@@ -156,20 +194,20 @@ class Shell:
         self._loop.remove_reader(self.channel.done)
         self.channel.close()
 
-    def _go(self, prefix: str, command: bytes, stdin: bytes | None) -> "asyncio.Future[Report]":
+    def _go(self, prefix: str, command: bytes, stdin: bytes | None) -> ShellCommand:
         self._count += 1
-        self._running = f"{prefix}{self._count}"
-        report = self._report = self._loop.create_future()
-        if self.is_alive:
-            try:
-                self.channel.send(self._running, command, stdin)
-            except BlockingIOError:
-                self._spawner.background.start(self.kill())
-            if self._look is None:
-                self._look = self._loop.call_later(_LOOK_SECONDS, self._on_look)
-        else:
-            report.set_exception(ShellEnded(self.process.ended.result()))
-        return report
+        running = ShellCommand(f"{prefix}{self._count}")
+        if not self.is_alive:
+            running.end(ShellEnded(self.process.ended.result()))
+            return running
+        self._running = running
+        try:
+            self.channel.send(running.id, command, stdin)
+        except BlockingIOError:
+            self._spawner.background.start(self.kill())
+        if self._look is None:
+            self._look = self._loop.call_later(_LOOK_SECONDS, self._on_look)
+        return running
 
     def _finish_output(self) -> None:
         held = self._output.finish()
@@ -196,21 +234,23 @@ class Shell:
             self._spawner.background.start(self.kill())
 
     def _take_report(self, report: Report) -> None:
-        if report.id != self._running or self._report is None or self._report.done():
+        running = self._running
+        if running is None or report.id != running.id:
             raise ProtocolError("a report that nobody waits for")
         self._finish_output()
-        self._running = ""
+        self._running = None
         self.exports = self._loop.create_future()
-        self._report.set_result(report)
+        running.end(report)
 
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
         self._finish_output()
-        self._running = ""
         gone = ShellEnded(ended.result())
-        for waiting in (self._report, self.exports):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(gone)
-                waiting.exception()
+        running, self._running = self._running, None
+        if running is not None:
+            running.end(gone)
+        if not self.exports.done():
+            self.exports.set_exception(gone)
+            self.exports.exception()
 
     def _on_stopped(self) -> None:
         """A stopped shell never answers again by itself."""
@@ -219,19 +259,19 @@ class Shell:
     def _on_look(self) -> None:
         """Now and then, while commands run: the same one as the last time may be one that never reports."""
         self._look = None
-        if self._running:
-            if self._running == self._seen:
+        if self._running is not None:
+            if self._running is self._seen:
                 self._spawner.background.start(self._look_at_shell(self._running))
             self._seen = self._running
             self._look = self._loop.call_later(_LOOK_SECONDS, self._on_look)
 
-    async def _look_at_shell(self, running: str) -> None:
+    async def _look_at_shell(self, running: ShellCommand) -> None:
         """Twice at its loop without a report in between: it will never report."""
         for _ in range(2):
-            if not await self._is_at_loop() or self._running != running:
+            if not await self._is_at_loop() or self._running is not running:
                 return
             await asyncio.wait([self.process.ended], timeout=_REPORT_SECONDS)
-        if self._running == running:
+        if self._running is running:
             await self.kill()
 
     async def _is_at_loop(self) -> bool:
@@ -241,6 +281,11 @@ class Shell:
         except CoveError:
             return False
         return answer.fields[0].decode("utf-8", "replace") == self.process.stdout_link
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _collect(content: bytearray, data: bytes) -> None:

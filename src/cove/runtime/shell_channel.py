@@ -9,11 +9,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from cove.core.shell_protocol import GO, encode_command
+from cove.core.shell_protocol import GO, INTERNAL, encode_command
 from cove.linux.remove_tree import remove_tree
 
 _FIFO_MODE = 0o600
 _COMMAND, _INPUT, _RESTORE = "command", "input", "restore"
+NOWHERE = "/dev/null"
 
 
 @dataclass(slots=True)
@@ -28,11 +29,18 @@ class ShellChannel:
     state: int
     command: int
     pair: int = 0
-    _root: str = ""
     closed: bool = False
+    _root: str = ""
+    _input: str = ""
+    _outputs: tuple[str, str] = ("", "")
 
     def __post_init__(self) -> None:
         self._root = str(self.path)
+        self._input = f"{self.inside}/{_INPUT}"
+        self._name_outputs()
+
+    def _name_outputs(self) -> None:
+        self._outputs = (f"{self.inside}/out.{self.pair}", f"{self.inside}/err.{self.pair}")
 
     def send(self, id: str, command: bytes, stdin: bytes | None) -> None:
         """Tell the shell to run a command. Raises BlockingIOError when somebody has filled the fifo."""
@@ -42,8 +50,9 @@ class ShellChannel:
                 _write_all(descriptor, stdin)
             finally:
                 os.close(descriptor)
-        source = f"{self.inside}/{_INPUT}" if stdin else "/dev/null"
-        _write_all(self.command, encode_command(id, self.pair, source, command))
+        source = self._input if stdin else NOWHERE
+        stdout, stderr = (NOWHERE, NOWHERE) if id.startswith(INTERNAL) else self._outputs
+        _write_all(self.command, encode_command(id, source, stdout, stderr, command))
         os.write(self.go, GO)
 
     def output_path(self, name: str) -> str:
@@ -55,6 +64,7 @@ class ShellChannel:
         self.pair += 1
         for name in ("out", "err"):
             _make_fifo(self.output_path(name), self.user_id)
+        self._name_outputs()
 
     def remove_output(self, pair: int) -> None:
         """Remove a pair that no command will use again. Blocks."""

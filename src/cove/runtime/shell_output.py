@@ -21,7 +21,7 @@ class ShellOutput:
     def __init__(self, channel: ShellChannel) -> None:
         self._channel = channel
         self._captures: tuple[Capture, Capture] | None = None
-        self._streams: dict[int, _Stream] = {}
+        self._streams: list[_Stream] = []
         self._open()
 
     def begin(self, captures: tuple[Capture, Capture]) -> None:
@@ -30,25 +30,25 @@ class ShellOutput:
 
     def finish(self) -> list[int]:
         """A command has ended: take exactly the bytes now there. Returns the read ends that others still write to."""
-        for stream in self._streams.values():
-            stream.pump.take_waiting()
+        is_held = [stream.finish() for stream in self._streams]
         self._captures = None
-        if not any([stream.has_other_writer() for stream in self._streams.values()]):  # noqa: C419  # look at both
+        if not any(is_held):
             return []
-        held = [stream.detach() for stream in self._streams.values()]
+        held = [stream.detach() for stream in self._streams]
         self._channel.renew_output()
         self._open()
         return held
 
     def close(self) -> None:
         """Stop reading and close everything. Idempotent."""
-        for stream in self._streams.values():
+        for stream in self._streams:
             os.close(stream.detach())
         self._streams.clear()
 
     def _open(self) -> None:
-        for number, name in _NAMES.items():
-            self._streams[number] = _Stream(self._channel.output_path(name), self._taker(number))
+        self._streams = [
+            _Stream(self._channel.output_path(name), self._taker(number)) for number, name in _NAMES.items()
+        ]
 
     def _taker(self, number: int) -> Callable[[bytes], None]:
         def take(data: bytes) -> None:
@@ -68,12 +68,12 @@ class _Stream:
         self.pump = Pump(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), take)
         self._hold()
 
-    def has_other_writer(self) -> bool:
-        """Whether anyone but us can still write."""
+    def finish(self) -> bool:
+        """Take exactly the bytes now there; returns whether anyone but us can still write."""
         os.close(self._writer)
-        has_other = not self.pump.is_at_end()
+        is_held = not self.pump.take_last()
         self._hold()
-        return has_other
+        return is_held
 
     def detach(self) -> int:
         """Give up the fifo; the caller owns the read end."""

@@ -1,10 +1,11 @@
 # shellcheck shell=bash disable=SC2016,SC2154 # strings for later use; the directory comes with the environment
 # The shell's side of a session. Sourced once through BASH_ENV; the loop that uses it is in loop.bash.
 #
-# The runtime tells the shell to go by writing to the fifo `go`. What to do is in the file `command`: ID, PAIR,
-# STDIN and the command, each ended by NUL. Its output goes to the fifos `out.PAIR` and `err.PAIR`, unless the id
-# starts with "i", which marks the runtime's own work. When it has ended, the shell writes ID, status and working
-# directory, and then, while the caller already goes on, the exported variables, each ended by NUL, to `done`.
+# The runtime tells the shell to go by writing to the fifo `go`. What to do is in the file `command`: ID, INPUT,
+# OUTPUT, ERRORS, CARE and the command, each ended by NUL. An id that starts with "i" marks the runtime's own
+# work; CARE is not empty where the command may set options or traps. When it has ended, the shell writes ID,
+# status and working directory, and then, while the caller already goes on, the exported variables, each ended
+# by NUL, to `done`.
 # All of these lie in the directory $__cove, which is read-only for the sandbox. Nothing stays open while a
 # command runs, so there is nothing to close by accident. What could be redefined is called through `builtin`.
 # Text that is read while the user's aliases hold says `\builtin`.
@@ -22,52 +23,53 @@ BASH_ARGV0=bash
 declare -r __cove=$__cove_directory
 unset __cove_directory
 declare -r __cove_skip='if [[ $BASH_COMMAND == __cove_* ]]; then \builtin trap - DEBUG; \builtin shopt -u extdebug; \builtin set +T; else \builtin break 0 2>/dev/null && __cove_status 2; fi'
-declare -r __cove_interrupt='if [[ ${FUNCNAME-} == __cove_* ]]; then __cove_early=1; [[ $__cove_id != [0-9]* ]] || __cove_next[3]="__cove_status 130"; else \builtin shopt -s extdebug; \builtin trap "$__cove_skip" DEBUG; \builtin break 0 2>/dev/null; fi'
+declare -r __cove_interrupt='if [[ ${FUNCNAME-} == __cove_* ]]; then __cove_early=1; [[ $__cove_id != [0-9]* ]] || __cove_next[5]="__cove_status 130"; else \builtin shopt -s extdebug; \builtin trap "$__cove_skip" DEBUG; \builtin break 0 2>/dev/null; fi'
 declare -r __cove_trailer=$'\n\n{ __cove_result=$?; } >/dev/null 2>&1'
 __cove_last=${__cove_last:-0}
 __cove_id=
 __cove_next=()
 __cove_result=
 __cove_early=
+__cove_trusted=
+__cove_retried=
 __cove_has_traps=${__cove_restored-}
-__cove_out=/dev/null
-__cove_err=/dev/null
-__cove_in=/dev/null
 shopt -s expand_aliases
 
 # Make $? what it was after the last command.
 __cove_status() {
-    return "$1"
+    builtin return "$1"
 }
 
-# Wait for the next command.
+# Wait for the next command; the status is that of the last one.
 __cove_wait() {
-    builtin mapfile -d '' -t -n 1 __cove_next <"$__cove/go"
+    until builtin mapfile -d '' -t -n 1 __cove_next <"$__cove/go"; do __cove_retry; done
     # Anything else means that the runtime cannot be heard.
     [[ ${__cove_next-} == go ]] || builtin exit 125
-    builtin mapfile -d '' -t -n 4 __cove_next <"$__cove/command"
-    __cove_id=${__cove_next[0]}
-    __cove_in=${__cove_next[2]}
-    if [[ $__cove_id == i* ]]; then
-        __cove_out=/dev/null
-        __cove_err=/dev/null
-        __cove_early=
-        return
-    fi
-    __cove_out=$__cove/out.${__cove_next[1]}
-    __cove_err=$__cove/err.${__cove_next[1]}
-    # To bash a failing `eval` is a failure also where what failed in it is none, as in `false && true`. Where that
-    # matters, for errexit and ERR traps, the status is put aside.
-    [[ ${__cove_next[3]} != *trap* ]] || __cove_has_traps=1
+    builtin mapfile -d '' -t -n 6 __cove_next <"$__cove/command"
+    __cove_id=${__cove_next-}
+    [[ -z ${__cove_next[4]}$__cove_has_traps && $- != *e* ]] || __cove_care
+    [[ -z $__cove_early ]] || __cove_forgo
+    builtin return "$__cove_last"
+}
+
+# To bash a failing `eval` is a failure also where what failed in it is none, as in `false && true`. Where that
+# matters, for errexit and ERR traps, the status is put aside.
+__cove_care() {
+    [[ $__cove_id != i* ]] || builtin return 0
+    [[ ${__cove_next[5]} != *trap* ]] || __cove_has_traps=1
     # `set -v` would show it, and a DEBUG trap may do with it what it likes.
-    if [[ $- == *e* || ${__cove_next[3]} == *set* || -n $__cove_has_traps ]] &&
-        [[ $- != *v* && ${__cove_next[3]} != *@(set -*([a-zA-Z])v|extdebug)* ]] &&
-        __cove_parses "${__cove_next[3]}" && ! __cove_parses "${__cove_next[3]}"$'\n\n)'; then
+    if [[ $- == *e* || ${__cove_next[5]} == *set* || -n $__cove_has_traps ]] &&
+        [[ $- != *v* && ${__cove_next[5]} != *@(set -*([a-zA-Z])v|extdebug)* ]] &&
+        __cove_parses "${__cove_next[5]}" && ! __cove_parses "${__cove_next[5]}"$'\n\n)'; then
         # It is complete, and no open here-document swallows another line.
-        __cove_next[3]+=$__cove_trailer
+        __cove_next[5]+=$__cove_trailer
     fi
-    [[ -z $__cove_early ]] || __cove_next[3]='__cove_status 130'
+}
+
+# An interruption came before the command had begun.
+__cove_forgo() {
     __cove_early=
+    [[ $__cove_id == i* ]] || __cove_next[5]='__cove_status 130'
 }
 
 # With noexec bash only reads, until the end of this function brings the options back. After `command`, a syntax
@@ -80,40 +82,58 @@ __cove_parses() {
 
 # Tell how the command ended, once. An id that starts with "i" is the runtime's own work, which leaves $? alone.
 __cove_report() {
-    __cove_trusted=
-    builtin printf -v __cove_trusted %s yes
-    [[ $__cove_trusted == yes ]] || __cove_trust
-    [[ -n $__cove_id ]] || return 0
-    builtin printf '%s\0%s\0%s\0' "$__cove_id" "${__cove_result:-$1}" "${DIRSTACK[0]-${PWD-}}" >"$__cove/done"
-    builtin declare -px >"$__cove/done"
+    builtin eval '__cove_trusted=$__cove_id'
+    [[ -n $__cove_id && $__cove_trusted == "$__cove_id" ]] || __cove_trust || builtin return 0
+    until builtin printf '%s\0%s\0%s\0' "$__cove_id" "${__cove_result:-$1}" "${DIRSTACK[0]-${PWD-}}" >"$__cove/done"; do
+        __cove_retry
+    done
+    until builtin declare -px >"$__cove/done"; do __cove_retry; done
     builtin printf '\0' >"$__cove/done"
     [[ $__cove_id == i* ]] || __cove_last=${__cove_result:-$1}
-    __cove_id=
-    __cove_result=
+    __cove_id='' __cove_result='' __cove_retried=''
 }
 
 # A function called `builtin` would stand between us and the real one: remove it. In POSIX mode `unset` wins
-# over functions of that name; the mode is left as it was found. A shell that cannot be helped ends.
+# over functions of that name; the mode is left as it was found. Fails when there is nothing to report.
 __cove_trust() {
+    [[ -n $__cove_id ]] || builtin return 1
     if [[ :$SHELLOPTS: == *:posix:* ]]; then
         unset -f builtin
+        enable builtin
     else
         __cove_trusted=$BASHOPTS
         # shellcheck disable=SC2034 # bash itself watches this variable
         POSIXLY_CORRECT=1
         unset -f builtin
+        enable builtin
         unset -v POSIXLY_CORRECT
         [[ :$__cove_trusted: != *:expand_aliases:* ]] || builtin shopt -s expand_aliases
         [[ :$__cove_trusted: == *:inherit_errexit:* ]] || builtin shopt -u inherit_errexit
     fi
-    __cove_trusted=
-    builtin printf -v __cove_trusted %s yes
-    # An expansion that fails ends a shell without the help of any builtin.
-    [[ $__cove_trusted == yes ]] || __cove_trusted=${__cove_nothing:?"builtin cannot be used"}
+    until builtin eval '__cove_trusted=$__cove_id' && [[ $__cove_trusted == "$__cove_id" ]]; do __cove_retry; done
+}
+
+# A builtin has failed us: try again with it enabled, once. If that does not help the shell ends; without `exit` it
+# does by an expansion that fails.
+__cove_retry() {
+    if [[ -n $__cove_retried ]]; then
+        builtin exit 125
+        # shellcheck disable=SC2317 # `exit` may be disabled too
+        __cove_retried=${__cove_nothing:?"a builtin cannot be used"}
+    fi
+    __cove_retried=1
+    __cove_enable
+}
+
+# Bring back the builtins that are needed here and that a command has disabled.
+__cove_enable() {
+    builtin enable alias break builtin cd command declare eval exit export local mapfile printf pushd return set \
+        shopt trap ulimit umask unset
 }
 
 # Export variables (NAME=value) or unset them (NAME) for good. With status 3 nothing has changed: one is read-only.
 __cove_set() {
+    __cove_enable
     builtin local - __cove_each __cove_name __cove_flags
     builtin set +eu
     for __cove_each; do
@@ -131,6 +151,7 @@ __cove_set() {
 
 # The same for one call, in a directory ($1, empty: where we are). With status 4 it cannot be entered.
 __cove_apply() {
+    __cove_enable
     builtin local - __cove_each __cove_name __cove_was
     builtin set +eu
     __cove_saved=
@@ -164,12 +185,14 @@ __cove_apply() {
 
 # Undo `__cove_apply`.
 __cove_restore() {
+    __cove_enable
     builtin eval "$__cove_saved"
     __cove_saved=
 }
 
 # Write everything that makes up this shell's state; called with the positional parameters.
 __cove_snapshot() {
+    __cove_enable
     builtin printf '%s\0' "${DIRSTACK[0]-${PWD-}}" "${OLDPWD-}" "$__cove_last" >"$__cove/state"
     builtin printf '%s\0' "$#" "$@" "${#DIRSTACK[@]}" "${DIRSTACK[@]}" >"$__cove/state"
     builtin umask >"$__cove/state"
@@ -192,8 +215,8 @@ __cove_snapshot() {
     builtin printf '\0' >"$__cove/state"
 }
 
-readonly -f __cove_status __cove_wait __cove_parses __cove_report __cove_trust
-readonly -f __cove_set __cove_apply __cove_restore __cove_snapshot
+readonly -f __cove_status __cove_wait __cove_care __cove_forgo __cove_parses __cove_report __cove_trust
+readonly -f __cove_retry __cove_enable __cove_set __cove_apply __cove_restore __cove_snapshot
 # shellcheck disable=SC2064 # expanded now, so that no variable is needed later
 trap "$__cove_interrupt" RTMAX-7
 if [[ -n ${__cove_restored-} ]]; then
