@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import typer
 
-from cove.cli import demo, doctor, run, setup, shell, version
+from cove.cli import demo, doctor, run, serve, setup, shell, version
 from cove.cli import exec as exec_command
 from cove.cli.streams import BROKEN_PIPE, fill_closed_descriptors, leave
 from cove.errors import CoveError
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command("exec", context_settings={"allow_interspersed_args": False})(exec_command.exec)
 app.command("shell", context_settings={"allow_interspersed_args": False})(shell.shell)
 app.command("run")(run.run)
+app.command("serve")(serve.serve)
 app.command("setup")(setup.setup)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
 
+_MOST_WORKERS = 4
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
@@ -26,7 +28,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     host: str = "127.0.0.1"
     port: int = 8787
     preview_port: int | None = None
-    workers: int = 2
+    workers: int = msgspec.field(default_factory=lambda: min(os.cpu_count() or 1, _MOST_WORKERS))
     warm: int = 0
     on_stop: OnStop = OnStop.LEAVE
     api_key: str | None = None
@@ -94,7 +96,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return next((value for value in (wanted, default, most) if value is not None), None)
 
 
-def load(path: Path | None, options: dict[str, object]) -> Configuration:
+def load(path: Path | None, options: Mapping[str, object]) -> Configuration:
     """The file's settings, with the options in their place where they were given. Blocks."""
     settings: dict[str, object] = {}
     if path is not None:

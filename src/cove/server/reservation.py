@@ -13,6 +13,7 @@ from cove.core.identifier import new_identifier
 from cove.server.directory import Directory
 
 _KEY_BYTES = 64
+_FREED = "freed-"
 
 
 class Reservation:
@@ -73,10 +74,21 @@ class Reservation:
 
 def free(directory: Directory, id: str) -> str:
     """Free the id at once, whoever holds it; returns the key that had it, or nothing."""
-    gone = directory.server / f"freed-{new_identifier()}"
+    gone = directory.server / f"{_FREED}{new_identifier()}"
     with suppress(FileNotFoundError):
         directory.entry(id).rename(gone)
         key = gone.read_text()
         gone.unlink()
         return key
     return ""
+
+
+def forget_stale(directory: Directory) -> None:
+    """Remove what is left of ids that were being taken or freed by somebody who was killed then."""
+    for gone in directory.server.glob(f"{_FREED}*"):
+        gone.unlink(missing_ok=True)
+    for path in directory.ids.iterdir():
+        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if directory.read(file.read(_KEY_BYTES).decode()) is None:
+                path.unlink()  # who waits for this lock finds that it is not current

@@ -221,13 +221,15 @@ class _Process:
         """Start a sandbox, wait for one request, and be what it asks for."""
         place = await in_thread((await self._examine()).home.allocate)
         sandbox = await self._start_at(place, place.key, request.spec, datetime.now(UTC))
-        opened = await self._wait_for_an_id(sandbox, place, request.spec)
+        opened = await self._wait_for_an_id(sandbox, place, request)
         if opened is None:
             await sandbox.destroy()
         return opened
 
-    async def _wait_for_an_id(self, sandbox: Sandbox, place: Place, spec: SandboxSpec) -> _Opened | None:
-        wanted = await self._until_claimed(sandbox, spec, place.key)
+    async def _wait_for_an_id(self, sandbox: Sandbox, place: Place, prepared: Prepare) -> _Opened | None:
+        if await in_thread(self._pool.count, prepared.spec) >= prepared.most:
+            return None
+        wanted = await self._until_claimed(sandbox, prepared.spec, place.key)
         if wanted is None:
             return None
         reader, writer = await asyncio.open_unix_connection(sock=wanted)
@@ -235,7 +237,7 @@ class _Process:
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = await receive_request(reader)
             assert isinstance(request, Create)
-            await in_thread(self._pool.replenish, spec)
+            await in_thread(self._pool.replenish, prepared.spec, prepared.most)
             opened = await self._create(request, (sandbox, place))
             return await self._hand_over(opened, reader, writer)
         except CoveError as error:

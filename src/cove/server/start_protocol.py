@@ -32,9 +32,10 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
-    """Make a sandbox without an id, which waits for one."""
+    """Make a sandbox without an id, which waits for one, unless so many do."""
 
     spec: SandboxSpec
+    most: int
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,11 +80,11 @@ class WarmPool:
                     connection.connect(str(claimed))
                 claimed.unlink(missing_ok=True)
 
-    def replenish(self, spec: SandboxSpec) -> None:
-        """Ask the zygote for one more, which will be there after a while."""
+    def replenish(self, spec: SandboxSpec, most: int) -> None:
+        """Ask the zygote for one more, which will be there after a while unless there are enough by then."""
         with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
             connection.connect(str(self._directory.zygote))
-            connection.sendall(encode(Prepare(spec=spec)))
+            connection.sendall(encode(Prepare(spec=spec, most=most)))
 
     def _kind(self, spec: SandboxSpec) -> Path:
         """Jails are alike when these are; all else is decided when it gets its id."""

@@ -29,6 +29,7 @@ def main() -> None:
     """Arguments: the pid of the supervisor, and a descriptor to close when requests are taken."""
     parent, ready = map(int, sys.argv[1:])
     end_with_parent(parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the supervisor waits for signals and has them blocked
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
     machine = _examine()
     directory = Directory(default_home())

@@ -1,0 +1,46 @@
+"""`cove serve`: many sandboxes for many clients, over HTTP."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cove.runtime.home import default_home
+from cove.server.configuration import OnStop, load
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1 by default.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the API; 8787 by default.")] = None,
+    preview_port: Annotated[int | None, typer.Option(help="Port of previews; the next one by default.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Gateway processes.")] = None,
+    home: Annotated[Path | None, typer.Option(help="State directory; COVE_HOME by default.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="The key; COVE_API_KEY, or one that is made, by default.")] = None,
+    insecure_no_key: Annotated[
+        bool | None, typer.Option("--insecure-no-key", help="Let in everybody on this machine.")
+    ] = None,
+    warm: Annotated[int | None, typer.Option(help="Sandboxes that are kept ready.")] = None,
+    on_stop: Annotated[OnStop | None, typer.Option(help="What becomes of sandboxes when the server stops.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with these options, and what clients may do.")
+    ] = None,
+) -> None:
+    """Serve sandboxes over HTTP until told to stop. They live on, and the next server finds them."""
+    from cove.server.supervisor import Supervisor  # the other subcommands start faster without a server
+
+    options = {
+        "host": host,
+        "port": port,
+        "preview_port": preview_port,
+        "workers": workers,
+        "api_key": api_key,
+        "insecure_no_key": insecure_no_key,
+        "warm": warm,
+        "on_stop": on_stop,
+    }
+    configuration = load(config, options)
+    Supervisor((home or default_home()).absolute(), configuration, _tell).run()
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,242 @@
+"""`cove serve`: starts the zygote and the workers, replaces those that die, and holds no state.
+
+It is single-threaded and waits for signals only. The zygote is started before there is a key or a listening
+socket, and as a program of its own, so that also one that is started later has neither.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import NoReturn
+
+from cove.errors import SandboxUnavailable
+from cove.linux.cgroup import find_hierarchies
+from cove.linux.file_lock import try_lock
+from cove.linux.forking import close_in_forked_child
+from cove.linux.parent_death import end_with_parent
+from cove.model import SandboxSpec
+from cove.runtime.home import Home
+from cove.server.configuration import Configuration, OnStop
+from cove.server.directory import Directory
+from cove.server.keys import KEY_FILE, load_key
+from cove.server.removal import destroy
+from cove.server.sweeping import seconds_to_next, sweep
+from cove.server.warm import WarmPool
+from cove.server.worker import Work, run_worker
+
+_STOP = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (*_STOP, signal.SIGCHLD)
+_ZYGOTE_SECONDS = 60.0
+_STOP_SECONDS = 15.0
+_HEALTHY_SECONDS = 10.0
+_LONGEST_DELAY = 10.0
+_BACKLOG = 4096
+
+
+@dataclass(slots=True)
+class _Child:
+    """A process that is always there: started again when it ends, later and later if it ends early."""
+
+    start: Callable[[], int]
+    pid: int = 0
+    started: float = 0.0
+    failures: int = 0
+    due: float = 0.0
+
+    def start_if_due(self) -> None:
+        """Start it, unless it runs or has to wait."""
+        if not self.pid and self.due <= time.monotonic():
+            self.pid, self.started = self.start(), time.monotonic()
+
+    def ended(self) -> None:
+        """It was reaped."""
+        now = time.monotonic()
+        self.failures = self.failures + 1 if now - self.started < _HEALTHY_SECONDS else 0
+        self.due = now + min(0.1 * 2**self.failures, _LONGEST_DELAY) if self.failures > 1 else now
+        self.pid = 0
+
+
+class Supervisor:
+    """Runs a server on one state directory until it is told to stop."""
+
+    def __init__(self, home: Path, configuration: Configuration, announce: Callable[[str], None]) -> None:
+        self._home = home
+        self._configuration = configuration
+        self._announce = announce
+        self._directory = Directory(home)
+        self._pool = WarmPool(self._directory)
+        self._pid = os.getpid()
+        self._children: list[_Child] = []
+        self._sweeper = 0
+        self._next_sweep = 0.0
+
+    def run(self) -> None:
+        """Serve. Blocks until a signal says to stop and everything that ends with the server has ended."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        os.environ["COVE_HOME"] = str(self._home)
+        Home(self._home).open()
+        self._directory.open()
+        self._pool.open()
+        with self._only_server():
+            zygote = _Child(self._start_zygote)
+            self._children.append(zygote)
+            try:
+                zygote.start_if_due()
+                self._pool.drain()
+                self._start_workers()
+                self._supervise()
+            finally:
+                self._stop()
+
+    def _only_server(self) -> FileIO:
+        path = self._directory.server / "lock"
+        path.touch(mode=0o600)
+        lock = try_lock(path)
+        if lock is None:
+            raise SandboxUnavailable(f"another server uses {self._home}: stop it, or choose another --home")
+        close_in_forked_child(lock)
+        return lock
+
+    # Processes
+
+    def _start_zygote(self) -> int:
+        """Start it and wait until it takes requests, or has ended."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        with subprocess.Popen(
+            [sys.executable, "-m", "cove.server.zygote", str(self._pid), str(write)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[write],
+            env={name: value for name, value in os.environ.items() if name != "COVE_API_KEY"},
+        ) as process:
+            os.close(write)
+            poll = select.poll()
+            poll.register(read, select.POLLIN)
+            poll.poll(_ZYGOTE_SECONDS * 1000)
+            os.close(read)
+            process.returncode = 0  # from here on the child is waited for here
+        return process.pid
+
+    def _start_workers(self) -> None:
+        configuration = self._configuration
+        key = None if configuration.insecure_no_key else load_key(self._home, configuration.api_key)
+        os.environ.pop("COVE_API_KEY", None)
+        api = _listen(configuration.host, configuration.port)
+        port: int = api.getsockname()[1]
+        previews = _listen(configuration.host, configuration.chosen_preview_port)
+        work = Work(self._home, configuration, key, api, previews)
+        self._children += [_Child(lambda: self._fork(lambda: run_worker(work))) for _ in range(configuration.workers)]
+        for child in self._children:
+            child.start_if_due()
+        self._announce(self._describe(port, previews.getsockname()[1], has_key=key is not None))
+
+    def _describe(self, port: int, preview_port: int, *, has_key: bool) -> str:
+        host = f"[{self._configuration.host}]" if ":" in self._configuration.host else self._configuration.host
+        where = "Everybody on this machine can use it: there is no key."
+        if has_key:
+            is_given = self._configuration.api_key is not None
+            where = "The key is the one it was given." if is_given else f"The key is in {self._home / KEY_FILE}."
+        return f"Cove serves http://{host}:{port}, previews on port {preview_port}. {where}"
+
+    def _fork(self, work: Callable[[], None]) -> int:
+        """A copy of this process that does the work and ends with this process."""
+        child = os.fork()
+        return child or self._work(work)
+
+    def _work(self, work: Callable[[], None]) -> NoReturn:
+        code = 1
+        try:
+            end_with_parent(self._pid)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    # Waiting
+
+    def _supervise(self) -> None:
+        while True:
+            for child in self._children:
+                child.start_if_due()
+            self._sweep_if_due()
+            received = signal.sigtimedwait(_SIGNALS, self._patience())
+            if received is not None and received.si_signo in _STOP:
+                return
+            self._reap()
+
+    def _patience(self) -> float:
+        now = time.monotonic()
+        waiting = [child.due for child in self._children if not child.pid]
+        return max(min([self._next_sweep, *waiting]) - now, 0.0)
+
+    def _sweep_if_due(self) -> None:
+        if self._next_sweep <= time.monotonic():
+            self._next_sweep = time.monotonic() + seconds_to_next(self._directory)
+            if not self._sweeper:
+                self._sweeper = self._fork(self._sweep)
+
+    def _sweep(self) -> None:
+        spec = self._configuration.admit(SandboxSpec())
+        for _ in range(self._configuration.warm - self._pool.count(spec)):
+            self._pool.replenish(spec, self._configuration.warm)
+        sweep(self._home)
+
+    def _reap(self) -> None:
+        for child in self._children:
+            if child.pid and _has_ended(child.pid):
+                child.ended()
+        if self._sweeper and _has_ended(self._sweeper):
+            self._sweeper = 0
+
+    # The end
+
+    def _stop(self) -> None:
+        """First those who take requests, then the one who starts sandboxes, then the sandboxes if that is wanted."""
+        zygote, *workers = self._children
+        self._end([worker.pid for worker in workers if worker.pid])
+        self._pool.drain()
+        self._end([pid for pid in (zygote.pid, self._sweeper) if pid])
+        self._directory.zygote.unlink(missing_ok=True)
+        if self._configuration.on_stop is OnStop.DESTROY:
+            hierarchies = find_hierarchies()
+            for record in self._directory.list():
+                destroy(self._directory, hierarchies, record.id)
+
+    def _end(self, pids: list[int]) -> None:
+        """TERM, then KILL for those that are not gone in time."""
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        until = time.monotonic() + _STOP_SECONDS
+        while (pids := [pid for pid in pids if not _has_ended(pid)]) and time.monotonic() < until:
+            signal.sigtimedwait([signal.SIGCHLD], until - time.monotonic())
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _has_ended(pid: int) -> bool:
+    return os.waitpid(pid, os.WNOHANG)[0] == pid
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=_family(host), backlog=_BACKLOG)
+    except OSError as error:
+        raise SandboxUnavailable(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

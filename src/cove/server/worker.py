@@ -1,0 +1,50 @@
+"""One gateway worker: a process that serves the API and the previews on sockets that it was given."""
+
+import asyncio
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from cove.server.access import Access
+from cove.server.configuration import Configuration
+from cove.server.directory import Directory
+from cove.server.gateway import Gateway
+from cove.server.http import HttpServer, Request, Response, error_response
+from cove.server.starter import Starter
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every worker of a server has in common."""
+
+    home: Path
+    configuration: Configuration
+    key: str | None
+    api: socket.socket
+    previews: socket.socket
+
+
+def run_worker(work: Work) -> None:
+    """Serve until told to stop. Returns when the answers under way are given."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(work))
+
+
+async def _serve(work: Work) -> None:
+    told_to_stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
+    access = Access(work.key, is_loopback=work.configuration.is_loopback)
+    starter = Starter(work.home, work.configuration)
+    async with (
+        Gateway(Directory(work.home), starter, access) as gateway,
+        HttpServer(gateway, [work.api]),
+        HttpServer(_no_preview, [work.previews]),
+    ):
+        await told_to_stop.wait()
+
+
+def _no_preview(_: Request) -> Response:
+    return error_response(404, "PORT_NOT_EXPOSED", "no port is exposed here")
