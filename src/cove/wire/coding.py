@@ -27,7 +27,7 @@ def decode_json(data: bytes, type: type[T]) -> T:
         return msgspec.json.decode(data, type=type)
     except msgspec.ValidationError as error:
         raise ValidationFailed(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _decode_leniently(data, type)
 
 

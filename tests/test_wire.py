@@ -1,0 +1,321 @@
+import inspect
+import json
+import re
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cove import api, errors
+from cove.errors import CoveError, Internal, SessionTerminated, ValidationFailed
+from cove.model import (
+    Display,
+    Done,
+    ExecResult,
+    Exit,
+    FileEvent,
+    FileEventKind,
+    Gap,
+    Outcome,
+    Output,
+    Ready,
+    Result,
+    Text,
+)
+from cove.wire import frames, operations, replies, requests
+from cove.wire.coding import decode_json, decode_query, encode_json, encode_query, quote_text, unquote_text
+from cove.wire.errors import STATUS, ErrorBody, decode_error, encode_error, make_error, status_of
+from cove.wire.openapi import make_document
+from cove.wire.operations import OPERATIONS, Form, Operation, Target
+
+NAMES = st.binary(min_size=1, max_size=30).map(
+    lambda name: name.replace(b"\0", b"x").decode("utf-8", "surrogateescape")
+)
+
+OWNERS = {
+    Target.SANDBOX: api.AsyncSandbox,
+    Target.PROCESS: api.Process,
+    Target.SESSION: api.Session,
+    Target.TERMINAL: api.Terminal,
+    Target.CONTEXT: api.CodeContext,
+    Target.FILES: api.Files,
+    Target.GIT: api.Git,
+}
+
+
+def all_errors(kind: type[CoveError] = CoveError) -> list[type[CoveError]]:
+    return [kind, *(found for below in kind.__subclasses__() for found in all_errors(below))]
+
+
+def with_code() -> list[type[CoveError]]:
+    return [kind for kind in all_errors() if "code" in vars(kind) and kind.__module__ == "cove.errors"]
+
+
+def make(kind: type[CoveError]) -> CoveError:
+    parameters = inspect.signature(kind.__init__).parameters
+    facts = {"exit_code": 3, "output": "the end", "outcome": "exited"}
+    return kind("what happened", **{name: value for name, value in facts.items() if name in parameters})
+
+
+@given(NAMES)
+def test_any_file_name_travels_as_json(name: str) -> None:
+    request = requests.FilePath(path=name)
+    assert decode_json(encode_json(request), requests.FilePath) == request
+
+
+@given(NAMES, st.integers(0, 9), st.none() | st.integers(0, 9))
+def test_any_file_name_travels_in_a_query(name: str, start: int, end: int | None) -> None:
+    request = requests.ReadFile(path=name, start=start, end=end)
+    assert decode_query(encode_query(request), requests.ReadFile) == request
+    assert unquote_text(quote_text(name)) == name
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_booleans_travel_in_a_query(value: bool) -> None:
+    request = requests.ListFiles(path="x", recursive=value, hidden=not value)
+    assert decode_query(encode_query(request), requests.ListFiles) == request
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b'{"path": 5}', "Expected `str`"),
+        (b'{"path": "x", "more": 1}', "unknown field `more`"),
+        (b"{}", "missing required field `path`"),
+        (b'{"path": "\\udcff", "more": 1}', "unknown field `more`"),
+    ],
+)
+def test_a_body_that_is_wrong_is_refused_with_what_is_wrong(data: bytes, message: str) -> None:
+    with pytest.raises(ValidationFailed, match=re.escape(message)):
+        decode_json(data, requests.FilePath)
+
+
+def test_a_body_that_is_nested_without_end_is_refused() -> None:
+    with pytest.raises(ValidationFailed, match="not valid JSON"):
+        decode_json(b'{"error": "", "code": "", "details": {"a": ' + b"[" * 200_000, ErrorBody)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"), [("", "missing required"), ("path=x&start=abc", "int"), ("a=1&" * 200, "too many fields")]
+)
+def test_a_query_that_is_wrong_is_refused_with_what_is_wrong(query: str, message: str) -> None:
+    with pytest.raises(ValidationFailed, match=message):
+        decode_query(query, requests.ReadFile)
+
+
+@pytest.mark.parametrize("kind", with_code(), ids=lambda kind: kind.__name__)
+def test_every_error_arrives_as_the_class_it_was(kind: type[CoveError]) -> None:
+    sent = make(kind)
+    received = decode_error(encode_error(sent), status_of(sent))
+    assert type(received) is (Internal if kind is CoveError else kind)
+    assert (received.message, received.details) == (sent.message, sent.details)
+    assert sent.code in STATUS
+
+
+def test_facts_of_an_error_are_attributes_again() -> None:
+    received = decode_error(encode_error(SessionTerminated("ended", exit_code=7, output="bye")), 410)
+    assert isinstance(received, SessionTerminated)
+    assert (received.exit_code, received.output) == (7, "bye")
+
+
+def test_an_error_with_facts_of_another_version_is_still_an_error() -> None:
+    received = make_error(ErrorBody("ended", "SESSION_TERMINATED", {"colour": "red"}))
+    assert isinstance(received, Internal)
+    assert "SESSION_TERMINATED" in received.message
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"error": 1}', b"\xff"])
+def test_an_answer_that_is_no_error_of_ours_is_quoted(body: bytes) -> None:
+    received = decode_error(body, 502)
+    assert isinstance(received, Internal)
+    assert "502" in received.message
+
+
+OUTPUT = st.builds(Output, stream=st.sampled_from(["stdout", "stderr"]), data=st.binary(max_size=200), cursor=st.text())
+EVENTS = st.lists(
+    OUTPUT
+    | st.builds(Gap, bytes=st.integers(0, 2**40), cursor=st.text())
+    | st.builds(Ready, cursor=st.text())
+    | st.builds(
+        Exit,
+        outcome=st.sampled_from(Outcome),
+        exit_code=st.none() | st.integers(0, 255),
+        signal=st.none(),
+        cursor=st.text(),
+    ),
+    max_size=8,
+)
+
+
+@given(EVENTS, st.data())
+def test_frames_survive_any_cut(events: list[object], data: st.DataObject) -> None:
+    stream = b"".join(frames.encode_frame(event) for event in events) + frames.PING_FRAME
+    reader, found = frames.FrameReader(), []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        found += reader.feed(stream[:size])
+        stream = stream[size:]
+    assert found.pop() == (frames.PING, b"", b"")
+    assert [frames.decode_output(head, content) for _, head, content in found] == events
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (Text("stdout", "é"), operations.STREAM_CODE.reply),
+        (Display(Result(data={"text/plain": "2"}, is_main=True)), operations.STREAM_CODE.reply),
+        (Done(1, Outcome.EXITED), operations.STREAM_CODE.reply),
+        (FileEvent(kind=FileEventKind.MOVE, path="/a", old_path="/b"), operations.WATCH_FILES.reply),
+    ],
+)
+def test_other_events_travel_in_frames_too(event: object, kind: object) -> None:
+    ((_, head, data),) = frames.FrameReader().feed(frames.encode_frame(event))
+    assert frames.decoder_for(kind)(head, data) == event
+
+
+def test_a_failure_in_a_stream_is_the_error_it_was() -> None:
+    ((kind, head, _),) = frames.FrameReader().feed(frames.encode_failure_frame(errors.ProcessNotFound("gone", id="x")))
+    assert kind == frames.FAILURE
+    failure = frames.decode_failure(head)
+    assert isinstance(failure, errors.ProcessNotFound)
+    assert failure.details == {"id": "x"}
+
+
+def test_a_frame_that_claims_to_be_huge_is_refused_at_once() -> None:
+    with pytest.raises(Internal, match="bytes"):
+        list(frames.FrameReader().feed(b"\x01" + b"\xff" * 8))
+
+
+@pytest.mark.parametrize(
+    ("event", "lines"),
+    [
+        (
+            Output("stdout", "é\n".encode(), "7"),
+            ["id: 7", "event: output", 'data: {"stream":"stdout","text":"é\\n","cursor":"7"}'],
+        ),
+        (
+            Output("stderr", b"\xff", "8"),
+            ["id: 8", "event: output", 'data: {"stream":"stderr","base64":"/w==","cursor":"8"}'],
+        ),
+        (Gap(5, "9"), ["id: 9", "event: gap", 'data: {"type":"gap","bytes":5,"cursor":"9"}']),
+        (Text("stdout", "a\nb"), ["event: text", 'data: {"type":"text","stream":"stdout","text":"a\\nb"}']),
+        (
+            FileEvent(kind=FileEventKind.CREATE, path="/a"),
+            ["event: create", 'data: {"kind":"create","path":"/a","is_directory":false,"old_path":null}'],
+        ),
+    ],
+)
+def test_server_sent_events_are_one_line_of_data_each(event: object, lines: list[str]) -> None:
+    assert frames.encode_server_sent(event).decode() == "\n".join(lines) + "\n\n"
+
+
+def test_a_failure_is_a_server_sent_event() -> None:
+    text = frames.encode_failure_server_sent(ValidationFailed("no")).decode()
+    assert text.startswith("event: error\ndata: {")
+    assert json.loads(text.splitlines()[1].removeprefix("data: "))["code"] == "VALIDATION_FAILED"
+
+
+@given(st.binary(max_size=100), st.binary(max_size=100), st.sampled_from(Outcome))
+def test_results_arrive_byte_for_byte(stdout: bytes, stderr: bytes, outcome: Outcome) -> None:
+    result = ExecResult(
+        command=["a", "b"],
+        outcome=outcome,
+        exit_code=3,
+        stdout_bytes=stdout,
+        stderr_bytes=stderr,
+        started_at=datetime.now(UTC),
+        duration=0.5,
+        truncated=True,
+        signal=9,
+        session_id="s",
+        session_restarted=True,
+        restored_command="c",
+    )
+    data = encode_json(replies.make_reply(result))
+    assert decode_json(data, replies.ExecReply).result() == result
+
+
+def test_names_and_routes_are_unique() -> None:
+    assert len({operation.name for operation in OPERATIONS}) == len(OPERATIONS)
+    assert len({(operation.verb, operation.path) for operation in OPERATIONS}) == len(OPERATIONS)
+
+
+@pytest.mark.parametrize("operation", [row for row in OPERATIONS if row.target in OWNERS], ids=lambda row: row.name)
+def test_every_request_has_exactly_the_arguments_of_its_method(operation: Operation) -> None:
+    method = getattr(OWNERS[operation.target], operation.method)
+    wanted = set(inspect.signature(method).parameters) - {"self"}
+    given = set(operation.request.__struct_fields__) if operation.request is not None else set()
+    if operation.target is Target.SANDBOX:
+        wanted -= {"id"} if operation.parameters else set()
+    if operation.form is Form.UPLOAD:
+        wanted -= {"chunks", "data"}
+    assert wanted == given - {"stdin_base64", "is_expression", "flags"}
+
+
+@pytest.mark.parametrize("operation", [row for row in OPERATIONS if row.target in OWNERS], ids=lambda row: row.name)
+def test_defaults_on_the_wire_are_those_of_the_method(operation: Operation) -> None:
+    if operation.request is None:
+        return
+    parameters = inspect.signature(getattr(OWNERS[operation.target], operation.method)).parameters
+    for field in msgspec.structs.fields(operation.request):
+        if field.name in parameters and not field.required:
+            assert field.default == parameters[field.name].default, field.name
+
+
+def test_every_method_of_the_api_has_an_operation() -> None:
+    """But those that are made from others, or are the client's own."""
+    covered = {(row.target, row.method) for row in OPERATIONS}
+    own = {
+        *((Target.SANDBOX, name) for name in ("create", "connect", "list", "info", "destroy", "restart", "detach")),
+        *((Target.SANDBOX, name) for name in ("get_process", "kill_process")),
+        *((Target.SESSION, "delete"), (Target.CONTEXT, "delete")),
+        *((Target.FILES, name) for name in ("read", "read_text", "write", "upload", "download")),
+    }
+    for target, owner in OWNERS.items():
+        for name, _ in inspect.getmembers(owner, callable):
+            if not name.startswith("_"):
+                assert (target, name) in covered | own, f"{owner.__name__}.{name} cannot be called over HTTP"
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (requests.WaitForLog(pattern="(", is_expression=True), "regular expression"),
+        (requests.Exec(command="x", stdin="a", stdin_base64=b"b"), "not both"),
+    ],
+)
+def test_requests_that_contradict_themselves_are_refused(request_: requests.Request, message: str) -> None:
+    with pytest.raises(ValidationFailed, match=message):
+        request_.arguments()
+
+
+def test_an_expression_keeps_its_flags() -> None:
+    pattern = requests.WaitForLog(pattern="a", is_expression=True, flags=int(re.IGNORECASE)).arguments()["pattern"]
+    assert isinstance(pattern, re.Pattern)
+    assert pattern.flags & re.IGNORECASE
+    assert requests.WaitForLog(pattern="a").arguments() == {"pattern": "a", "timeout": None}
+
+
+def test_the_document_describes_every_operation() -> None:
+    document = make_document("1.2.3")
+    text = json.dumps(document)
+    assert document["openapi"] == "3.1.0"
+    for operation in OPERATIONS:
+        assert f'"{operation.name}"' in text
+    for reference in set(re.findall(r'"#/components/schemas/([^"]+)"', text)):
+        assert f'"{reference}": {{' in text
+
+
+def test_the_document_has_the_bridge_as_its_clients_know_it() -> None:
+    paths = make_document("1")["paths"]
+    assert isinstance(paths, dict)
+    terminal = paths["/v1/sandbox/{id}/pty"]["get"]
+    assert terminal["operationId"] == "ptyTerminal"
+    assert [row["name"] for row in terminal["parameters"]] == ["id", "cols", "rows", "shell", "session"]
+    assert set(terminal["responses"]) == {"101", "400", "502"}
+    assert "/v1/sandbox/{id}/file/{path}" in paths
