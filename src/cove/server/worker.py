@@ -11,6 +11,7 @@ import uvloop
 from cove.server.access import Access
 from cove.server.configuration import Configuration
 from cove.server.directory import Directory
+from cove.server.documents import PREFIX, make_documents
 from cove.server.gateway import Gateway
 from cove.server.http import HttpServer, Request, Response, error_response
 from cove.server.starter import Starter
@@ -39,7 +40,7 @@ async def _serve(work: Work) -> None:
     access = Access(work.key, is_loopback=work.configuration.is_loopback)
     starter = Starter(work.home, work.configuration)
     async with (
-        Gateway(Directory(work.home), starter, access) as gateway,
+        Gateway(Directory(work.home), starter, access, mounted={PREFIX: make_documents()}) as gateway,
         HttpServer(gateway, [work.api]),
         HttpServer(_no_preview, [work.previews]),
     ):
