@@ -1,10 +1,12 @@
 """The server's side of a WebSocket, on an upgraded connection."""
 
+import asyncio
 import base64
 import binascii
 import hashlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from cove.server.http_message import BadRequest, Request, Upgrade
 from cove.server.http_stream import Stream
@@ -21,6 +23,7 @@ from cove.server.websocket_frames import (
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 MOST_MESSAGE_BYTES = 1 << 20
+_CLOSE_SECONDS = 2.0
 
 
 class WebSocket:
@@ -30,7 +33,6 @@ class WebSocket:
         self._stream = stream
         self._reader = FrameReader(limit)
         self._events: deque[Event] = deque()
-        self._failure: WebSocketError | None = None
         self.close_code: int | None = None
         self._has_sent_close = False
 
@@ -44,6 +46,8 @@ class WebSocket:
             if isinstance(event, Ping):
                 await self._send(make_frame(Opcode.PONG, event.data))
             elif isinstance(event, Closed):
+                self._end(event.code, event.code)
+            elif isinstance(event, WebSocketError):
                 self._end(event.code, event.code, event.reason)
             else:
                 return event
@@ -57,10 +61,12 @@ class WebSocket:
             await self._send(make_frame(Opcode.BINARY, message))
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """End the conversation, and wait for the client's answer or its end."""
+        """End the conversation, and wait a little for the client's answer or its end."""
         self._send_close(code, reason)
-        while await self.receive() is not None:
-            pass
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while await self.receive() is not None:
+                    pass
 
     async def _send(self, frame: bytes) -> None:
         if not self._has_sent_close:
@@ -72,19 +78,15 @@ class WebSocket:
             self._has_sent_close = True
             self._stream.write(make_close(code, reason))
 
-    def _end(self, close_code: int, sent_code: int, reason: str) -> None:
+    def _end(self, close_code: int, sent_code: int, reason: str = "") -> None:
         self.close_code = close_code
         self._send_close(sent_code, reason)
 
     async def _read(self) -> None:
-        data = await self._stream.read()
-        if not data:
-            self._end(1006, 1001, "")
-            return
-        try:
+        if data := await self._stream.read():
             self._events.extend(self._reader.feed(data))
-        except WebSocketError as error:
-            self._end(error.code, error.code, error.reason)
+        else:
+            self._end(1006, 1001)
 
 
 def accept(
@@ -110,7 +112,11 @@ def accept(
 
     async def converse(stream: Stream) -> None:
         websocket = WebSocket(stream, limit)
-        await run(websocket)
+        try:
+            await run(websocket)
+        except Exception:
+            await websocket.close(1011, "the server failed")
+            raise
         await websocket.close()
 
     return Upgrade(headers, converse)

@@ -44,11 +44,11 @@ class Ping:
     data: bytes
 
 
-Event = str | bytes | Ping | Closed
+Event = str | bytes | Ping | Closed | WebSocketError
 
 
 class FrameReader:
-    """Takes bytes, gives messages and control frames in order. Raises WebSocketError, after which it is done.
+    """Takes bytes, gives messages and control frames in order. After Closed or WebSocketError it is done.
 
     Holds at most one message of `limit` bytes and what was fed last.
     """
@@ -64,12 +64,15 @@ class FrameReader:
         """What is complete with these bytes."""
         self._buffer += data
         events: list[Event] = []
-        while (frame := self._take_frame()) is not None:
-            event = self._interpret(*frame)
-            if event is not None:
-                events.append(event)
+        try:
+            while (frame := self._take_frame()) is not None:
+                event = self._interpret(*frame)
+                if event is not None:
+                    events.append(event)
                 if isinstance(event, Closed):
                     break
+        except WebSocketError as error:
+            events.append(error)
         return events
 
     def _take_frame(self) -> tuple[bool, Opcode, bytes] | None:
