@@ -21,6 +21,7 @@ from cove.linux.bubblewrap import OLDEST, bubblewrap_version, explain_refusal, f
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.interpreter import find_interpreter
 from cove.linux.seccomp import explain_missing_filter, find_filter
+from cove.runtime.disk import try_disk
 from cove.runtime.home import Home, default_home
 from cove.runtime.interpreters import find_node, find_python_environment
 
@@ -202,6 +203,14 @@ def _check_home() -> Check:
     return _ok("state directory", str(path))
 
 
+def _check_disk() -> Check:
+    reason = try_disk(default_home()) if default_home().is_dir() else "there is no state directory"
+    if reason is None:
+        return _ok("disk limits", "a file system of its own for each sandbox that has one: writes fail when it is full")
+    found = f"held by measuring, and by ending what passes them: {reason}"
+    return _warning("disk limits", found, "run Cove as root, with mkfs.ext4 and loop devices, to have them exact.")
+
+
 def _check_program(name: str, purpose: str) -> Check:
     """Only the system's directories are visible inside, so only those are searched."""
     path = shutil.which(name, path=SYSTEM_PATH)
@@ -290,6 +299,7 @@ _CHECKS: tuple[Callable[[], Check], ...] = (
     _check_interpreter,
     _check_setpriv,
     _check_home,
+    _check_disk,
     _check_environment,
     _check_node,
     _check_git,

@@ -1,6 +1,8 @@
 """How much a tree of files takes, counted safely while hostile code changes it: no link is followed, no file opened."""
 
 import os
+import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,11 +14,11 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(slots=True)
 class DiskUsage:
-    """What was found; `is_too_deep` when directories were nested deeper than is looked at."""
+    """What was found; `is_partial` when directories could not be read, or were nested deeper than is looked at."""
 
     bytes: int = 0
     files: int = 0
-    is_too_deep: bool = False
+    is_partial: bool = False
 
 
 def measure_disk(paths: list[str]) -> DiskUsage:
@@ -35,15 +37,18 @@ def _measure(top: int, usage: DiskUsage, seen: set[tuple[int, int]]) -> None:
     while levels:
         descriptor, names = levels[-1]
         if len(levels) > DEEPEST and names:
-            usage.is_too_deep = True
+            usage.is_partial = True
             names.clear()
         if not names:
             os.close(levels.pop()[0])
             continue
         try:
             below = os.open(names.pop(), _DIRECTORY, dir_fd=descriptor)
+        except PermissionError:
+            usage.is_partial = True
+            continue
         except OSError:
-            continue  # removed meanwhile, or not ours to read
+            continue  # removed meanwhile
         levels.append((below, _read(below, usage, seen)))
 
 
@@ -65,3 +70,16 @@ def _read(directory: int, usage: DiskUsage, seen: set[tuple[int, int]]) -> list[
             if entry.is_dir(follow_symlinks=False):
                 names.append(entry.name)
     return names
+
+
+def measure_unlinked(pids: Iterable[int], device: int) -> int:
+    """The bytes of files on that device that have no name any more and are still open in one of these processes."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+            for descriptor in descriptors:
+                with suppress(OSError):
+                    facts = os.stat(descriptor.path)
+                    if facts.st_nlink == 0 and facts.st_dev == device and stat.S_ISREG(facts.st_mode):
+                        found[facts.st_ino] = facts.st_blocks * BLOCK_BYTES
+    return sum(found.values())

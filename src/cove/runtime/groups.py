@@ -25,6 +25,7 @@ class SandboxGroups:
     enforced: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     process_limits: dict[str, int] = field(default_factory=dict)
+    is_disk_watched: bool = False
 
     def enter(self, pid: int) -> None:
         """Move the agent in, before it has started anything. Blocks for some milliseconds."""
@@ -55,11 +56,16 @@ class SandboxGroups:
             found.append("limit memory holds for each process, not for all together: there is no control group for it")
         if "RLIMIT_NPROC" in self.process_limits:
             found.append("limit pids is held by RLIMIT_NPROC: there is no control group for it")
+        if self.is_disk_watched:
+            found.append("limits on the disk are held by measuring: who passes them is ended shortly after")
         return found
 
 
-def make_groups(hierarchies: Hierarchies, key: str, limits: Limits) -> SandboxGroups:
-    """Make the groups and set the limits that this machine can enforce. Blocks."""
+def make_groups(hierarchies: Hierarchies, key: str, limits: Limits, *, has_disk: bool = False) -> SandboxGroups:
+    """Make the groups and set the limits that this machine can enforce. Blocks.
+
+    With a disk of its own the sandbox needs no limit on the size of a single file.
+    """
     chosen, others = choose_settings(limits, hierarchies.controllers, hierarchies.v1)
     groups = SandboxGroups(None)
     if hierarchies.unified is not None:
@@ -79,7 +85,8 @@ def make_groups(hierarchies: Hierarchies, key: str, limits: Limits) -> SandboxGr
         _apply(groups.controlled[setting.controller], setting)
     held = {setting.limit for setting in (*chosen, *others)} | _ELSEWHERE
     groups.missing = tuple(name for name in requested(limits) if name not in held)
-    groups.process_limits = stand_ins(limits, groups.missing)
+    groups.process_limits = stand_ins(limits, [*groups.missing, *([] if has_disk else ["disk"])])
+    groups.is_disk_watched = not has_disk and (limits.disk is not None or limits.inodes is not None)
     groups.enforced = tuple(name for name in requested(limits) if name in held or _is_stood_in(name, groups))
     return groups
 

@@ -27,6 +27,7 @@ from cove.linux.forking import close_in_forked_child
 from cove.linux.interpreter import Interpreter
 from cove.linux.pidfd import start_time
 from cove.linux.remove_tree import remove_tree
+from cove.runtime.disk import detach_disk
 from cove.runtime.groups import SandboxGroups
 
 FIRST_USER_ID = 2_000_000_000
@@ -233,6 +234,7 @@ class Home:
     def release(self, place: Place) -> None:
         """Remove the place with all that is in it; its user can be used again afterwards."""
         (place.path / RECORD).unlink(missing_ok=True)
+        detach_disk(place.path)
         for entry in place.path.iterdir() if place.path.exists() else ():
             if entry.is_dir() and not entry.is_symlink():
                 remove_tree(str(entry))
@@ -260,6 +262,7 @@ class Home:
         with self._changing_places():
             for path in self.sandboxes.iterdir():
                 if not (path / LOCK).exists():
+                    detach_disk(path)
                     remove_tree(str(path))  # its program was killed while it made or removed it
         return collected
 

@@ -181,6 +181,10 @@ class LauncherPool:
             await in_thread(_kill_group, launcher.group)
         await self._link.request(b"end", b"%d" % launcher.pid)
 
+    def tenants(self) -> list[Tenant]:
+        """Who uses a launcher, also where only left-overs of it still run."""
+        return [launcher.tenant for launcher in self._all if launcher.tenant is not None]
+
     def close(self) -> None:
         """Let go of every launcher."""
         self._closed = True

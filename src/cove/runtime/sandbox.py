@@ -28,6 +28,8 @@ from cove.model import (
 )
 from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import CodeContexts, run_borrowed
+from cove.runtime.disk import attach_disk
+from cove.runtime.disk_watch import DiskWatch
 from cove.runtime.errand import Errands
 from cove.runtime.exec import run_command
 from cove.runtime.file_access import FileAccess
@@ -44,7 +46,7 @@ from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.terminals import Terminals
 from cove.runtime.threads import in_thread
-from cove.runtime.usage import measure_usage
+from cove.runtime.usage import measure_usage, processes_of
 
 
 class Sandbox(AsyncSandbox):
@@ -91,7 +93,9 @@ class Sandbox(AsyncSandbox):
             raise
 
     async def _start(self) -> None:
-        groups = await in_thread(make_groups, self._machine.hierarchies, self._place.key, self._spec.limits)
+        limits, place = self._spec.limits, self._place
+        has_disk = await in_thread(attach_disk, place.path, limits, place.user_id)
+        groups = await in_thread(make_groups, self._machine.hierarchies, place.key, limits, has_disk=has_disk)
         try:
             jail = await start_jail(self._machine, self._place, self._spec, groups, self.lose)
         except BaseException:
@@ -127,6 +131,16 @@ class Sandbox(AsyncSandbox):
         interpreters = await in_thread(self._interpreters)
         self._contexts = CodeContexts(self._spawner, interpreters, limit=self._spec.limits.contexts)
         await self._spawner.open()
+        if jail.groups.is_disk_watched:
+            self._spawner.background.start(self._watch_disk(jail).run())
+
+    def _watch_disk(self, jail: Jail) -> DiskWatch:
+        return DiskWatch(
+            (self._place.workspace, self._place.home, self._place.tmp),
+            self._spec.limits,
+            lambda: processes_of(jail.groups, jail.pid),
+            self._spawner.end_everything,
+        )
 
     def _errands(self) -> Errands:
         if _is_open(self._spec):

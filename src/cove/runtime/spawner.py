@@ -80,6 +80,13 @@ class Spawner:
     def _forget(self, process: Supervised, _: object) -> None:
         self._running.discard(process)
 
+    async def end_everything(self, reason: str) -> None:
+        """End every process of the sandbox but its agent, and say why where somebody reads what it prints."""
+        busy = [tenant for tenant in self._pool.tenants() if isinstance(tenant, Supervised)]
+        for process in busy:
+            process.explain(reason)
+        await asyncio.gather(*(process.sweep() for process in busy))
+
     async def close(self, outcome: Outcome) -> None:
         """End the bookkeeping of every process; the jail itself ends them. Idempotent."""
         self.closed = True

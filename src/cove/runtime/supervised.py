@@ -157,6 +157,11 @@ class Supervised:
         if self._launcher is not None and not self._background.closed:
             await asyncio.wait([self._kill()])
 
+    def explain(self, reason: str) -> None:
+        """Say in its output what happens to it."""
+        if self._pumps and not self.ended.done():
+            self._take(STDERR, f"cove: {reason}\n".encode())
+
     def lose(self, outcome: Outcome) -> None:
         """The sandbox is gone, and the process with it."""
         self._is_asking = False

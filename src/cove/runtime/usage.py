@@ -15,8 +15,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def measure_usage(groups: SandboxGroups, jail_pid: int, directories: Sequence[Path]) -> Usage:
     """Blocks for as long as it takes to count the files."""
-    disk = measure_disk([str(path) for path in directories])
-    pids = _descendants(jail_pid) if groups.tree is None else groups.tree.pids()
+    disk = measure_disk([os.path.realpath(path) for path in directories])
+    pids = processes_of(groups, jail_pid)
     return Usage(
         memory_bytes=_memory(groups, pids),
         cpu_seconds=_cpu(groups.tree, pids),
@@ -25,6 +25,11 @@ def measure_usage(groups: SandboxGroups, jail_pid: int, directories: Sequence[Pa
         files=disk.files,
         memory_kills=groups.count_memory_kills() if "memory" in groups.controlled else None,
     )
+
+
+def processes_of(groups: SandboxGroups, jail_pid: int) -> list[int]:
+    """Every process of the sandbox. Blocks."""
+    return _descendants(jail_pid) if groups.tree is None else groups.tree.pids()
 
 
 def _memory(groups: SandboxGroups, pids: list[int]) -> int:

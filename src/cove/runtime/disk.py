@@ -1,0 +1,74 @@
+"""The writable directories of a sandbox with a limit on them: a file system of their own, where root can make one."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from cove.linux.disk_image import ImageUnavailable, make_image, mount_image, unmount
+from cove.model import Limits
+
+IMAGE = "disk.img"
+MOUNT_POINT = "disk"
+_DIRECTORIES = ("workspace", "home", "tmp")
+_TRIAL_BYTES = 8 << 20
+
+
+def attach_disk(place: Path, limits: Limits, owner: int | None) -> bool:
+    """Put the directories on a file system of the size that the limits ask for; False where that is not possible.
+
+    One that was made before is mounted again. Blocks.
+    """
+    if (limits.disk is None and limits.inodes is None) or owner is None:
+        return False
+    image, point = place / IMAGE, place / MOUNT_POINT
+    point.mkdir(mode=0o711, exist_ok=True)
+    if os.path.ismount(point):
+        return True
+    try:
+        if not image.exists():
+            make_image(str(image), limits.disk or _free_bytes(place), limits.inodes, owner)
+        mount_image(str(image), str(point))
+    except ImageUnavailable:
+        detach_disk(place)
+        image.unlink(missing_ok=True)
+        return False
+    point.chmod(0o711)
+    for name in _DIRECTORIES:
+        _move_in(place / name, point / name, owner)
+    return True
+
+
+def _move_in(directory: Path, inside: Path, owner: int) -> None:
+    inside.mkdir(mode=0o700, exist_ok=True)
+    os.chown(inside, owner, owner)
+    if not directory.is_symlink():
+        directory.rmdir()
+        directory.symlink_to(inside.relative_to(directory.parent))
+
+
+def detach_disk(place: Path) -> None:
+    """Take the file system away, if there is one. Blocks."""
+    unmount(str(place / MOUNT_POINT))
+
+
+def try_disk(directory: Path) -> str | None:
+    """Why limits on the disk cannot be held by file systems below that directory; None when they can. Blocks."""
+    if os.geteuid() != 0:
+        return "only root can mount file systems"
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".disk-") as folder:
+        place = Path(folder)
+        point = place / MOUNT_POINT
+        point.mkdir()
+        try:
+            make_image(str(place / IMAGE), _TRIAL_BYTES, None, 0)
+            mount_image(str(place / IMAGE), str(point))
+        except ImageUnavailable as error:
+            return str(error)
+        finally:
+            detach_disk(place)
+    return None
+
+
+def _free_bytes(place: Path) -> int:
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize
