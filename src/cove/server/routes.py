@@ -11,7 +11,7 @@ from cove.server.http_message import Answer, Handler, Request, Response
 from cove.server.terminal_socket import terminal_socket
 from cove.wire.coding import decode_json, decode_query, encode_json, unquote_text
 from cove.wire.errors import encode_error, status_of
-from cove.wire.operations import INFO, OPERATIONS, SANDBOXES, Form, Operation, Target
+from cove.wire.operations import INFO, OPERATIONS, RESTART, SANDBOXES, Form, Operation, Target
 from cove.wire.replies import make_reply
 
 MOST_BODY_BYTES: Final = 64 << 20
@@ -40,6 +40,7 @@ class _Node:
 def _make_tree() -> _Node:
     top = _Node()
     top.operations["GET"] = INFO
+    top.add(["restart"], RESTART)
     for operation in OPERATIONS:
         if operation.target is Target.GATEWAY:
             continue
