@@ -23,6 +23,7 @@ SUBJECTS = {
     "files": "bench.files",
     "terminal": "bench.terminal",
     "code": "bench.code",
+    "server": "bench.server",
 }
 
 
