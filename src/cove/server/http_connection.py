@@ -102,11 +102,13 @@ class HttpConnection(asyncio.Protocol):
             self._drop(data)
 
     def eof_received(self) -> bool:
-        """A client that has closed its side is gone, except on a raw connection."""
+        """A client that has closed its side is gone; on a raw connection it gets what is left to say to it."""
         if self._state is not _State.RAW:
             return False
         assert self._taker is not None
         self._taker.client_eof()
+        if isinstance(self._taker, Stream):
+            self._deadline.set(self._limits.drain_timeout)
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -176,7 +178,7 @@ class HttpConnection(asyncio.Protocol):
     def switch(self) -> None:
         """The connection is raw from here on."""
         self._state = _State.RAW
-        self._deadline.close()
+        self._deadline.clear()
         self.resume_reading()
         assert self._taker is not None
         if held := self._parser.take_held():
@@ -397,7 +399,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def _expire(self) -> None:
-        if self._state is _State.ENDING:
+        if self._state is not _State.HTTP:
             self.abort()
         elif self._is_busy:
             self.request.fail(RequestTimeout("the body did not come"))

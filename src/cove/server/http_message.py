@@ -234,7 +234,10 @@ class Response:
 
 
 class Upgrade:
-    """The answer 101; from then on the raw connection is `run`'s, until it returns."""
+    """The answer 101; from then on the raw connection is `run`'s, until it returns.
+
+    It is cancelled when the connection is lost, or some seconds after the client has closed its side.
+    """
 
     __slots__ = ("headers", "run")
 
