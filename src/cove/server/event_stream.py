@@ -13,11 +13,12 @@ from cove.wire.frames import (
     SERVER_SENT_EVENTS,
     encode_failure_frame,
     encode_failure_server_sent,
-    encode_frame,
+    encode_frame_parts,
     encode_server_sent,
 )
 
 PING_SECONDS = 15.0
+_SMALL_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,21 @@ class _Coding:
     """One way to write events."""
 
     media_type: str
-    encode: Callable[[object], bytes]
+    encode: Callable[[object], tuple[bytes, ...]]
     fail: Callable[[CoveError], bytes]
     ping: bytes
 
 
-_AS_FRAMES = _Coding(FRAMES, encode_frame, encode_failure_frame, PING_FRAME)
-_AS_SERVER_SENT = _Coding(SERVER_SENT_EVENTS, encode_server_sent, encode_failure_server_sent, PING_COMMENT)
+def _encode_frame(event: object) -> tuple[bytes, ...]:
+    """Small data in one piece with their head, large ones apart."""
+    parts = encode_frame_parts(event)
+    return parts if len(parts[-1]) > _SMALL_BYTES else (b"".join(parts),)
+
+
+_AS_FRAMES = _Coding(FRAMES, _encode_frame, encode_failure_frame, PING_FRAME)
+_AS_SERVER_SENT = _Coding(
+    SERVER_SENT_EVENTS, lambda event: (encode_server_sent(event),), encode_failure_server_sent, PING_COMMENT
+)
 
 
 def event_stream(events: AsyncGenerator[object, None], accept: bytes) -> Response:
@@ -58,7 +67,8 @@ async def _write(events: AsyncGenerator[object, None], coding: _Coding) -> Async
                 yield coding.fail(error)
                 return
             following = loop.create_task(_next(events))
-            yield coding.encode(event)
+            for part in coding.encode(event):
+                yield part
     finally:
         following.cancel()
         await asyncio.wait([following])

@@ -41,11 +41,16 @@ _events_decoder = msgspec.json.Decoder(type=_EVENTS)
 
 def encode_frame(event: object) -> bytes:
     """One event."""
+    return b"".join(encode_frame_parts(event))
+
+
+def encode_frame_parts(event: object) -> tuple[bytes, ...]:
+    """One event, its data apart: large ones need not be copied."""
     if isinstance(event, Output):
         head = encode_json(OutputHead(event.stream, event.cursor))
-        return b"".join((_HEAD.pack(EVENT, len(head), len(event.data)), head, event.data))
+        return _HEAD.pack(EVENT, len(head), len(event.data)) + head, event.data
     head = encode_json(event)
-    return _HEAD.pack(EVENT, len(head), 0) + head
+    return (_HEAD.pack(EVENT, len(head), 0) + head,)
 
 
 def encode_failure_frame(error: CoveError) -> bytes:
@@ -59,32 +64,45 @@ PING_COMMENT: Final = b": ping\n\n"
 
 
 class FrameReader:
-    """Takes bytes in any pieces and gives whole frames as kind, head and data. No input or output of its own."""
+    """Takes bytes in any pieces and gives whole frames as kind, head and data. No input or output of its own.
+
+    The data of a frame are put together once, when the last piece is there.
+    """
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._head = bytearray()
+        self._head_bytes = _HEAD.size
+        self._data: list[memoryview] = []
+        self._missing = 0
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    def feed(self, piece: bytes) -> Iterator[tuple[int, bytes, bytes]]:
         """The frames that are complete with this piece."""
-        self._buffer += data
-        offset = 0
-        while (end := self._end(offset)) is not None:
-            kind, head_bytes, _ = _HEAD.unpack_from(self._buffer, offset)
-            start = offset + _HEAD.size
-            with memoryview(self._buffer) as view:
-                frame = kind, bytes(view[start : start + head_bytes]), bytes(view[start + head_bytes : end])
-            offset = end
-            yield frame
-        del self._buffer[:offset]
+        rest = memoryview(piece)
+        while True:
+            rest = self._take_head(rest)
+            if len(self._head) < self._head_bytes:
+                return
+            if rest and self._missing:
+                self._data.append(rest[: self._missing])
+                self._missing, rest = max(0, self._missing - len(rest)), rest[self._missing :]
+            if self._missing:
+                return
+            yield self._head[0], bytes(self._head[_HEAD.size :]), b"".join(self._data)
+            self._head.clear()
+            self._head_bytes = _HEAD.size
+            self._data.clear()
 
-    def _end(self, offset: int) -> int | None:
-        if len(self._buffer) - offset < _HEAD.size:
-            return None
-        _, head_bytes, data_bytes = _HEAD.unpack_from(self._buffer, offset)
-        if head_bytes + data_bytes > MOST_FRAME_BYTES:
-            raise Internal(f"the server sent a frame of {head_bytes + data_bytes} bytes")
-        end = int(offset + _HEAD.size + head_bytes + data_bytes)
-        return end if end <= len(self._buffer) else None
+    def _take_head(self, rest: memoryview) -> memoryview:
+        while rest and len(self._head) < self._head_bytes:
+            size = self._head_bytes - len(self._head)
+            self._head += rest[:size]
+            rest = rest[size:]
+            if len(self._head) == _HEAD.size:
+                _, head_bytes, self._missing = _HEAD.unpack(self._head)
+                self._head_bytes += head_bytes
+                if head_bytes + self._missing > MOST_FRAME_BYTES:
+                    raise Internal(f"the server sent a frame of {head_bytes + self._missing} bytes")
+        return rest
 
 
 def decode_output(head: bytes, data: bytes) -> Output | Gap | Ready | Exit:
