@@ -6,11 +6,13 @@ event for its clients.
 """
 
 import asyncio
+import atexit
 import socket
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
 from typing import Final, TypeVar
+from weakref import WeakSet
 
 import aiohttp
 from yarl import URL
@@ -28,6 +30,7 @@ PATIENCE: Final = 30.0
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _CONNECT_SECONDS: Final = 10.0
+_END_SECONDS: Final = 2.0
 _READ_BYTES: Final = 256 << 10
 _JSON: Final = {"Content-Type": "application/json"}
 _CONTENT: Final = {"Content-Type": "application/octet-stream"}
@@ -48,6 +51,7 @@ class Transport:
         self._root = "http://cove.localhost" if self._socket_path is not None else self.url
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._session: aiohttp.ClientSession | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._holders = 0
         self._calls = 0
 
@@ -154,6 +158,7 @@ class Transport:
     async def _in_use(self) -> AsyncIterator[aiohttp.ClientSession]:
         if self._session is None:
             self._session = self._make_session()
+            self._keeping = asyncio.create_task(_keep(self._session))
         self._calls += 1
         try:
             yield self._session
@@ -183,9 +188,40 @@ class Transport:
         )
 
     async def _close_unused(self) -> None:
-        if self._holders <= 0 and not self._calls and self._session is not None:
-            session, self._session = self._session, None
-            await session.close()
+        if self._holders <= 0 and not self._calls and self._session is not None and self._keeping is not None:
+            self._session = None
+            await _end(self._keeping)
+
+
+_kept: "WeakSet[asyncio.Task[None]]" = WeakSet()
+
+
+async def _keep(session: aiohttp.ClientSession) -> None:
+    """Until the last holder lets go, or the event loop ends: a program need not let go of what it connects to."""
+    task = asyncio.current_task()
+    assert task is not None
+    _kept.add(task)
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await session.close()
+
+
+async def _end(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def _let_go() -> None:
+    """The program ends while loops run on in other threads: a blocking program's does."""
+    for task in list(_kept):
+        loop = task.get_loop()
+        if loop.is_running() and not task.done():
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(_end(task), loop).result(timeout=_END_SECONDS)
+
+
+atexit.register(_let_go)
 
 
 class _Source:
