@@ -19,6 +19,7 @@ SHELL_DIRECTORY = "/run/cove/shell"
 INTERPRETER_DIRECTORY = "/run/cove/python"
 
 ROOT_BYTES = 64 << 20
+RUN_BYTES = 4 << 20
 SHARED_MEMORY_BYTES = 256 << 20
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -73,6 +74,17 @@ SYNTHETIC_ETC: Mapping[str, str] = {
     "machine-id": "c0fec0fec0fec0fec0fec0fec0fec0fe\n",
 }
 
+# What /proc tells about the host as a whole and daily tools do without. Load, memory, processors and the kernel's
+# version stay: `free`, `top` and build systems ask for them.
+MASKED_PROC_FILES = (
+    *("buddyinfo", "cmdline", "config.gz", "consoles", "crypto", "diskstats", "dma", "interrupts", "iomem", "ioports"),
+    *("kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats"),
+    *("locks", "mdstat", "misc", "modules", "mtrr", "pagetypeinfo", "partitions", "sched_debug", "schedstat"),
+    *("slabinfo", "softirqs", "swaps", "sysrq-trigger", "timer_list", "timer_stats", "vmallocinfo", "zoneinfo"),
+    *("sys/kernel/random/boot_id", "sys/kernel/core_pattern", "sys/kernel/modprobe"),
+)
+MASKED_PROC_DIRECTORIES = ("acpi", "asound", "bus", "driver", "fs", "irq", "scsi")
+
 _REFUSED_SOURCES = ("/proc", "/sys", "/dev", "/run")
 _REFUSED_TARGETS = ("/usr", "/proc", "/dev", "/etc", "/run/cove", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys")
 
@@ -84,6 +96,8 @@ class Host:
     root_links: Mapping[str, str]
     root_directories: tuple[str, ...]
     etc: tuple[str, ...]
+    proc_files: tuple[str, ...]
+    proc_directories: tuple[str, ...]
     synthetic_etc: str
     agent: str
     interpreter: str
@@ -111,7 +125,7 @@ def jail_arguments(spec: SandboxSpec, host: Host, *, info_descriptor: int, filte
         *_namespaces(spec),
         *_system(host),
         *_etc(spec, host),
-        *_devices(),
+        *_devices(host),
         *_writable(host),
         *_agent(host),
         *_mounts(spec.mounts),
@@ -149,9 +163,12 @@ def _etc(spec: SandboxSpec, host: Host) -> list[str]:
     return [*arguments, "--remount-ro", "/etc"]
 
 
-def _devices() -> list[str]:
+def _devices(host: Host) -> list[str]:
+    masks = [word for name in host.proc_files for word in ("--ro-bind", "/dev/null", f"/proc/{name}")]
+    for name in host.proc_directories:
+        masks += ["--size", "4096", "--perms", "0555", "--tmpfs", f"/proc/{name}", "--remount-ro", f"/proc/{name}"]
     return [
-        *("--proc", "/proc", "--dev", "/dev"),
+        *("--proc", "/proc", *masks, "--dev", "/dev"),
         *("--size", str(SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"),
         *("--remount-ro", "/dev"),
     ]
@@ -167,13 +184,15 @@ def _writable(host: Host) -> list[str]:
 
 
 def _agent(host: Host) -> list[str]:
-    arguments = ["--ro-bind", host.agent, AGENT_DIRECTORY, "--ro-bind", host.shell, SHELL_DIRECTORY]
+    # Mounts of their own, so that nobody inside can move them away or close them to the sessions.
+    arguments = ["--size", str(RUN_BYTES), "--tmpfs", "/run", "--size", str(RUN_BYTES), "--tmpfs", "/run/cove"]
+    arguments += ["--ro-bind", host.agent, AGENT_DIRECTORY, "--ro-bind", host.shell, SHELL_DIRECTORY]
     arguments += ["--ro-bind", host.executor, EXECUTOR_DIRECTORY]
     if host.python is not None:
         arguments += ["--ro-bind", host.python, PYTHON_DIRECTORY]
     if host.interpreter_prefix is not None:
         arguments += ["--ro-bind", host.interpreter_prefix, INTERPRETER_DIRECTORY]
-    return arguments
+    return [*arguments, "--remount-ro", "/run/cove"]
 
 
 def _mounts(mounts: Iterable[Mount]) -> list[str]:

@@ -5,7 +5,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from cove.core.jail import HOST_ETC, INTERPRETER_DIRECTORY, Host
+from cove.core.jail import (
+    HOST_ETC,
+    INTERPRETER_DIRECTORY,
+    MASKED_PROC_DIRECTORIES,
+    MASKED_PROC_FILES,
+    Host,
+)
 from cove.errors import InterpreterNotReady, SandboxUnavailable
 from cove.linux.bubblewrap import OLDEST, bubblewrap_version, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
@@ -43,6 +49,8 @@ class Machine:
             root_links=links,
             root_directories=directories,
             etc=tuple(name for name in HOST_ETC if os.path.exists(f"/etc/{name}")),
+            proc_files=tuple(name for name in MASKED_PROC_FILES if os.path.exists(f"/proc/{name}")),
+            proc_directories=tuple(name for name in MASKED_PROC_DIRECTORIES if os.path.isdir(f"/proc/{name}")),
             synthetic_etc=str(self.home.path / "etc"),
             agent=str(self.agent),
             interpreter=self.interpreter_inside,
