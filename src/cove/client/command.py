@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from cove.core.command import check_timeout
+from cove.core.command import check_environment, check_timeout
+from cove.errors import ValidationFailed
 from cove.wire.requests import Exec, StartProcess
 
 
@@ -16,9 +17,9 @@ def exec_request(
 ) -> Exec:
     """The arguments of `exec`."""
     return Exec(
-        command=_command(command),
+        command=words(command),
         cwd=cwd,
-        env=None if env is None else dict(env),
+        env=environment(env),
         timeout=check_timeout(timeout),
         stdin=stdin if isinstance(stdin, str) else None,
         stdin_base64=None if isinstance(stdin, str) else stdin,
@@ -37,15 +38,25 @@ def start_request(
 ) -> StartProcess:
     """The arguments of `start_process`."""
     return StartProcess(
-        command=_command(command),
+        command=words(command),
         id=id,
         cwd=cwd,
-        env=None if env is None else dict(env),
+        env=environment(env),
         timeout=check_timeout(timeout),
         stdin=stdin,
         keep=keep,
     )
 
 
-def _command(command: str | Sequence[str]) -> str | list[str]:
-    return command if isinstance(command, str) else list(command)
+def environment(env: Mapping[str, str | None] | None) -> dict[str, str | None] | None:
+    """As a dictionary, or ValidationFailed."""
+    return None if env is None else {**check_environment(env)}
+
+
+def words(command: str | Sequence[str]) -> str | list[str]:
+    """A shell line or a list, or ValidationFailed."""
+    if isinstance(command, str):
+        return command
+    if not isinstance(command, Sequence) or isinstance(command, bytes):  # type: ignore[unreachable]  # callers err
+        raise ValidationFailed(f"command must be a string or a list of strings, not {type(command).__name__}")
+    return list(command)

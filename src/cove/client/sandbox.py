@@ -8,7 +8,7 @@ from typing import cast
 from cove import api
 from cove.client.calls import Calls
 from cove.client.code_context import CodeContext
-from cove.client.command import exec_request, start_request
+from cove.client.command import environment, exec_request, start_request, words
 from cove.client.files import Files
 from cove.client.git import Git
 from cove.client.process import Process
@@ -65,7 +65,7 @@ class Sandbox(api.AsyncSandbox):
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """See api.AsyncSandbox."""
-        await self._calls.do(operations.SET_ENV, request=requests.SetEnv(env=dict(env)))
+        await self._calls.do(operations.SET_ENV, request=requests.SetEnv(env=environment(env) or {}))
 
     async def exec(
         self,
@@ -127,9 +127,7 @@ class Sandbox(api.AsyncSandbox):
         timeout: float | None = None,
     ) -> Session:
         """See api.AsyncSandbox."""
-        request = requests.CreateSession(
-            id=id, cwd=cwd, env=None if env is None else dict(env), timeout=check_timeout(timeout)
-        )
+        request = requests.CreateSession(id=id, cwd=cwd, env=environment(env), timeout=check_timeout(timeout))
         reply = await self._calls.get(operations.CREATE_SESSION, SessionReply, request=request)
         return Session(self._calls, reply.id)
 
@@ -158,9 +156,9 @@ class Sandbox(api.AsyncSandbox):
         """See api.AsyncSandbox."""
         request = requests.OpenTerminal(
             id=id,
-            shell=shell if shell is None or isinstance(shell, str) else list(shell),
+            shell=None if shell is None else words(shell),
             cwd=cwd,
-            env=None if env is None else dict(env),
+            env=environment(env),
             cols=cols,
             rows=rows,
         )
@@ -188,7 +186,7 @@ class Sandbox(api.AsyncSandbox):
             language=language,
             id=id,
             cwd=cwd,
-            env=None if env is None else dict(env),
+            env=environment(env),
             timeout=check_timeout(timeout),
         )
         reply = await self._calls.get(operations.CREATE_CONTEXT, CodeContextReply, request=request)

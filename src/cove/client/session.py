@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from cove import api
 from cove.client.calls import Calls
-from cove.client.command import exec_request, start_request
+from cove.client.command import environment, exec_request, start_request
 from cove.client.files import Files
 from cove.client.process import Process
 from cove.errors import SessionNotFound
@@ -53,7 +53,7 @@ class Session(api.Session):
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """See api.Session."""
-        await self._calls.do(operations.SESSION_SET_ENV, self.id, request=requests.SetEnv(env=dict(env)))
+        await self._calls.do(operations.SESSION_SET_ENV, self.id, request=requests.SetEnv(env=environment(env) or {}))
 
     async def cwd(self) -> str:
         """See api.Session."""

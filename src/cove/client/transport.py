@@ -7,6 +7,7 @@ event for its clients.
 
 import asyncio
 import atexit
+import io
 import socket
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -18,7 +19,7 @@ import aiohttp
 from yarl import URL
 
 from cove.errors import ConnectionLost, SandboxUnavailable, ValidationFailed
-from cove.wire.coding import encode_json, encode_query, quote_segment
+from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
 from cove.wire.frames import EVENT, FAILURE, FRAMES, FrameReader, decode_failure, decoder_for
 from cove.wire.operations import Form, Operation
@@ -135,6 +136,8 @@ class Transport:
         headers: dict[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer that is no error."""
+        if request is not None:
+            check_types(request)
         has_query = operation.has_query
         body, kind = (content, _CONTENT) if operation.form is Form.UPLOAD else (None, {})
         if request is not None and not has_query:
@@ -143,7 +146,7 @@ class Transport:
         async with (
             self._in_use() as session,
             session.request(
-                operation.verb, url, data=body, headers={**kind, **(headers or {})}, allow_redirects=False
+                operation.verb, url, data=_in_pieces(body), headers={**kind, **(headers or {})}, allow_redirects=False
             ) as response,
         ):
             if response.status >= 300:
@@ -279,6 +282,11 @@ def fill(operation: Operation, *values: str) -> str:
     for value, part in zip(values, parts[1:], strict=True):
         filled += (quote_segment(value), part)
     return "".join(filled)
+
+
+def _in_pieces(body: bytes | AsyncIterable[bytes] | None) -> io.BytesIO | bytes | AsyncIterable[bytes] | None:
+    """A large body is written in pieces, between which other calls have their turn."""
+    return io.BytesIO(body) if isinstance(body, bytes) and len(body) > _READ_BYTES else body
 
 
 @lru_cache(maxsize=256)
