@@ -19,6 +19,8 @@ CLASSES = [
     ("process.py", "Process", "Process"),
     ("files.py", "Files", "Files"),
     ("git.py", "Git", "Git"),
+    ("ports.py", "TcpConnection", "TcpConnection"),
+    ("ports.py", "Ports", "Ports"),
     ("session.py", "Session", "Session"),
     ("terminal.py", "TerminalConnection", "TerminalConnection"),
     ("terminal.py", "Terminal", "Terminal"),
@@ -101,13 +103,16 @@ def make_class(definition: ast.ClassDef, blocking: str) -> str:
             "        else:",
             "            self.detach()",
         ]
-    if any(isinstance(node, ast.FunctionDef) and node.name == "__aiter__" for node in definition.body):
+    if has(definition, "__aenter__"):
         parts += [
             "    def __enter__(self) -> Self:",
             "        self.open()",
             "        return self",
             "    def __exit__(self, *_: object) -> None:",
             "        self.close()",
+        ]
+    if has(definition, "__aiter__"):
+        parts += [
             "    def __iter__(self) -> Iterator[TerminalEvent]:",
             "        return self.events()",
         ]
@@ -117,6 +122,12 @@ def make_class(definition: ast.ClassDef, blocking: str) -> str:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
             parts += make_method(node, definition.name, blocking)
     return "\n".join(parts)
+
+
+def has(definition: ast.ClassDef, method: str) -> bool:
+    return any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == method for node in definition.body
+    )
 
 
 def make_property(node: ast.AnnAssign) -> list[str]:

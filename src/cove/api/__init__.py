@@ -4,6 +4,7 @@ from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
 from cove.api.opening import Destroyable, Opening
+from cove.api.ports import Ports, TcpConnection
 from cove.api.process import Process
 from cove.api.sandbox import AsyncSandbox
 from cove.api.session import Session
@@ -16,8 +17,10 @@ __all__ = [
     "Files",
     "Git",
     "Opening",
+    "Ports",
     "Process",
     "Session",
+    "TcpConnection",
     "Terminal",
     "TerminalConnection",
 ]

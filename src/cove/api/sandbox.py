@@ -9,6 +9,7 @@ from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
 from cove.api.opening import Opening
+from cove.api.ports import Ports
 from cove.api.process import Process
 from cove.api.provider import provider_for
 from cove.api.session import Session
@@ -34,6 +35,7 @@ class AsyncSandbox(ABC):
     id: str
     files: Files
     git: Git
+    ports: Ports
 
     @classmethod
     def create(

@@ -15,6 +15,7 @@ from cove.model import (
     CodeEvent,
     ExecResult,
     Execution,
+    ExposedPort,
     FileEvent,
     FileInfo,
     GitClone,
@@ -341,6 +342,70 @@ class Git:
         )
 
 
+class TcpConnection:
+    """A connection to a port inside, opened and closed by `with`."""
+
+    def __init__(self, inner: api.TcpConnection, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Connect; ServiceNotResponding when nothing listens there."""
+        self._portal.call(lambda: self._inner.open())
+
+    def read(self, most: int = 65536) -> bytes:
+        """What has come, at most so many bytes; waits for the first. b"" when the other side sends nothing more."""
+        return self._portal.call(lambda: self._inner.read(most))
+
+    def write(self, data: bytes) -> None:
+        """Send; returns when the system has taken it all. ConnectionLost when the other side is gone."""
+        self._portal.call(lambda: self._inner.write(data))
+
+    def write_eof(self) -> None:
+        """Say that nothing more will be written; reading goes on."""
+        self._portal.call(lambda: self._inner.write_eof())
+
+    def close(self) -> None:
+        """End the connection. Idempotent."""
+        self._portal.call(lambda: self._inner.close())
+
+
+class Ports:
+    """What listens inside the sandbox, and who outside can reach it."""
+
+    def __init__(self, inner: api.Ports, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    def expose(self, port: int, name: str | None = None, token: str | None = None) -> ExposedPort:
+        """Let whoever knows the URL reach the port; `token` is what makes it hard to guess.
+
+        Nothing has to listen yet. PortAlreadyExposed if it is exposed.
+        """
+        return self._portal.call(lambda: self._inner.expose(port, name, token))
+
+    def unexpose(self, port: int) -> None:
+        """The URL leads nowhere from here on, and connections that came through it end. Idempotent."""
+        self._portal.call(lambda: self._inner.unexpose(port))
+
+    def list(self) -> builtins.list[ExposedPort]:
+        """All exposed ports, in order."""
+        return self._portal.call(lambda: self._inner.list())
+
+    def connect(self, port: int) -> TcpConnection:
+        """A connection to the port, exposed or not, for this program alone: `async with ports.connect(5432) as c`."""
+        return TcpConnection(self._inner.connect(port), self._portal)
+
+
 class Session:
     """A persistent bash: what one command leaves behind, the next one finds."""
 
@@ -559,6 +624,10 @@ class Sandbox:
     @property
     def git(self) -> Git:
         return Git(self._inner.git, self._portal)
+
+    @property
+    def ports(self) -> Ports:
+        return Ports(self._inner.ports, self._portal)
 
     @classmethod
     def create(

@@ -24,6 +24,7 @@ from cove.model.file import (
 )
 from cove.model.info import SandboxInfo, SandboxStatus, SessionInfo, SessionStatus, TerminalInfo, TreeKill, Usage
 from cove.model.outcome import Outcome, ProcessExit, ProcessStatus
+from cove.model.port import ExposedPort
 from cove.model.result import ExecResult
 from cove.model.spec import Isolation, Limits, Mount, Network, SandboxSpec, SpecFields, make_spec
 
@@ -38,6 +39,7 @@ __all__ = [
     "ExecResult",
     "Execution",
     "Exit",
+    "ExposedPort",
     "Failure",
     "FileEvent",
     "FileEventKind",

@@ -2,15 +2,19 @@
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 
 from cove.errors import ServiceNotResponding
 from cove.linux.descriptors import Kind
+from cove.linux.tcp_stream import Streams
 from cove.runtime.link import Link
+
+Connect = Callable[[int], Awaitable[Streams]]
 
 _LOOPBACKS = (b"127.0.0.1", b"::1")
 
 
-async def connect_inside(link: Link, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect_inside(link: Link, port: int) -> Streams:
     """Connect to whatever listens on that port, IPv4 first; raises ServiceNotResponding when nothing does."""
     failure: ServiceNotResponding | None = None
     for host in _LOOPBACKS:

@@ -2,15 +2,17 @@
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 
 from cove.api import AsyncSandbox, CodeContext, Process, Session, Terminal
 from cove.core.command import Invocation, build_invocation, check_environment, check_timeout, merge_environment
+from cove.core.exposure import Exposure
 from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, PYTHON_DIRECTORY, SHELL_DIRECTORY, WORKSPACE
 from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
+from cove.linux.tcp_stream import Streams
 from cove.model import (
     CodeContextInfo,
     CodeEvent,
@@ -28,6 +30,7 @@ from cove.model import (
 )
 from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import CodeContexts, run_borrowed
+from cove.runtime.connection import connect_inside
 from cove.runtime.disk import attach_disk
 from cove.runtime.disk_watch import DiskWatch
 from cove.runtime.errand import Errands
@@ -41,6 +44,8 @@ from cove.runtime.interpreters import Interpreters, inside_jail
 from cove.runtime.jail import Jail, start_jail
 from cove.runtime.machine import Machine
 from cove.runtime.memory_kills import MemoryKills
+from cove.runtime.port_listener import PortListeners
+from cove.runtime.ports import Ports, Publisher
 from cove.runtime.processes import Processes
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
@@ -51,6 +56,8 @@ from cove.runtime.usage import measure_usage, processes_of
 
 class Sandbox(AsyncSandbox):
     """A sandbox at a place. `start` gives it its jail; it ends with `destroy`, or is lost with its jail."""
+
+    ports: Ports
 
     def __init__(
         self, id: str, spec: SandboxSpec, machine: Machine, place: Place, *, created_at: datetime | None = None
@@ -68,6 +75,7 @@ class Sandbox(AsyncSandbox):
         self.enforces_idle_timeout = False
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
+        self.publish_ports(PortListeners(self._connect))
         self.adopt(id, spec, created_at or datetime.now(UTC))
 
     def adopt(self, id: str, spec: SandboxSpec, created_at: datetime) -> None:
@@ -82,6 +90,14 @@ class Sandbox(AsyncSandbox):
         if spec.lifetime is not None:
             left = spec.lifetime - (datetime.now(UTC) - created_at).total_seconds()
             self._death = self.loop.call_later(max(left, 0), self._start_destroying)
+
+    def publish_ports(self, publisher: Publisher, exposures: Iterable[Exposure] = ()) -> None:
+        """Expose ports in this way, and these at once. Nobody has used any yet."""
+        self.ports = Ports(self._connect, publisher, self._check_running, exposures)
+
+    async def _connect(self, port: int) -> Streams:
+        self._check_running()
+        return await connect_inside(self._jail.link, port)
 
     async def start(self) -> None:
         """Start the jail at its place. The caller shields it from cancel."""
@@ -410,12 +426,14 @@ class Sandbox(AsyncSandbox):
             await asyncio.wait([self._restarting])
             self._status = SandboxStatus.STOPPED
         await self._end()
+        await self.ports.close()
 
     async def _end(self) -> None:
         if not self._has_jail:
             return
         self._has_jail = False
         self._status = SandboxStatus.STOPPED
+        self.ports.end_connections()
         await self._spawner.close(Outcome.KILLED)
         await self._terminals.close()
         await self._contexts.close()

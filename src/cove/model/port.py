@@ -1,0 +1,16 @@
+"""A port of a sandbox that others can reach."""
+
+import msgspec
+
+
+class ExposedPort(msgspec.Struct, frozen=True, kw_only=True):
+    """Whoever knows `url` reaches the port. `path_url` leads there too, without a host name of its own.
+
+    Not every resolver knows names below `localhost`: programs take `path_url` then, and browsers always `url`.
+    """
+
+    port: int
+    url: str
+    path_url: str
+    token: str
+    name: str | None = None

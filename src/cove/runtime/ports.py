@@ -1,0 +1,125 @@
+"""The ports of one sandbox: who may reach them from outside, and connections to them."""
+
+import asyncio
+import builtins
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from cove import api
+from cove.core.exposure import Exposure, is_exposed, make_exposure
+from cove.core.port_target import check_port
+from cove.errors import PortAlreadyExposed, PortNotExposed
+from cove.linux.tcp_stream import TcpStream
+from cove.model import ExposedPort
+from cove.runtime.connection import Connect
+
+
+class Publisher(Protocol):
+    """How exposures become addresses: a listener here, or a record that a gateway reads. Called once at a time."""
+
+    async def publish(self, exposures: Iterable[Exposure]) -> None:
+        """These, and no others, are to be reachable."""
+
+    async def describe(self, exposure: Exposure) -> ExposedPort:
+        """One that was published, with its addresses."""
+
+    async def close(self) -> None:
+        """The sandbox ends."""
+
+
+class Ports(api.Ports):
+    """An exposure is in `_exposures` from before it is published until it is to be withdrawn.
+
+    `_connections` has every connection that is open, with the exposure it came through.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        publisher: Publisher,
+        check_running: Callable[[], None],
+        exposures: Iterable[Exposure] = (),
+    ) -> None:
+        self._connect = connect
+        self._publisher = publisher
+        self._check_running = check_running
+        self._exposures = {exposure.port: exposure for exposure in exposures}
+        self._connections: dict[TcpStream, Exposure | None] = {}
+        self._publishing = asyncio.Lock()
+
+    async def expose(self, port: int, name: str | None = None, token: str | None = None) -> ExposedPort:
+        """See api.Ports."""
+        self._check_running()
+        exposure = make_exposure(port, name, token)
+        if port in self._exposures:
+            raise PortAlreadyExposed(f"port {port} is exposed already")
+        self._exposures[port] = exposure
+        try:
+            async with self._publishing:
+                await self._publisher.publish(self._exposures.values())
+                self._check_exposed(exposure)
+                return await self._publisher.describe(exposure)
+        except BaseException:
+            self._forget(exposure)
+            raise
+
+    async def unexpose(self, port: int) -> None:
+        """See api.Ports."""
+        self._check_running()
+        exposure = self._exposures.get(check_port(port))
+        if exposure is not None:
+            self._forget(exposure)
+            async with self._publishing:
+                await self._publisher.publish(self._exposures.values())
+
+    async def list(self) -> builtins.list[ExposedPort]:
+        """See api.Ports."""
+        self._check_running()
+        async with self._publishing:
+            await self._publisher.publish(self._exposures.values())
+            return [await self._publisher.describe(self._exposures[port]) for port in sorted(self._exposures)]
+
+    def connect(self, port: int, *, token: str | None = None) -> TcpStream:
+        """See api.Ports. With a token: as somebody who came through the exposure, and only while it is there."""
+        exposure = None
+        if token is not None:
+            exposure = self._exposures.get(port)
+            if exposure is None or not is_exposed([exposure], port, token):
+                raise PortNotExposed(f"port {port} is not exposed")
+        return TcpStream(
+            partial(self._connect, check_port(port)),
+            on_open=partial(self._opened, exposure),
+            on_close=self._closed,
+        )
+
+    def end_connections(self) -> None:
+        """Everything inside has ended."""
+        for connection in builtins.list(self._connections):
+            connection.abort()
+
+    async def close(self) -> None:
+        """The sandbox ends, and with it every exposure."""
+        self._exposures.clear()
+        self.end_connections()
+        async with self._publishing:
+            await self._publisher.close()
+
+    def _opened(self, exposure: Exposure | None, connection: TcpStream) -> None:
+        self._connections[connection] = exposure
+        if exposure is not None and self._exposures.get(exposure.port) is not exposure:
+            connection.abort()
+
+    def _closed(self, connection: TcpStream) -> None:
+        self._connections.pop(connection, None)
+
+    def _check_exposed(self, exposure: Exposure) -> None:
+        if self._exposures.get(exposure.port) is not exposure:
+            raise PortNotExposed(f"port {exposure.port} was unexposed meanwhile")
+
+    def _forget(self, exposure: Exposure) -> None:
+        if self._exposures.get(exposure.port) is exposure:
+            del self._exposures[exposure.port]
+        for connection, through in builtins.list(self._connections.items()):
+            if through is exposure:
+                connection.abort()
