@@ -47,11 +47,14 @@ class Stream:
         self.fd = fd
         self.wait = wait
         self.can_splice = hasattr(os, "splice")
+        self.pending = b""  # read already, from the very beginning
 
     def read(self, size):
         # type: (int) -> bytes
         """Exactly so many bytes."""
-        chunks = []
+        chunks = [self.pending[:size]]
+        self.pending = self.pending[size:]
+        size -= len(chunks[0])
         while size:
             chunk = self.ready(1, os.read, self.fd, min(size, CHUNK))
             if not chunk:
@@ -114,65 +117,97 @@ class Stream:
                 self.wait(self.fd, events)
 
 
-def pack(top, stream, budget):
-    # type: (bytes, Stream, Budget) -> None
-    """Write what is in a directory. Pipes, sockets and devices are left out."""
+def pack(top, stream, budget, excluded=()):
+    # type: (bytes, Stream, Budget, Collection[tuple[bytes, ...]]) -> None
+    """Write what is in a directory, without the paths that are excluded and all below them.
+
+    Pipes, sockets and devices are left out. An absolute link into the directory becomes a relative one, so that it
+    leads to the same place wherever the archive is unpacked.
+    """
     fd = os.open(top, OPEN_DIRECTORY & ~os.O_NOFOLLOW)
     try:
-        pack_directory(fd, [], stream, budget)
+        Packing(top, stream, budget, excluded).directory(fd, [])
     finally:
         os.close(fd)
     stream.write(bytes(2 * tar.BLOCK))
 
 
-def pack_directory(fd, parts, stream, budget):
-    # type: (int, list[bytes], Stream, Budget) -> None
-    """Its own member, then everything in it, sorted."""
-    if len(parts) > MOST_DEPTH:
-        raise OSError(errno.ENAMETOOLONG, "nested too deeply")
-    found = os.fstat(fd)
-    budget.spend(0)
-    stream.write(tar.encode_member(tar.Member(tar.DIRECTORY, parts, found.st_mode, mtime=int(found.st_mtime))))
-    for name in sorted(map(os.fsencode, os.listdir(fd))):
-        pack_entry(fd, [*parts, name], stream, budget)
+class Packing:
+    """Writes the members below a directory, which `tops` are the absolute names of."""
 
+    def __init__(self, top, stream, budget, excluded):
+        # type: (bytes, Stream, Budget, Collection[tuple[bytes, ...]]) -> None
+        self.tops = {os.path.join(name, b"") for name in (os.path.normpath(top), os.path.realpath(top))}
+        self.stream = stream
+        self.budget = budget
+        self.excluded = excluded
 
-def pack_entry(directory, parts, stream, budget):
-    # type: (int, list[bytes], Stream, Budget) -> None
-    """One name: a link as it is, a file with its content, a directory with all below it."""
-    name = parts[-1]
-    try:
-        mode = os.lstat(name, dir_fd=directory).st_mode
-        if stat.S_ISLNK(mode):
-            budget.spend(0)
-            link = os.readlink(name, dir_fd=directory)
-            stream.write(tar.encode_member(tar.Member(tar.SYMLINK, parts, 0o777, link=link)))
-            return
-        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-            return
-        fd = os.open(name, OPEN_DIRECTORY if stat.S_ISDIR(mode) else OPEN_FILE, dir_fd=directory)
-    except FileNotFoundError:
-        return  # removed while we looked
-    except OSError as error:
-        error.filename = b"/".join(parts)
-        raise
-    try:
+    def directory(self, fd, parts):
+        # type: (int, list[bytes]) -> None
+        """Its own member, then everything in it, sorted."""
+        if len(parts) > MOST_DEPTH:
+            raise OSError(errno.ENAMETOOLONG, "nested too deeply")
+        found = os.fstat(fd)
+        self.budget.spend(0)
+        self.member(tar.Member(tar.DIRECTORY, parts, found.st_mode, mtime=int(found.st_mtime)))
+        for name in sorted(map(os.fsencode, os.listdir(fd))):
+            if (*parts, name) not in self.excluded:
+                self.entry(fd, [*parts, name])
+
+    def entry(self, directory, parts):
+        # type: (int, list[bytes]) -> None
+        """One name: a link as a link, a file with its content, a directory with all below it."""
+        name = parts[-1]
+        try:
+            mode = os.lstat(name, dir_fd=directory).st_mode
+            if stat.S_ISLNK(mode):
+                self.budget.spend(0)
+                link = self.relative(parts, os.readlink(name, dir_fd=directory))
+                self.member(tar.Member(tar.SYMLINK, parts, 0o777, link=link))
+                return
+            if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+                return
+            fd = os.open(name, OPEN_DIRECTORY if stat.S_ISDIR(mode) else OPEN_FILE, dir_fd=directory)
+        except FileNotFoundError:
+            return  # removed while we looked
+        except OSError as error:
+            error.filename = b"/".join(parts)
+            raise
+        try:
+            self.opened(fd, parts)
+        finally:
+            os.close(fd)
+
+    def opened(self, fd, parts):
+        # type: (int, list[bytes]) -> None
         found = os.fstat(fd)
         if stat.S_ISDIR(found.st_mode):
-            pack_directory(fd, parts, stream, budget)
+            self.directory(fd, parts)
         elif stat.S_ISREG(found.st_mode):
-            budget.spend(found.st_size)
-            member = tar.Member(tar.FILE, parts, found.st_mode, found.st_size, int(found.st_mtime))
-            stream.write(tar.encode_member(member))
-            stream.send_file(fd, found.st_size)
-            stream.write(bytes(tar.padding(found.st_size)))
-    finally:
-        os.close(fd)
+            self.budget.spend(found.st_size)
+            self.member(tar.Member(tar.FILE, parts, found.st_mode, found.st_size, int(found.st_mtime)))
+            self.stream.send_file(fd, found.st_size)
+            self.stream.write(bytes(tar.padding(found.st_size)))
+
+    def member(self, member):
+        # type: (tar.Member) -> None
+        self.stream.write(tar.encode_member(member))
+
+    def relative(self, parts, link):
+        # type: (list[bytes], bytes) -> bytes
+        """The link, without the name of the directory that everything is in."""
+        for top in self.tops:
+            if os.path.join(link, b"").startswith(top) and b".." not in link.split(b"/"):
+                return b"../" * (len(parts) - 1) + link[len(top) :] or b"."
+        return link
 
 
-def unpack(stream, target, budget, remove_tree):
-    # type: (Stream, bytes, Budget, Callable[[str], None]) -> None
-    """Put what an archive holds at target, merged with a directory that is there. What fails changes nothing."""
+def unpack(stream, target, budget, remove_tree, lenient=False):
+    # type: (Stream, bytes, Budget, Callable[[str], None], bool) -> None
+    """Put what an archive holds at target, merged with a directory that is there. What fails changes nothing.
+
+    For `lenient` see `tar.read_members`: only where links that lead out are as harmless as any other.
+    """
     exists = os.path.lexists(target)
     if exists and not os.path.isdir(target):
         raise NotADirectoryError(errno.ENOTDIR, "not a directory", target)
@@ -183,7 +218,7 @@ def unpack(stream, target, budget, remove_tree):
     try:
         top = os.open(staging, OPEN_DIRECTORY)
         try:
-            modes = Unpacking(top, stream, budget).run()
+            modes = Unpacking(top, stream, budget).run(lenient)
             if exists:
                 merge(top, target, modes)
             else:
@@ -208,11 +243,11 @@ class Unpacking:
         self.held = []  # type: list[tuple[bytes, int]]
         self.modes = {}  # type: dict[tuple[bytes, ...], int]
 
-    def run(self):
-        # type: () -> dict[tuple[bytes, ...], int]
+    def run(self, lenient):
+        # type: (bool) -> dict[tuple[bytes, ...], int]
         """Returns the modes that the directories get at the end."""
         try:
-            for member in tar.read_members(self.stream):
+            for member in tar.read_members(self.stream, lenient):
                 self.budget.spend(member.size)
                 self.make(member)
         finally:

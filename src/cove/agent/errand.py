@@ -111,21 +111,24 @@ def remove(answer, path):
     remove_tree(os.fsdecode(path))
 
 
-def pack(answer, path, most_bytes, most_entries):
-    # type: (Answer, bytes, bytes, bytes) -> None
-    """A directory as an archive."""
+def pack(answer, path, most_bytes, most_entries, *excluded):
+    # type: (Answer, bytes, bytes, bytes, *bytes) -> None
+    """A directory as an archive, without some paths below it."""
     import archive
 
-    archive.pack(path, archive.Stream(ARCHIVE), archive.Budget(int(most_bytes), int(most_entries)))
+    left_out = {tuple(part for part in each.split(b"/") if part not in (b"", b".")) for each in excluded}
+    archive.pack(path, archive.Stream(ARCHIVE), archive.Budget(int(most_bytes), int(most_entries)), left_out)
 
 
-def unpack(answer, path, most_bytes, most_entries):
-    # type: (Answer, bytes, bytes, bytes) -> None
-    """An archive as a directory."""
+def unpack(answer, path, most_bytes, most_entries, lenient=b"0"):
+    # type: (Answer, bytes, bytes, bytes, bytes) -> None
+    """An archive, also a compressed one, as a directory."""
     import archive
+    from compressed import open_stream
     from remove_tree import remove_tree
 
-    archive.unpack(archive.Stream(ARCHIVE), path, archive.Budget(int(most_bytes), int(most_entries)), remove_tree)
+    budget = archive.Budget(int(most_bytes), int(most_entries))
+    archive.unpack(open_stream(ARCHIVE), path, budget, remove_tree, lenient == b"1")
 
 
 def watch(answer, path, recursive, includes, *patterns):

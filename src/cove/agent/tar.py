@@ -43,7 +43,9 @@ def padding(size):
 def encode_member(member):
     # type: (Member) -> bytes
     """The header blocks of a member; what does not fit in the old fields goes in a pax header before it."""
-    name = b"/".join(member.parts) or b"."
+    name = b"./" + b"/".join(member.parts)
+    if member.kind == DIRECTORY and member.parts:
+        name += b"/"
     extended = []
     for key, value, most in ((b"path", name, 100), (b"linkpath", member.link, 100)):
         if len(value) > most:
@@ -87,9 +89,12 @@ def header(name, kind, mode, size, mtime, link):
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 
 
-def read_members(source):
-    # type: (Source) -> Iterator[Member]
-    """The members of an archive, each read when the content of the one before has been taken; ends at its end mark."""
+def read_members(source, lenient=False):
+    # type: (Source, bool) -> Iterator[Member]
+    """The members of an archive, each read when the content of the one before has been taken; ends at its end mark.
+
+    With `lenient`, as tar(1) does it: absolute names lose their slash, and symbolic links may lead anywhere.
+    """
     extended = {}  # type: dict[bytes, bytes]
     headers = 0
     while True:
@@ -111,7 +116,7 @@ def read_members(source):
             elif kind != PAX_GLOBAL:
                 extended[b"path" if kind == GNU_NAME else b"linkpath"] = data.rstrip(b"\0")
             continue
-        yield make_member(block, kind, size, extended)
+        yield make_member(block, kind, size, extended, lenient)
         extended = {}
         headers = 0
 
@@ -126,8 +131,8 @@ def read_extended(source, size):
     return data
 
 
-def make_member(block, kind, size, extended):
-    # type: (bytes, bytes, int, dict[bytes, bytes]) -> Member
+def make_member(block, kind, size, extended, lenient):
+    # type: (bytes, bytes, int, dict[bytes, bytes], bool) -> Member
     """What a header says, checked."""
     name = text(block[:100])
     if block[257:263] == b"ustar\0" and block[345]:
@@ -144,10 +149,13 @@ def make_member(block, kind, size, extended):
         raise Refused("an entry that is no file, directory or link: %s" % shown(name))
     if kind != FILE:
         size = 0
+    if lenient:
+        name = name.lstrip(b"/")
+        link = link.lstrip(b"/") if kind == HARD_LINK else link
     parts = check_name(name)
     if not parts and kind != DIRECTORY:
         raise Refused("a file without a name")
-    if kind == SYMLINK:
+    if kind == SYMLINK and (not lenient or not link or b"\0" in link):
         check_link(parts, link)
     return Member(kind, parts, number(block[100:108]) & 0o777, size, number(block[136:148]), link)
 

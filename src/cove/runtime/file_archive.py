@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 
 from cove.core.file_path import decode_path
 from cove.errors import ValidationFailed
@@ -13,13 +13,13 @@ from cove.runtime.stdin import Stdin
 _CHUNK_BYTES = 256 << 10
 
 
-async def read_archive(errands: Errands, path: bytes) -> AsyncGenerator[bytes, None]:
+async def read_archive(errands: Errands, path: bytes, exclude: Sequence[bytes] = ()) -> AsyncGenerator[bytes, None]:
     """Pack inside; a slow reader makes the packer wait, leaving ends it."""
     read, write = make_pipe()
     subject = decode_path(path)
     try:
         try:
-            errand = await errands.start("pack", path, *_limits(), subject=subject, stdin=write)
+            errand = await errands.start("pack", path, *_limits(), *exclude, subject=subject, stdin=write)
         finally:
             os.close(write)
         try:
@@ -33,13 +33,14 @@ async def read_archive(errands: Errands, path: bytes) -> AsyncGenerator[bytes, N
         os.close(read)
 
 
-async def write_archive(errands: Errands, path: bytes, chunks: AsyncIterable[bytes]) -> None:
+async def write_archive(errands: Errands, path: bytes, chunks: AsyncIterable[bytes], *, lenient: bool = False) -> None:
     """Unpack inside what comes; if a piece fails or is refused, the old tree stays."""
     read, write = make_pipe()
     stdin = Stdin(write)
     try:
         try:
-            errand = await errands.start("unpack", path, *_limits(), subject=decode_path(path), stdin=read)
+            mode = b"1" if lenient else b"0"
+            errand = await errands.start("unpack", path, *_limits(), mode, subject=decode_path(path), stdin=read)
         finally:
             os.close(read)
         try:

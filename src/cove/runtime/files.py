@@ -263,18 +263,19 @@ class Files(api.Files):
         """See api.Files."""
         await download(self._access, self._errands, self._path(path), os.fspath(local))
 
-    async def read_archive(self, path: str = ".") -> AsyncGenerator[bytes, None]:
-        """See api.Files."""
-        chunks = read_archive(self._errands, self._path(path))
+    async def read_archive(self, path: str = ".", *, exclude: Sequence[str] = ()) -> AsyncGenerator[bytes, None]:
+        """See api.Files. Paths below `path` that are excluded are left out, with all below them."""
+        excluded = [encode_text(each, "exclude") for each in exclude]
+        chunks = read_archive(self._errands, self._path(path), excluded)
         try:
             async for chunk in chunks:
                 yield chunk
         finally:
             await chunks.aclose()
 
-    async def write_archive(self, path: str, chunks: AsyncIterable[bytes]) -> None:
-        """See api.Files."""
-        await write_archive(self._errands, self._path(path), chunks)
+    async def write_archive(self, path: str, chunks: AsyncIterable[bytes], *, lenient: bool = False) -> None:
+        """See api.Files. With `lenient` as tar(1): absolute names lose their slash, links may lead anywhere."""
+        await write_archive(self._errands, self._path(path), chunks, lenient=lenient)
 
     async def watch(
         self,

@@ -38,7 +38,7 @@ LOCK = "lock"
 
 _AGENT_MODULES = (
     *("files", "init", "kernel", "launcher", "protocol"),
-    *("archive", "content", "errand", "fingerprint", "pattern", "tar", "tree", "watch"),
+    *("archive", "compressed", "content", "errand", "fingerprint", "pattern", "tar", "tree", "watch"),
 )
 PROLOGUE = "session.bash"
 PACKAGES = "node_modules"

@@ -1,0 +1,99 @@
+"""Archives that are compressed, recognised by how they begin."""
+
+import os
+
+if __package__:
+    from cove.agent.archive import CHUNK, Stream
+    from cove.agent.tar import Refused, Truncated
+else:
+    from archive import CHUNK, Stream
+    from tar import Refused, Truncated
+
+MOST_MAGIC = 6
+
+
+def open_stream(fd):
+    # type: (int) -> Stream
+    """What comes from a pipe, decompressed if it has to be."""
+    stream = Stream(fd)
+    first = b""
+    while len(first) < MOST_MAGIC and (more := stream.ready(1, os.read, fd, MOST_MAGIC - len(first))):
+        first += more
+    for magic, make in FORMATS.items():
+        if first.startswith(magic):
+            return Decompressing(fd, first, make)
+    stream.pending = first
+    return stream
+
+
+class Decompressing(Stream):
+    """Reads as if it were not compressed. Several compressed streams, one after the other, are one."""
+
+    def __init__(self, fd, first, make):
+        # type: (int, bytes, Callable[[], Decompressor]) -> None
+        Stream.__init__(self, fd)
+        self.can_splice = False
+        self.make = make
+        self.inner = make()
+        self.input = first
+        self.output = bytearray()
+
+    def read(self, size):
+        # type: (int) -> bytes
+        while len(self.output) < size:
+            self.output += self.more()
+        data = bytes(self.output[:size])
+        del self.output[:size]
+        return data
+
+    def more(self):
+        # type: () -> bytes
+        if self.inner.eof:
+            self.input = self.inner.unused_data
+            self.inner = self.make()
+        if not self.input and self.inner.needs_input:
+            self.input = self.ready(1, os.read, self.fd, CHUNK)
+            if not self.input:
+                raise Truncated("the archive ends in the middle")
+        data, self.input = self.input, b""
+        try:
+            return self.inner.decompress(data, CHUNK)
+        except Exception as error:  # each format has its own; nothing else happens in there
+            raise Refused("the compressed archive is damaged: %s" % error) from None
+
+
+class Gzip:
+    """Looks like the decompressors of the other formats."""
+
+    def __init__(self):
+        # type: () -> None
+        import zlib
+
+        self.inner = zlib.decompressobj(31)  # zlib.h: 15 bits of window, with the gzip header
+
+    eof = property(lambda self: self.inner.eof)
+    unused_data = property(lambda self: self.inner.unused_data)
+    needs_input = property(lambda self: not self.inner.unconsumed_tail)
+
+    def decompress(self, data, most):
+        # type: (bytes, int) -> bytes
+        return self.inner.decompress(self.inner.unconsumed_tail + data, most)
+
+
+def bzip2():
+    # type: () -> Decompressor
+    """bzip2(1)."""
+    import bz2
+
+    return bz2.BZ2Decompressor()
+
+
+def xz():
+    # type: () -> Decompressor
+    """xz(1)."""
+    import lzma
+
+    return lzma.LZMADecompressor()
+
+
+FORMATS = {b"\x1f\x8b": Gzip, b"BZh": bzip2, b"\xfd7zXZ\0": xz}
