@@ -290,7 +290,7 @@ class _Process:
             await in_thread(opened.reservation.remove)
             await opened.sandbox.destroy()
         else:
-            self._is_lost = (await opened.sandbox.info()).status is SandboxStatus.LOST
+            self._is_lost |= (await opened.sandbox.info()).status is SandboxStatus.LOST
             await opened.sandbox.close()
 
     async def _end(self, opened: _Opened) -> None:

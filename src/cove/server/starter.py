@@ -40,8 +40,10 @@ class Starter:
         request = Create(id=id, spec=spec, exist_ok=exist_ok, most=self._configuration.max_sandboxes)
         socket = await in_thread(self._pool.claim, spec)
         if socket is not None:
-            with suppress(OSError, asyncio.IncompleteReadError):  # it has died meanwhile
+            try:
                 return await _ask(socket, request)
+            except (OSError, asyncio.IncompleteReadError):  # it has died meanwhile
+                await in_thread(socket.unlink, missing_ok=True)
         return await self._ask_zygote(request)
 
     async def _get(self, existing: Record, exist_ok: bool) -> Record:

@@ -127,8 +127,8 @@ class Supervisor:
 
     def _start_workers(self) -> None:
         configuration = self._configuration
-        key = None if configuration.insecure_no_key else load_key(self._home, configuration.api_key)
-        os.environ.pop("COVE_API_KEY", None)
+        given = configuration.api_key or os.environ.pop("COVE_API_KEY", None)
+        key = None if configuration.insecure_no_key else load_key(self._home, given)
         api = _listen(configuration.host, configuration.port)
         port: int = api.getsockname()[1]
         previews = _listen(configuration.host, configuration.chosen_preview_port)
@@ -136,15 +136,11 @@ class Supervisor:
         self._children += [_Child(lambda: self._fork(lambda: run_worker(work))) for _ in range(configuration.workers)]
         for child in self._children:
             child.start_if_due()
-        self._announce(self._describe(port, previews.getsockname()[1], has_key=key is not None))
-
-    def _describe(self, port: int, preview_port: int, *, has_key: bool) -> str:
-        host = f"[{self._configuration.host}]" if ":" in self._configuration.host else self._configuration.host
-        where = "Everybody on this machine can use it: there is no key."
-        if has_key:
-            is_given = self._configuration.api_key is not None
-            where = "The key is the one it was given." if is_given else f"The key is in {self._home / KEY_FILE}."
-        return f"Cove serves http://{host}:{port}, previews on port {preview_port}. {where}"
+        where = "The key is the one it was given." if given else f"The key is in {self._home / KEY_FILE}."
+        if key is None:
+            where = "Everybody on this machine can use it: there is no key."
+        host = f"[{configuration.host}]" if ":" in configuration.host else configuration.host
+        self._announce(f"Cove serves http://{host}:{port}, previews on port {previews.getsockname()[1]}. {where}")
 
     def _fork(self, work: Callable[[], None]) -> int:
         """A copy of this process that does the work and ends with this process."""

@@ -73,12 +73,13 @@ class WarmPool:
             return 0
 
     def drain(self) -> None:
-        """Tell all that wait, of whatever kind, that nobody will want them."""
+        """Tell all that wait, of whatever kind, that nobody will want them. Nobody claims one meanwhile."""
         for path in self._waiting.glob("*/*"):
-            if (claimed := self._take(path)) is not None:
-                with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
-                    connection.connect(str(claimed))
-                claimed.unlink(missing_ok=True)
+            self._take(path)
+        for claimed in self._claimed.iterdir():
+            with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+                connection.connect(str(claimed))
+            claimed.unlink(missing_ok=True)
 
     def replenish(self, spec: SandboxSpec, most: int) -> None:
         """Ask the zygote for one more, which will be there after a while unless there are enough by then."""
