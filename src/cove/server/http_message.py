@@ -160,17 +160,18 @@ class Request:
         return data
 
     def pass_body_to(self, sink: BodySink) -> None:
-        """From here on the body goes to the sink; first what has come already."""
+        """From here on the body goes to the sink; first what has come already, of which it may have enough."""
         self._sink = sink
-        for data in self._chunks:
+        if not self.is_complete and self._failure is None:
+            self._source.want_body()
+        chunks, self._chunks = self._chunks, []
+        self._buffered = 0
+        for data in chunks:
             sink.body_data(data)
-        self._chunks.clear()
         if self._failure is not None:
             sink.body_failed(self._failure)
         elif self.is_complete:
             sink.body_end()
-        else:
-            self._source.want_body()
 
     def keep_body(self) -> None:
         """From here on the body waits in the request again, for another sink."""
