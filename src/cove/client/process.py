@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Literal, cast
 
 from cove import api
 from cove.client.calls import Calls
 from cove.client.transport import Patience, Unreachable
-from cove.errors import ConnectionLost
+from cove.core.command import check_timeout
+from cove.errors import ConnectionLost, ProcessNotFound, ValidationFailed
 from cove.model import ExecResult, Exit, LogEvent, LogMatch, ProcessExit
+from cove.runtime.exec import check_stdin
 from cove.wire import operations, requests
 from cove.wire.replies import ExecReply, ProcessReply
 
@@ -38,23 +40,37 @@ class Process(api.Process):
         self._take(await self._calls.get(operations.GET_PROCESS, ProcessReply, self.id))
         return self
 
+    async def _refresh_if_there(self) -> None:
+        """Know of the end that was waited for; a process that is not kept may be forgotten by then."""
+        with suppress(ProcessNotFound):
+            await self.refresh()
+
     async def kill(self, signal: int | str = "TERM") -> None:
         """See api.Process."""
         await self._calls.do(operations.KILL_PROCESS, self.id, request=requests.Kill(signal=signal))
+        await self._refresh_if_there()
 
     async def terminate(self, grace: float = 5.0) -> None:
         """See api.Process."""
-        await self._calls.do(operations.TERMINATE_PROCESS, self.id, request=requests.Terminate(grace=grace))
+        seconds = check_timeout(grace)
+        if seconds is None:
+            raise ValidationFailed("grace must be a number of seconds")
+        await self._calls.do(operations.TERMINATE_PROCESS, self.id, request=requests.Terminate(grace=seconds))
+        await self._refresh_if_there()
 
     async def wait(self, timeout: float | None = None) -> ProcessExit:
         """See api.Process."""
-        request = requests.Wait(timeout=timeout)
-        return await self._calls.get(operations.WAIT_PROCESS, ProcessExit, self.id, request=request)
+        request = requests.Wait(timeout=check_timeout(timeout))
+        end = await self._calls.get(operations.WAIT_PROCESS, ProcessExit, self.id, request=request)
+        await self._refresh_if_there()
+        return end
 
     async def output(self, timeout: float | None = None) -> ExecResult:
         """See api.Process."""
-        request = requests.Wait(timeout=timeout)
-        return (await self._calls.get(operations.PROCESS_OUTPUT, ExecReply, self.id, request=request)).result()
+        request = requests.Wait(timeout=check_timeout(timeout))
+        reply = await self._calls.get(operations.PROCESS_OUTPUT, ExecReply, self.id, request=request)
+        await self._refresh_if_there()
+        return reply.result()
 
     async def logs(
         self, *, since: str | None = None, follow: bool = True, lossless: bool = False
@@ -79,12 +95,11 @@ class Process(api.Process):
 
     async def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
         """See api.Process."""
-        is_expression = isinstance(pattern, re.Pattern)
         request = requests.WaitForLog(
             pattern=pattern.pattern if isinstance(pattern, re.Pattern) else pattern,
-            is_expression=is_expression,
+            is_expression=isinstance(pattern, re.Pattern),
             flags=pattern.flags & ~re.UNICODE if isinstance(pattern, re.Pattern) else 0,
-            timeout=timeout,
+            timeout=check_timeout(timeout),
         )
         return await self._calls.get(operations.WAIT_FOR_LOG, LogMatch, self.id, request=request)
 
@@ -98,12 +113,15 @@ class Process(api.Process):
         timeout: float | None = None,
     ) -> None:
         """See api.Process."""
-        request = requests.WaitForPort(port=port, mode=mode, path=path, status=status, timeout=timeout)
+        seconds = check_timeout(timeout)
+        request = requests.WaitForPort(port=port, mode=mode, path=path, status=status, timeout=seconds)
         await self._calls.do(operations.WAIT_FOR_PORT, self.id, request=request)
 
     async def write_stdin(self, data: bytes | str) -> None:
         """See api.Process."""
-        content = data.encode() if isinstance(data, str) else data
+        content = check_stdin(data)
+        if content is None:
+            raise ValidationFailed("there is nothing to write: give bytes or a string")
         await self._calls.upload(operations.WRITE_STDIN, self.id, request=None, content=content)
 
     async def close_stdin(self) -> None:
