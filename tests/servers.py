@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from leaks import control_groups, processes_below
+from leaks import control_groups, process_table
 from programs import places, wait_until_gone
 
 from cove import AsyncSandbox, SandboxSpec
@@ -62,14 +62,9 @@ class Server:
 
     def children(self) -> dict[int, str]:
         """The zygote and the workers."""
-        found = {}
-        for pid in processes_below(self.process.pid):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == self.process.pid:
-                found[pid] = (
-                    "zygote" if b"cove.server.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes() else "worker"
-                )
-        return found
+        below = [pid for pid, (_, parent) in process_table().items() if parent == self.process.pid]
+        names = {pid: _name(pid) for pid in below}
+        return {pid: name[5:] for pid, name in names.items() if name in ("cove-zygote", "cove-worker")}
 
     def zygote(self) -> int:
         (pid,) = [pid for pid, role in self.children().items() if role == "zygote"]
@@ -82,6 +77,13 @@ class Server:
             os.kill(pid, 9)
         self.process.wait()
         assert wait_until_gone(pids) == []
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 @contextmanager

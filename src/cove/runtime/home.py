@@ -197,17 +197,28 @@ class Home:
 
     def take(self, key: str, hierarchies: Hierarchies) -> Place | None:
         """A place that was kept, as its files were left and with nothing else in it; None while another has it."""
+        place = self._lock(key, hierarchies)
+        if place is not None:
+            _sign(place.lock)
+            self.refurnish(place)
+        return place
+
+    def remove(self, key: str, hierarchies: Hierarchies) -> None:
+        """Remove a place that was kept; one that another has is left to that one."""
+        place = self._lock(key, hierarchies)
+        if place is not None:
+            place.lock.truncate(0)  # whoever ends the holder of this lock must not end a program that only removes
+            self.release(place)
+
+    def _lock(self, key: str, hierarchies: Hierarchies) -> Place | None:
         path = self.sandboxes / key
         with self._changing_places():
             lock = try_lock(path / LOCK)
         if lock is None:
             return None
-        _sign(lock)
-        place = Place(key, path, lock, self._user_of(key) if self._is_root else None)
         _end_groups(hierarchies, key)
         (path / SOCKET).unlink(missing_ok=True)
-        self.refurnish(place)
-        return place
+        return Place(key, path, lock, self._user_of(key) if self._is_root else None)
 
     def keep(self, place: Place) -> None:
         """Let go of the place; its files stay for whoever takes it again."""

@@ -20,10 +20,7 @@ def destroy(directory: Directory, hierarchies: Hierarchies, id: str) -> None:
 def remove(directory: Directory, hierarchies: Hierarchies, key: str) -> None:
     """End the runtime at that place, whose id is free, and remove the place. Blocks."""
     end_runtime(directory, key)
-    home = Home(directory.home)
-    place = home.take(key, hierarchies)
-    if place is not None:
-        home.release(place)
+    Home(directory.home).remove(key, hierarchies)
 
 
 def end_runtime(directory: Directory, key: str) -> None:

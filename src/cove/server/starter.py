@@ -12,7 +12,8 @@ from cove.model import SandboxSpec, SandboxStatus
 from cove.runtime.threads import in_thread
 from cove.server.configuration import Configuration
 from cove.server.directory import Directory, Record
-from cove.server.removal import destroy
+from cove.server.removal import remove
+from cove.server.reservation import free
 from cove.server.start_protocol import ACKNOWLEDGED, Create, Request, Start, encode, receive_reply
 from cove.server.warm import WarmPool
 from cove.wire.errors import make_error
@@ -61,13 +62,17 @@ class Starter:
         """Free the id at once, and end and remove everything else. Idempotent."""
         if self._hierarchies is None:
             self._hierarchies = await in_thread(find_hierarchies)
-        await in_thread(destroy, self.directory, self._hierarchies, check_sandbox_id(id))
+        if key := await in_thread(free, self.directory, check_sandbox_id(id)):
+            # Large trees take their time: not in the threads that find sandboxes.
+            await asyncio.to_thread(remove, self.directory, self._hierarchies, key)
 
     async def _ask_zygote(self, request: Request) -> Record:
         try:
             return await _ask(self.directory.zygote, request)
-        except (OSError, asyncio.IncompleteReadError) as error:
-            raise SandboxUnavailable(f"no sandbox can be started just now: {error}. Try again.") from error
+        except asyncio.IncompleteReadError as error:
+            raise SandboxUnavailable("the process that was to run the sandbox has ended: try again") from error
+        except OSError as error:
+            raise SandboxUnavailable(f"no sandbox can be started just now: {error.strerror}. Try again.") from error
 
 
 async def _ask(socket: Path, request: Request) -> Record:

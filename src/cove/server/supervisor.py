@@ -23,6 +23,7 @@ from cove.linux.cgroup import find_hierarchies
 from cove.linux.file_lock import try_lock
 from cove.linux.forking import close_in_forked_child
 from cove.linux.parent_death import end_with_parent
+from cove.linux.process_name import name_process
 from cove.model import SandboxSpec
 from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop
@@ -133,7 +134,9 @@ class Supervisor:
         port: int = api.getsockname()[1]
         previews = _listen(configuration.host, configuration.chosen_preview_port)
         work = Work(self._home, configuration, key, api, previews)
-        self._children += [_Child(lambda: self._fork(lambda: run_worker(work))) for _ in range(configuration.workers)]
+        self._children += [
+            _Child(lambda: self._fork("cove-worker", lambda: run_worker(work))) for _ in range(configuration.workers)
+        ]
         for child in self._children:
             child.start_if_due()
         where = "The key is the one it was given." if given else f"The key is in {self._home / KEY_FILE}."
@@ -142,15 +145,15 @@ class Supervisor:
         host = f"[{configuration.host}]" if ":" in configuration.host else configuration.host
         self._announce(f"Cove serves http://{host}:{port}, previews on port {previews.getsockname()[1]}. {where}")
 
-    def _fork(self, work: Callable[[], None]) -> int:
+    def _fork(self, name: str, work: Callable[[], None]) -> int:
         """A copy of this process that does the work and ends with this process."""
-        child = os.fork()
-        return child or self._work(work)
+        return os.fork() or self._work(name, work)
 
-    def _work(self, work: Callable[[], None]) -> NoReturn:
+    def _work(self, name: str, work: Callable[[], None]) -> NoReturn:
         code = 1
         try:
             end_with_parent(self._pid)
+            name_process(name)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             work()
@@ -182,7 +185,7 @@ class Supervisor:
         if self._next_sweep <= time.monotonic():
             self._next_sweep = time.monotonic() + seconds_to_next(self._directory)
             if not self._sweeper:
-                self._sweeper = self._fork(self._sweep)
+                self._sweeper = self._fork("cove-sweep", self._sweep)
 
     def _sweep(self) -> None:
         spec = self._configuration.admit(SandboxSpec())

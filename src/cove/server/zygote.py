@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from cove.errors import CoveError
 from cove.linux.parent_death import end_with_parent
+from cove.linux.process_name import name_process
 from cove.runtime.home import default_home
 from cove.runtime.machine import Machine, examine_machine
 from cove.server.directory import Directory
@@ -29,6 +30,7 @@ def main() -> None:
     """Arguments: the pid of the supervisor, and a descriptor to close when requests are taken."""
     parent, ready = map(int, sys.argv[1:])
     end_with_parent(parent)
+    name_process("cove-zygote")
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the supervisor waits for signals and has them blocked
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
     machine = _examine()
@@ -88,6 +90,7 @@ def _become_runtime(descriptor: int, directory: Directory, machine: Machine | No
 def _let_go_of_the_zygote(connection: int) -> None:
     """A session of its own, signals as they are by default, and no descriptor but the connection and stderr."""
     os.setsid()
+    name_process("cove-runtime")
     for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     if connection != _CONNECTION:
