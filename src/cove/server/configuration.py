@@ -33,6 +33,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     on_stop: OnStop = OnStop.LEAVE
     api_key: str | None = None
     insecure_no_key: bool = False
+    names: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
 
     allow_isolation_none: bool = False
     allow_host_network: bool = False

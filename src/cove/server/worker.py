@@ -37,8 +37,11 @@ def run_worker(work: Work) -> None:
 async def _serve(work: Work) -> None:
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
-    access = Access(work.key, is_loopback=work.configuration.is_loopback)
-    starter = Starter(work.home, work.configuration)
+    configuration = work.configuration
+    access = Access(
+        work.key, is_loopback=configuration.is_loopback, names=configuration.names, origins=configuration.origins
+    )
+    starter = Starter(work.home, configuration)
     async with (
         Gateway(Directory(work.home), starter, access, mounted={PREFIX: make_documents()}) as gateway,
         HttpServer(gateway, [work.api]),
