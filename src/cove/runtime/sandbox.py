@@ -57,6 +57,7 @@ from cove.runtime.usage import measure_usage, processes_of
 class Sandbox(AsyncSandbox):
     """A sandbox at a place. `start` gives it its jail; it ends with `destroy`, or is lost with its jail."""
 
+    files: Files
     ports: Ports
 
     def __init__(

@@ -10,6 +10,7 @@ from cove.model import SandboxInfo, SandboxStatus
 from cove.model.spec import check_spec
 from cove.runtime.threads import in_thread
 from cove.server.access import Access
+from cove.server.bridge_gateway import BridgeGateway
 from cove.server.directory import Directory, Record
 from cove.server.http_message import Answer, Handler, Request, Response
 from cove.server.metrics import render_metrics
@@ -32,16 +33,23 @@ Own = Callable[[Request, str], Coroutine[object, object, Answer]]
 class Gateway:
     """The handler of a worker; holds no state but connections and where sockets were found.
 
-    `mounted` answers what begins with one of its prefixes, after the same checks.
+    `mounted` answers what begins with one of its prefixes, after the same checks; `bridge` makes its own.
     """
 
     def __init__(
-        self, directory: Directory, starter: Starter, access: Access, *, mounted: Mapping[str, Handler] | None = None
+        self,
+        directory: Directory,
+        starter: Starter,
+        access: Access,
+        *,
+        mounted: Mapping[str, Handler] | None = None,
+        bridge: BridgeGateway | None = None,
     ) -> None:
         self._directory = directory
         self._starter = starter
         self._access = access
         self._mounted = mounted or {}
+        self._bridge = bridge
         self._upstreams = Upstreams()
         self._sockets: dict[str, str] = {}
         self._collection: dict[str, Own] = {"GET": self._list, "POST": self._create}
@@ -60,6 +68,8 @@ class Gateway:
         path = request.path
         if path == "/health":
             return Response(200, _JSON, b'{"ok":true}')
+        if self._bridge is not None and self._bridge.serves(path):
+            return self._bridge(request)
         if (refusal := self._access.refuse(request)) is not None:
             return refusal
         if path.startswith(_BELOW):

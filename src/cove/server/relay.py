@@ -81,9 +81,9 @@ class SocketRelay(Relay):
         try:
             upstream = await self._open()
         except CoveError as error:
-            self._exchange.fail(error)
+            self.fail(error)
         except OSError as error:
-            self._exchange.fail(SandboxUnavailable(f"the sandbox's runtime cannot be reached: {error.strerror}"))
+            self.fail(SandboxUnavailable(f"the sandbox's runtime cannot be reached: {error.strerror}"))
         else:
             self._send(upstream)
         finally:
@@ -122,7 +122,7 @@ class SocketRelay(Relay):
         if self._has_answered:
             self._exchange.cut()
         else:
-            self._exchange.fail(error)
+            self.fail(error)
 
     def upstream_data(self, data: bytes, *, is_raw: bool) -> None:
         """Some of the answer."""
@@ -213,6 +213,10 @@ class SocketRelay(Relay):
         self._exchange.write(data)
         self._exchange.switch()
 
+    def fail(self, error: CoveError | HttpError) -> None:
+        """Answer with this error; nothing of an answer was passed on."""
+        self._exchange.fail(error)
+
     def _drop_upstream(self) -> None:
         if self._upstream is not None:
             self._upstream.relay = None
@@ -223,7 +227,7 @@ class SocketRelay(Relay):
         if self._has_answered:
             self._exchange.cut()
         else:
-            self._exchange.fail(SandboxUnavailable("the sandbox's runtime ended before it answered"))
+            self.fail(SandboxUnavailable("the sandbox's runtime ended before it answered"))
 
 
 def render_request(request: Request, added: Headers) -> bytes:

@@ -4,7 +4,6 @@ The client types with binary messages and resizes with `{"type": "resize", "cols
 message from here is one frame with an event; after the last one the WebSocket is closed.
 """
 
-import asyncio
 from contextlib import suppress
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from cove.api import TerminalConnection
 from cove.errors import CoveError, ValidationFailed
 from cove.server.http_message import Request, Upgrade
-from cove.server.websocket import WebSocket, accept
+from cove.server.websocket import WebSocket, accept, both_ways
 from cove.wire.frames import encode_failure_frame, encode_frame
 
 
@@ -27,27 +26,11 @@ def terminal_socket(request: Request, connection: TerminalConnection) -> Upgrade
     async def run(socket: WebSocket) -> None:
         try:
             async with connection:
-                await _converse(socket, connection)
+                await both_ways(_show(socket, connection), _type(socket, connection))
         except CoveError as error:
             await socket.send(encode_failure_frame(error))
 
     return accept(request, run)
-
-
-async def _converse(socket: WebSocket, connection: TerminalConnection) -> None:
-    """Until the terminal or the client ends."""
-    showing = asyncio.create_task(_show(socket, connection))
-    typing = asyncio.create_task(_type(socket, connection))
-    tasks = [showing, typing]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.result()
 
 
 async def _show(socket: WebSocket, connection: TerminalConnection) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import uvloop
 
 from cove.server.access import Access
+from cove.server.bridge_gateway import BridgeGateway
 from cove.server.configuration import Configuration
 from cove.server.directory import Directory
 from cove.server.documents import PREFIX, make_documents
@@ -42,8 +43,10 @@ async def _serve(work: Work) -> None:
         work.key, is_loopback=configuration.is_loopback, names=configuration.names, origins=configuration.origins
     )
     starter = Starter(work.home, configuration)
+    directory = Directory(work.home)
     async with (
-        Gateway(Directory(work.home), starter, access, mounted={PREFIX: make_documents()}) as gateway,
+        BridgeGateway(directory, starter, access, configuration) as bridge,
+        Gateway(directory, starter, access, mounted={PREFIX: make_documents()}, bridge=bridge) as gateway,
         HttpServer(gateway, [work.api]),
         HttpServer(_no_preview, [work.previews]),
     ):
