@@ -44,6 +44,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_sandboxes: int | None = None
     default_idle_timeout: float | None = None
     default_lifetime: float | None = None
+    bridge_fast_path: bool = True
 
     def __post_init__(self) -> None:
         if self.insecure_no_key and not self.is_loopback:

@@ -5,7 +5,7 @@ import base64
 import binascii
 import hashlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 
 from cove.server.http_message import BadRequest, Request, Upgrade
@@ -120,6 +120,20 @@ def accept(
         await websocket.close()
 
     return Upgrade(headers, converse)
+
+
+async def both_ways(outward: Coroutine[object, object, None], inward: Coroutine[object, object, None]) -> None:
+    """Talk and listen until either ends; what it raised is raised."""
+    tasks = [asyncio.create_task(outward), asyncio.create_task(inward)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
 
 
 def _check_handshake(request: Request) -> bytes:
