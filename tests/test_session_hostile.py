@@ -298,13 +298,13 @@ ENDS = {
     "builtin() { :; }; readonly -f builtin": 1,
     "printf 'garbage' > $__cove/done": 137,
     "printf '\\0\\0\\0\\0\\0\\0' > $__cove/done": 137,
-    "printf 'i1\\0000\\0/tmp\\0\\0' > $__cove/done": 137,
+    "printf 'i1\\0000\\0/tmp\\0' > $__cove/done": 137,
     "yes > $__cove/done": 137,
 }
 
 # Nothing is wrong with the command itself: the next one cannot be heard.
 ENDS_NEXT = {
-    "printf '%s\\0000\\0/tmp\\0\\0' $__cove_id > $__cove/done": 137,
+    "printf '%s\\0000\\0/tmp\\0' $__cove_id > $__cove/done": 137,
     "printf '3 0 /dev/null\\0' > $__cove/go": 125,
     "printf 'no nul at all' > $__cove/go": 125,
     "head -c 60000 /dev/zero > $__cove/go": 125,
@@ -384,7 +384,9 @@ async def test_a_report_filled_with_bytes_of_others_never_reaches_a_caller() -> 
         await victim.exec("x=1")
         attacker = await sandbox.create_session()
         for attack in (
-            "printf '2\\0000\\0/x\\0\\0' > done",
+            "printf '2\\0000\\0/x\\0' > done",
+            "printf '\\0' > exports",
+            "yes > exports",
             "printf 'go\\0' > go",
             "echo forged > out.0",
             "cat go done",

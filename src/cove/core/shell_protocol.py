@@ -7,7 +7,7 @@ from cove.core.shell_state import parse_exports
 
 # How often a shell can be interrupted before it ends and is restored from its snapshot.
 _LOOPS = 1000
-_MOST_REPORT_BYTES = 16 << 20
+_MOST_FIELD_BYTES = 16 << 20
 _REPORT_FIELDS = 3
 
 INTERNAL = "i"
@@ -48,30 +48,32 @@ class Exports:
 
 
 class ReportDecoder:
-    """Bytes in; out come reports, each followed by its exports. Anything else is a ProtocolError."""
+    """Bytes in, reports out. Anything else is a ProtocolError."""
 
     def __init__(self) -> None:
         self._fields: list[bytes] = []
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> list[Report | Exports]:
-        """What these bytes complete."""
-        *fields, rest = data.split(b"\0")
-        if fields and self._rest:
-            fields[0] = bytes(self._rest + fields[0])
-            self._rest.clear()
-        self._rest += rest
-        if len(self._rest) > _MOST_REPORT_BYTES:
-            raise ProtocolError("the shell's report has no end")
-        said: list[Report | Exports] = []
-        for field in fields:
-            self._fields.append(field)
-            if len(self._fields) == _REPORT_FIELDS:
-                said.append(_parse(*self._fields))
-            elif len(self._fields) > _REPORT_FIELDS:
-                said.append(Exports(field))
-                self._fields.clear()
+    def feed(self, data: bytes) -> list[Report]:
+        """The reports that these bytes complete."""
+        fields = self._fields = self._fields + split_fields(self._rest, data)
+        said = []
+        while len(fields) >= _REPORT_FIELDS:
+            said.append(_parse(*fields[:_REPORT_FIELDS]))
+            del fields[:_REPORT_FIELDS]
         return said
+
+
+def split_fields(rest: bytearray, data: bytes) -> list[bytes]:
+    """The fields, ended by NUL, that these bytes complete; what is begun of the next stays in the rest."""
+    *fields, begun = data.split(b"\0")
+    if fields and rest:
+        fields[0] = bytes(rest + fields[0])
+        rest.clear()
+    rest += begun
+    if len(rest) > _MOST_FIELD_BYTES:
+        raise ProtocolError("what the shell says has no end")
+    return fields
 
 
 def _parse(id: bytes, status: bytes, cwd: bytes) -> Report:

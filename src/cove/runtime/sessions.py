@@ -17,6 +17,7 @@ from cove.runtime.files import Files
 from cove.runtime.home import Place
 from cove.runtime.processes import Processes
 from cove.runtime.session import Session
+from cove.runtime.session_shell import SessionShell
 from cove.runtime.shell import Shell
 from cove.runtime.shell_channel import ShellChannel, open_channel
 from cove.runtime.spawner import Spawner
@@ -72,11 +73,8 @@ class Sessions:
         shell = await start_shell(None)
         session = Session(
             id,
-            shell,
-            cwd=cwd,
-            env=env,
+            SessionShell(shell, start_shell, self._spawner, cwd=cwd, env=env),
             timeout=timeout,
-            start_shell=start_shell,
             spawner=self._spawner,
             processes=self._processes,
             make_files=self._make_files,

@@ -21,6 +21,7 @@ from cove.linux.packets import close_all
 from cove.model import Outcome, ProcessExit
 from cove.runtime.pump import Pump
 from cove.runtime.shell_channel import ShellChannel
+from cove.runtime.shell_exports import ShellExports
 from cove.runtime.shell_output import ShellOutput
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
@@ -31,7 +32,7 @@ INTERRUPT_SIGNAL = signal.SIGRTMAX - 7
 _ESCALATION = ((signal.SIGINT, 0.2), (signal.SIGTERM, 0.3), (signal.SIGKILL, 0.3))
 # A shell at its loop reports within microseconds; these are for a busy machine.
 _REPORT_SECONDS = 0.1
-_LOOK_SECONDS = 0.4
+_FIRST_LOOK_SECONDS, _LOOK_SECONDS = 0.02, 0.4
 _LEFTOVER_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 0.005
 _INTERNAL_SECONDS = 5.0
 _KILL_SECONDS = 1.0
@@ -100,7 +101,8 @@ class Shell:
         self._decoder = ReportDecoder()
         self._count = 0
         self._running: ShellCommand | None = None
-        self.exports: asyncio.Future[Exports] = self._loop.create_future()
+        self.exports: asyncio.Future[Exports] | None = None
+        self._exports = ShellExports(channel.exports, self._on_fault)
         self._output = ShellOutput(channel)
         self._look: asyncio.TimerHandle | None = None
         self._seen: ShellCommand | None = None
@@ -135,6 +137,11 @@ class Shell:
         """Wait for a line of our own that a cancelled caller has left running."""
         if self._running is not None and not await self._running.wait(_INTERNAL_SECONDS):
             await self.kill()
+
+    async def environment(self, exports: "asyncio.Future[Exports]") -> dict[str, str]:
+        """The exported variables after a command. They follow its report within microseconds."""
+        self._exports.watch()
+        return (await asyncio.shield(exports)).environment()
 
     async def snapshot(self) -> ShellState:
         """The shell's whole state."""
@@ -191,6 +198,7 @@ class Shell:
         if self._look is not None:
             self._look.cancel()
         self._output.close()
+        self._exports.close()
         self._loop.remove_reader(self.channel.done)
         self.channel.close()
 
@@ -206,7 +214,7 @@ class Shell:
         except BlockingIOError:
             self._spawner.background.start(self.kill())
         if self._look is None:
-            self._look = self._loop.call_later(_LOOK_SECONDS, self._on_look)
+            self._look = self._loop.call_later(_FIRST_LOOK_SECONDS, self._on_look)
         return running
 
     def _finish_output(self) -> None:
@@ -221,17 +229,17 @@ class Shell:
 
     def _on_report(self) -> None:
         try:
-            for said in self._decoder.feed(os.read(self.channel.done, 65536)):
-                if isinstance(said, Report):
-                    self._take_report(said)
-                elif not self.exports.done():
-                    self.exports.set_result(said)
+            for report in self._decoder.feed(os.read(self.channel.done, 65536)):
+                self._take_report(report)
         except BlockingIOError:
             return
         except ProtocolError:
-            # Whatever else it says cannot be believed.
-            self._loop.remove_reader(self.channel.done)
-            self._spawner.background.start(self.kill())
+            self._on_fault()
+
+    def _on_fault(self) -> None:
+        """Whatever else it says cannot be believed."""
+        self._loop.remove_reader(self.channel.done)
+        self._spawner.background.start(self.kill())
 
     def _take_report(self, report: Report) -> None:
         running = self._running
@@ -239,7 +247,7 @@ class Shell:
             raise ProtocolError("a report that nobody waits for")
         self._finish_output()
         self._running = None
-        self.exports = self._loop.create_future()
+        self.exports = self._exports.expect()
         running.end(report)
 
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
@@ -248,9 +256,7 @@ class Shell:
         running, self._running = self._running, None
         if running is not None:
             running.end(gone)
-        if not self.exports.done():
-            self.exports.set_exception(gone)
-            self.exports.exception()
+        self._exports.fail(gone)
 
     def _on_stopped(self) -> None:
         """A stopped shell never answers again by itself."""
@@ -260,6 +266,8 @@ class Shell:
         """Now and then, while commands run: the same one as the last time may be one that never reports."""
         self._look = None
         if self._running is not None:
+            # What it exported before may be more than its fifo holds.
+            self._exports.watch()
             if self._running is self._seen:
                 self._spawner.background.start(self._look_at_shell(self._running))
             self._seen = self._running

@@ -26,6 +26,7 @@ class ShellChannel:
     user_id: int | None
     go: int
     done: int
+    exports: int
     state: int
     command: int
     pair: int = 0
@@ -76,7 +77,7 @@ class ShellChannel:
         """Close what is open. Idempotent."""
         if not self.closed:
             self.closed = True
-            for descriptor in (self.go, self.done, self.state, self.command):
+            for descriptor in (self.go, self.done, self.exports, self.state, self.command):
                 os.close(descriptor)
 
     def remove(self) -> None:
@@ -90,7 +91,7 @@ def open_channel(path: Path, inside: str, user_id: int | None, restore: str | No
     path.chmod(0o711)
     with contextlib.ExitStack() as undo:
         undo.callback(remove_tree, str(path))
-        for name in ("go", "done", "state", "out.0", "err.0"):
+        for name in ("go", "done", "exports", "state", "out.0", "err.0"):
             _make_fifo(path / name, user_id)
         for name, content in ((_COMMAND, ""), (_RESTORE, restore or "")):
             (path / name).write_text(content, encoding="utf-8", errors="surrogateescape")
@@ -98,13 +99,13 @@ def open_channel(path: Path, inside: str, user_id: int | None, restore: str | No
         (path / _INPUT).touch(mode=0o644)
         (path / _INPUT).chmod(0o644)
         opened = []
-        for name in ("go", "done", "state", _COMMAND):
+        for name in ("go", "done", "exports", "state", _COMMAND):
             # Read and write: a fifo of which we hold both ends never ends and never refuses to open.
             opened.append(os.open(path / name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
             undo.callback(os.close, opened[-1])
         undo.pop_all()
-        go, done, state, command = opened
-        return ShellChannel(path, inside, user_id, go, done, state, command)
+        go, done, exports, state, command = opened
+        return ShellChannel(path, inside, user_id, go, done, exports, state, command)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -4,8 +4,8 @@
 # The runtime tells the shell to go by writing to the fifo `go`. What to do is in the file `command`: ID, INPUT,
 # OUTPUT, ERRORS, CARE and the command, each ended by NUL. An id that starts with "i" marks the runtime's own
 # work; CARE is not empty where the command may set options or traps. When it has ended, the shell writes ID,
-# status and working directory, and then, while the caller already goes on, the exported variables, each ended
-# by NUL, to `done`.
+# status and working directory, each ended by NUL, to the fifo `done`, and then, while the caller already goes on,
+# the exported variables and a NUL to the fifo `exports`.
 # All of these lie in the directory $__cove, which is read-only for the sandbox. Nothing stays open while a
 # command runs, so there is nothing to close by accident. What could be redefined is called through `builtin`.
 # Text that is read while the user's aliases hold says `\builtin`.
@@ -87,8 +87,8 @@ __cove_report() {
     until builtin printf '%s\0%s\0%s\0' "$__cove_id" "${__cove_result:-$1}" "${DIRSTACK[0]-${PWD-}}" >"$__cove/done"; do
         __cove_retry
     done
-    until builtin declare -px >"$__cove/done"; do __cove_retry; done
-    builtin printf '\0' >"$__cove/done"
+    until builtin declare -px >"$__cove/exports"; do __cove_retry; done
+    builtin printf '\0' >"$__cove/exports"
     [[ $__cove_id == i* ]] || __cove_last=${__cove_result:-$1}
     __cove_id='' __cove_result='' __cove_retried=''
 }

@@ -1,0 +1,90 @@
+"""One `session.exec` on its way: what was asked, checked, and what has come back so far."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from cove.core.capture import Capture
+from cove.core.command import build_invocation, check_environment, encode_text
+from cove.core.shell_state import quote
+from cove.model import ExecResult, Outcome
+from cove.runtime.exec import check_max_output, check_stdin
+
+_TICKS_PER_SECOND = 100
+
+
+class SessionCall:
+    """The checked arguments, the clock and the captures of one call."""
+
+    __slots__ = ("began", "captures", "command", "cwd", "env", "started_at", "stdin", "text", "ticks", "timeout")
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None,
+        env: Mapping[str, str | None] | None,
+        timeout: float | None,
+        stdin: bytes | str | None,
+        max_output: int | None,
+    ) -> None:
+        self.command = command
+        self.text = _encode(command)
+        self.cwd = None if cwd is None else encode_text(cwd, "cwd").decode("utf-8", "surrogateescape")
+        self.env = check_environment(env)
+        self.timeout = timeout
+        self.stdin = check_stdin(stdin)
+        limit = check_max_output(max_output)
+        self.captures = (Capture(limit), Capture(limit))
+        self.started_at = datetime.now(UTC)
+        self.began = time.perf_counter()
+        # What started earlier, in the kernel's own measure, is none of this call's: proc(5), starttime.
+        self.ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_SECOND)
+
+    @property
+    def changes_shell(self) -> bool:
+        """Directory or variables are for this call only."""
+        return self.cwd is not None or bool(self.env)
+
+    @property
+    def label(self) -> str:
+        """The command as one line."""
+        return self.command if isinstance(self.command, str) else " ".join(self.command)
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self.captures[0].getvalue().decode("utf-8", "replace")
+
+    def result(
+        self,
+        session_id: str,
+        outcome: Outcome,
+        exit_code: int | None,
+        *,
+        session_restarted: bool = False,
+        restored_command: str | None = None,
+    ) -> ExecResult:
+        """What the caller gets."""
+        stdout, stderr = self.captures
+        return ExecResult(
+            command=self.command,
+            outcome=outcome,
+            exit_code=exit_code,
+            stdout_bytes=stdout.getvalue(),
+            stderr_bytes=stderr.getvalue(),
+            truncated=stdout.truncated or stderr.truncated,
+            started_at=self.started_at,
+            duration=time.perf_counter() - self.began,
+            session_id=session_id,
+            session_restarted=session_restarted,
+            restored_command=restored_command,
+        )
+
+
+def _encode(command: str | Sequence[str]) -> bytes:
+    """The text that the shell evaluates; a list becomes words that arrive literally."""
+    if isinstance(command, str):
+        return encode_text(command, "command")
+    build_invocation(command, cwd="/", env={})
+    return encode_text(" ".join(quote(word) for word in command), "command")

@@ -1,0 +1,143 @@
+"""The shell of a session through interruptions and replacements, and what is known of its state.
+
+A command whose time is up is interrupted. A shell that does not come back from that is replaced by one made from the
+last snapshot. Both go on when their caller is cancelled: `recovered` waits for them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+
+from cove.agent.protocol import ProtocolError
+from cove.core.session_script import RESTORE_SCRIPT
+from cove.core.shell_protocol import Exports, Report
+from cove.core.shell_state import ShellState
+from cove.errors import CoveError
+from cove.runtime.shell import Shell, ShellEnded
+from cove.runtime.spawner import Spawner
+from cove.runtime.threads import in_thread
+
+# A command that may be interrupted wants a snapshot that is not older than this.
+_OLD_SECONDS = 0.25
+
+StartShell = Callable[[ShellState | None], Awaitable[Shell]]
+
+
+class SessionShell:
+    """Owns the current shell and those before it. Only whoever has the session's turn may use it."""
+
+    def __init__(
+        self, shell: Shell, start_shell: StartShell, spawner: Spawner, *, cwd: str, env: Mapping[str, str]
+    ) -> None:
+        self.current = shell
+        self.cwd = cwd
+        self.is_stale = True
+        self.last_command: str | None = None
+        self.state_command: str | None = None
+        self._env: Mapping[str, str] = dict(env)
+        self._exports: tuple[Shell, asyncio.Future[Exports]] | None = None
+        self._old: list[Shell] = []
+        self._start_shell = start_shell
+        self._spawner = spawner
+        self._loop = asyncio.get_running_loop()
+        self._state: ShellState | None = None
+        self._state_time = 0.0
+        self._recovery: asyncio.Task[None] | None = None
+        self._is_abandoned = False
+
+    @property
+    def is_recovering(self) -> bool:
+        """It is being interrupted or replaced."""
+        return self._recovery is not None and not self._recovery.done()
+
+    @property
+    def needs_recovery(self) -> bool:
+        """`recovered` has to be called before anything else."""
+        return self._recovery is not None
+
+    def note(self, report: Report) -> None:
+        """Directory and variables are as the shell said last."""
+        self.cwd = report.cwd
+        if self.current.exports is not None:
+            self._exports = (self.current, self.current.exports)
+
+    async def env(self) -> dict[str, str]:
+        """The exported variables. Raises ShellEnded, or ProtocolError when the shell tells nonsense."""
+        if self._exports is None:
+            return dict(self._env)
+        shell, exports = self._exports
+        return await shell.environment(exports)
+
+    async def recovered(self) -> None:
+        """Wait for an interruption under way."""
+        if self._recovery is not None:
+            await asyncio.wait([self._recovery])
+            self._recovery = None
+
+    async def interrupt(self, ticks: int) -> bool:
+        """End the running command; returns whether the shell had to be replaced."""
+        shell = self.current
+        self._recovery = self._loop.create_task(self._interrupt(shell, ticks))
+        await asyncio.shield(self._recovery)
+        return shell is not self.current
+
+    async def _interrupt(self, shell: Shell, ticks: int) -> None:
+        try:
+            if (report := await shell.interrupt(ticks)) is not None:
+                self.note(report)
+                return
+        except ShellEnded:
+            pass  # it died of the interruption
+        await shell.kill()
+        await shell.end_leftovers(ticks)
+        self._old = [old for old in (*self._old, shell) if old.process.launcher is not None]
+        if not self._is_abandoned and not self._spawner.closed:
+            self.current = await self._start_shell(self._state)
+            shell.close()
+            await in_thread(shell.channel.remove)
+            self.note(await self.current.run_internal(":"))
+
+    def start_settling(self, ticks: int) -> None:
+        """After a cancelled caller: end what runs, take back what it changed."""
+        self._recovery = self._loop.create_task(self._settle(self._recovery, ticks))
+
+    async def _settle(self, recovery: "asyncio.Task[None] | None", ticks: int) -> None:
+        if recovery is not None:
+            await asyncio.gather(recovery, return_exceptions=True)
+        shell = self.current
+        try:
+            if shell.is_busy:
+                await self._interrupt(shell, ticks)
+            if shell.process.launcher is not None:
+                # A mark that the caller did not wait for must not be set on the next command's processes.
+                await shell.process.launcher.signal(0, b"main")
+            if shell is self.current:
+                self.note(await shell.run_internal(RESTORE_SCRIPT))
+        except (ShellEnded, CoveError):
+            return  # the next call finds a shell that has ended
+
+    async def snapshot(self) -> ShellState:
+        """The state as it is now."""
+        if self._state is None or self.is_stale:
+            self._state = await self.current.snapshot()
+            self.state_command = self.last_command
+            self.is_stale = False
+            self._state_time = self._loop.time()
+        return self._state
+
+    async def snapshot_if_old(self) -> None:
+        """A command that may be interrupted gets a recent snapshot to fall back on, but not each of a quick series."""
+        if self.is_stale and self._loop.time() > self._state_time + _OLD_SECONDS:
+            with contextlib.suppress(ProtocolError):  # the last good one stays
+                await self.snapshot()
+
+    async def end(self) -> None:
+        """End it with all that its commands have started, and remove its files."""
+        self._is_abandoned = True
+        for shell in (self.current, *self._old):
+            await shell.process.sweep()
+        if self._recovery is not None:
+            await asyncio.wait([self._recovery])
+            await self.current.process.sweep()
+        self.current.close()
+        await in_thread(self.current.channel.remove)
