@@ -128,7 +128,7 @@ def encode_server_sent(event: object) -> bytes:
     """One event as `id`, `event` and `data`; bytes that are not UTF-8 are base64."""
     if isinstance(event, Output):
         return _server_sent(
-            "output", {"stream": event.stream, **_text(event.data), "cursor": event.cursor}, event.cursor
+            "output", {"stream": event.stream, **text_or_base64(event.data), "cursor": event.cursor}, event.cursor
         )
     if isinstance(event, Gap | Ready | Exit):
         return _server_sent(_name(event), event, event.cursor)
@@ -147,7 +147,8 @@ def _name(event: object) -> str:
     return str(tag or "event")
 
 
-def _text(data: bytes) -> dict[str, str]:
+def text_or_base64(data: bytes) -> dict[str, str]:
+    """Bytes as a field of JSON; which one tells what they are."""
     try:
         return {"text": data.decode()}
     except UnicodeDecodeError:
