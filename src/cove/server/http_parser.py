@@ -75,11 +75,15 @@ class RequestParser:
         """A part of the request's target."""
         if self.is_in_head:
             self._target += part
-            self._count(len(part))
+            self._head_bytes += len(part)
+            if self._head_bytes > self._limits.head_bytes:
+                raise self._too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer, which is dropped."""
-        self._count(len(name) + len(value))
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > self._limits.head_bytes:
+            raise self._too_large()
         if not self.is_in_head or self._request is None:
             return
         name = name.lower()
@@ -141,14 +145,12 @@ class RequestParser:
         if sum(map(len, self._held)) > self._limits.buffered_body_bytes:
             self._source.pause_body()
 
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self._limits.head_bytes:
-            raise HeadTooLarge(f"the head is larger than {self._limits.head_bytes} bytes")
+    def _too_large(self) -> HeadTooLarge:
+        return HeadTooLarge(f"the head is larger than {self._limits.head_bytes} bytes")
 
     def _check_silence(self) -> None:
         if self.is_in_head:
-            raise HeadTooLarge(f"the head is larger than {self._limits.head_bytes} bytes")
+            raise self._too_large()
         if self.incoming is not None:
             raise BadRequest("there is more framing than body")
 

@@ -32,6 +32,7 @@ class SocketRelay(Relay):
         "_find_again",
         "_has_answered",
         "_has_sent_body",
+        "_head",
         "_headers",
         "_is_chunked",
         "_is_raw",
@@ -58,6 +59,7 @@ class SocketRelay(Relay):
         self._find_again = find_again
         self._upstream: Upstream | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._head = b""
         self._is_chunked = False
         self._is_reused = False
         self._is_sent = False
@@ -101,20 +103,27 @@ class SocketRelay(Relay):
         request = self._exchange.request
         self._upstream = upstream
         upstream.use(self, is_head_only=request.method == "HEAD")
-        upstream.write(render_request(request, self._headers))
+        self._head = render_request(request, self._headers)
         request.pass_body_to(self)
+        if self._head:
+            self._write(b"")
+
+    def _write(self, data: bytes) -> None:
+        """A head goes together with what of the body has come: a small request is one write."""
+        if self._upstream is not None:
+            head, self._head = self._head, b""
+            self._upstream.write(head + data if head else data)
 
     def body_data(self, data: bytes) -> None:
         """The client's body goes to the runtime."""
-        if self._upstream is not None:
-            self._has_sent_body = True
-            self._upstream.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        self._has_sent_body = True
+        self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     def body_end(self) -> None:
         """All of it."""
         self._is_sent = True
-        if self._is_chunked and self._upstream is not None:
-            self._upstream.write(b"0\r\n\r\n")
+        if self._is_chunked:
+            self._write(b"0\r\n\r\n")
 
     def body_failed(self, error: HttpError) -> None:
         """The client will not send the rest."""
