@@ -35,6 +35,11 @@ class Activity:
             if self._calls == 0:
                 self._quiet.set()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no call is being answered and no process runs."""
+        return self._calls == 0 and not self._running()
+
     async def until_idle(self, seconds: float | None) -> None:
         """Wait until that long nothing has been going on; None is for ever. Nothing is, when it returns."""
         if seconds is None:

@@ -14,6 +14,7 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import uvloop
@@ -26,6 +27,7 @@ from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
 from cove.runtime.threads import in_thread
 from cove.server.activity import Activity
+from cove.server.bridge_runtime import with_bridge
 from cove.server.directory import Directory, Record
 from cove.server.http import HttpServer
 from cove.server.removal import remove
@@ -38,6 +40,7 @@ from cove.wire.errors import ErrorBody
 
 _REQUEST_SECONDS = 10.0
 _BACKLOG = 1024
+_ROUNDS = 4
 
 
 def run_runtime(connection: socket.socket, directory: Directory, machine: Machine | None) -> None:
@@ -162,7 +165,7 @@ class _Process:
     async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> _Opened:
         """Listen and write the record: the sandbox exists."""
         sandbox.enforces_idle_timeout = True
-        listener = _listen(self._directory, place.key)
+        listener = _listen(self._directory.place(place.key) / SOCKET)
         info = await sandbox.info()
         record = Record(
             id=sandbox.id,
@@ -251,7 +254,7 @@ class _Process:
     async def _until_claimed(self, sandbox: Sandbox, spec: SandboxSpec, key: str) -> socket.socket | None:
         """Whoever claimed this sandbox; None when it is not to wait any longer, or is lost."""
         building = self._pool.building()
-        with _listen_at(str(building)) as listener:
+        with _listen(building) as listener:
             listener.setblocking(False)
             await in_thread(self._pool.add, spec, key, building)
             sandbox.on_lost = self._told_to_stop.set
@@ -270,14 +273,33 @@ class _Process:
         activity = Activity(lambda: sandbox.running_processes)
         ended = asyncio.ensure_future(self._until_ended(sandbox))
         idle = asyncio.ensure_future(activity.until_idle(None if spec.keep_alive else spec.idle_timeout))
-        async with HttpServer(activity.count(make_handler(sandbox)), [opened.listener]):
+        async with HttpServer(activity.count(with_bridge(sandbox, make_handler(sandbox))), [opened.listener]):
             await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
+            while not ended.done() and not await self._withdraw(opened, activity):
+                idle = asyncio.ensure_future(activity.until_idle(spec.idle_timeout))
+                await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
             if ended.done():  # whoever waits for an answer gets one: an idle sandbox has nobody
                 await self._end_sandbox(opened)
-            self._directory.socket(opened.record).unlink(missing_ok=True)
             ended.cancel()
             idle.cancel()
         await self._end(opened)
+
+    async def _withdraw(self, opened: _Opened, activity: Activity) -> bool:
+        """Let nobody come any more. Whoever came just then is served: then it is not time to stop."""
+        await in_thread(opened.reservation.hold_again)
+        await in_thread(self._directory.write, msgspec.structs.replace(opened.record, status=SandboxStatus.STOPPED))
+        path = self._directory.socket(opened.record)
+        withdrawn = path.with_suffix(".withdrawn")
+        path.rename(withdrawn)
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)  # connections that were made are accepted, and what was sent is read
+        if activity.is_quiet:
+            withdrawn.unlink()
+            return True
+        withdrawn.rename(path)
+        await in_thread(self._directory.write, opened.record)
+        opened.reservation.let_go()
+        return False
 
     async def _until_ended(self, sandbox: Sandbox) -> None:
         """Until it is destroyed or lost by itself, or this process is told to stop."""
@@ -303,18 +325,12 @@ class _Process:
             await in_thread(self._directory.write, msgspec.structs.replace(opened.record, status=status))
 
 
-def _listen(directory: Directory, key: str) -> socket.socket:
-    path = directory.place(key) / SOCKET
-    path.unlink(missing_ok=True)
-    return _listen_at(str(path))
-
-
-def _listen_at(path: str) -> socket.socket:
+def _listen(path: Path) -> socket.socket:
     """A socket that only this user can connect to."""
     listener = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:
-        listener.bind(path)
+        listener.bind(str(path))
     finally:
         os.umask(before)
     listener.listen(_BACKLOG)
