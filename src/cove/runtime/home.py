@@ -35,6 +35,7 @@ USER_IDS = 1_000_000
 RECORD = "sandbox.json"
 SOCKET = "runtime.sock"
 LOCK = "lock"
+USER = "user"
 
 _AGENT_MODULES = (
     *("files", "init", "kernel", "launcher", "protocol"),
@@ -229,6 +230,8 @@ class Home:
             directory.mkdir(mode=0o700)
             if place.user_id is not None:
                 os.chown(directory, place.user_id, place.user_id)
+        if place.user_id is not None:
+            (place.path / USER).write_text(str(place.user_id))
         self._furnish_runtime(place)
 
     def _furnish_runtime(self, place: Place) -> None:
@@ -287,12 +290,11 @@ class Home:
                 lock.close()
 
     def _user_of(self, key: str) -> int | None:
-        for reservation in (self.path / "users").iterdir():
-            try:
-                if reservation.read_text() == key:
-                    return int(reservation.name)
-            except FileNotFoundError:
-                continue  # released meanwhile by another program
+        users = self.path / "users"
+        noted = _read(self.sandboxes / key / USER)
+        for reservation in [users / noted] if noted else users.iterdir():
+            if _read(reservation) == key:
+                return int(reservation.name)
         return None
 
     @contextmanager
@@ -337,6 +339,13 @@ def write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     building.write_bytes(content)
     building.chmod(mode)
     building.rename(path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""  # never made, or released meanwhile by another program
 
 
 def _sign(lock: FileIO) -> None:
