@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, suppress
 from itertools import pairwise
@@ -363,6 +364,17 @@ async def test_blank_lines_do_not_keep_a_connection_alive() -> None:
             client.send(b"\r\n")
         with suppress(ConnectionError):
             assert await closed == b""
+
+
+async def test_a_client_that_asks_and_never_listens_is_cut_off() -> None:
+    answer = Response(200, (), bytes(MEGABYTE))
+    limits = HttpLimits(keep_alive_timeout=0.3, connections=1)
+    async with serve(lambda request: answer, limits=limits) as port:
+        with socket.create_connection(("127.0.0.1", port)) as deaf:
+            deaf.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+            await asyncio.sleep(1)
+            async with connect(port) as client:
+                assert (await client.ask()).status == 200
 
 
 async def test_one_connection_too_many_is_told_so() -> None:

@@ -107,7 +107,7 @@ class HttpConnection(asyncio.Protocol):
             return False
         assert self._taker is not None
         self._taker.client_eof()
-        if isinstance(self._taker, Stream):
+        if isinstance(self._taker, Stream) and not self._taker.outlives_eof:
             self._deadline.set(self._limits.drain_timeout)
         return True
 
@@ -315,7 +315,7 @@ class HttpConnection(asyncio.Protocol):
     def _upgrade(self, upgrade: Upgrade) -> None:
         assert self.request.is_upgrade, "the client has asked for no upgrade"
         self._transport.write(render_switch(upgrade.headers))
-        self._taker = stream = Stream(self._transport)
+        self._taker = stream = Stream(self._transport, outlives_eof=upgrade.outlives_eof)
         self.switch()
         self._start(_run_upgrade(upgrade, stream), self._poured)
 
@@ -351,6 +351,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _after_loss(self, task: asyncio.Task[Answer] | asyncio.Task[None]) -> None:
         self._server.remove(self)
+        if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), Upgrade):
+            answer.abandon()
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, HttpError):
             log.error("%s %s failed after its client had gone", self.request.method, self.request.path, exc_info=error)
 
@@ -405,6 +407,8 @@ class HttpConnection(asyncio.Protocol):
             self.request.fail(RequestTimeout("the body did not come"))
         elif self._parser.is_in_head:
             self._reject(describe_failure(RequestTimeout("the head did not come")))
+        elif self._is_full:
+            self.abort()  # closing would wait for a client that takes nothing
         else:
             self._transport.close()
 

@@ -237,14 +237,24 @@ class Response:
 class Upgrade:
     """The answer 101; from then on the raw connection is `run`'s, until it returns.
 
-    It is cancelled when the connection is lost, or some seconds after the client has closed its side.
+    It is cancelled when the connection is lost, or, unless it `outlives_eof`, some seconds after the client has
+    closed its side. `abandon` is called instead of it where the client is gone before.
     """
 
-    __slots__ = ("headers", "run")
+    __slots__ = ("abandon", "headers", "outlives_eof", "run")
 
-    def __init__(self, headers: Headers, run: Callable[[Stream], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        headers: Headers,
+        run: Callable[[Stream], Awaitable[None]],
+        *,
+        abandon: Callable[[], None] = lambda: None,
+        outlives_eof: bool = False,
+    ) -> None:
         self.headers = headers
         self.run = run
+        self.abandon = abandon
+        self.outlives_eof = outlives_eof
 
 
 class Exchange(Protocol):

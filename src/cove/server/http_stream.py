@@ -16,9 +16,11 @@ class Stream:
         "_transport",
         "_waiting_to_read",
         "_waiting_to_write",
+        "outlives_eof",
     )
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, *, outlives_eof: bool = False) -> None:
+        self.outlives_eof = outlives_eof
         self._transport = transport
         self._chunks: list[bytes] = []
         self._buffered = 0
@@ -48,6 +50,11 @@ class Stream:
         while self._is_full and not self._transport.is_closing():
             self._waiting_to_write = asyncio.get_running_loop().create_future()
             await self._waiting_to_write
+
+    def write_eof(self) -> None:
+        """Nothing more will be written; the client may still send."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
 
     def close(self) -> None:
         """Flush and end."""
