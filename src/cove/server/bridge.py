@@ -5,6 +5,7 @@ rest. Clients that others wrote rely on every text and status here.
 """
 
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -112,3 +113,8 @@ def decode_object(body: bytes, text: str = "Invalid JSON body") -> dict[str, obj
 def answer_json(value: object) -> Response:
     """An ordinary answer."""
     return Response(200, JSON, msgspec.json.encode(value))
+
+
+def timestamp() -> str:
+    """This moment."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

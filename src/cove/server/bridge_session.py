@@ -2,14 +2,13 @@
 
 import asyncio
 from contextlib import suppress
-from datetime import UTC, datetime
 
 import msgspec
 
 from cove import api
 from cove.core.identifier import new_identifier
 from cove.errors import CoveError, SessionNotFound, SessionTerminated, TerminalNotFound
-from cove.server.bridge import MOST_BODY_BYTES, answer_json, check_session_id, failed, invalid
+from cove.server.bridge import MOST_BODY_BYTES, answer_json, check_session_id, failed, invalid, timestamp
 from cove.server.bridge_path import WORKSPACE
 from cove.server.http_message import Request, Response
 
@@ -57,7 +56,7 @@ class BridgeSessions:
             raise failed("session_error", error.message) from None
         with suppress(TerminalNotFound):  # nobody has opened one
             await (await self._sandbox.get_terminal(id)).destroy()
-        return answer_json({"success": True, "sessionId": id, "timestamp": _now()})
+        return answer_json({"success": True, "sessionId": id, "timestamp": timestamp()})
 
 
 def chosen_session(request: Request, query_value: str = "") -> str | None:
@@ -76,7 +75,3 @@ def _decode(body: bytes) -> _Wanted:
         return msgspec.convert(value if isinstance(value, dict) else {}, _Wanted)
     except msgspec.ValidationError as error:
         raise invalid(f"Invalid session: {error}") from None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

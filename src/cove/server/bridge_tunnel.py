@@ -1,14 +1,13 @@
 """Tunnels of the bridge protocol: a preview URL for a port inside."""
 
 import re
-from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
 from cove import api
 from cove.errors import CoveError, PortAlreadyExposed
 from cove.model import ExposedPort
-from cove.server.bridge import MOST_BODY_BYTES, answer_json, decode_object, failed, invalid
+from cove.server.bridge import MOST_BODY_BYTES, answer_json, decode_object, failed, invalid, timestamp
 from cove.server.http_message import Request, Response
 
 _PORT = re.compile(r"[0-9]{4,5}")
@@ -34,7 +33,7 @@ class BridgeTunnels:
             exposed = await self._expose(port)
         except CoveError as error:
             raise failed("tunnel_error", error.message) from None
-        created = self._created.setdefault(port, datetime.now(UTC).isoformat(timespec="milliseconds"))
+        created = self._created.setdefault(port, timestamp())
         hostname = urlsplit(exposed.url).hostname
         return answer_json(
             {"id": exposed.token, "port": port, "url": exposed.url, "hostname": hostname, "createdAt": created}
