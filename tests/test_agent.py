@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from fake_agent import Peer, compiled_agent, launcher_of, running_agent
 
+from cove.linux.memory_file import sealed_file
+
 # What the agent loads beyond what Python itself loads before the first line runs. Each costs start-up time.
 MODULES = {"_ctypes", "_socket", "errno", "fcntl", "files", "select", "kernel", "launcher", "protocol"}
 
@@ -167,6 +169,38 @@ def test_files_are_opened_and_described(cove_home: Path, tmp_path: Path) -> None
         fields, (descriptor,) = agent.receive()
         assert fields == [b"ok", b"4"]
         os.close(descriptor)
+
+
+def test_small_files_are_read_and_replaced_by_one_request(cove_home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "new/file"
+    with running_agent(cove_home) as (agent, _):
+        agent.send(b"write", b"1", b"416", bytes(file), b"one\0two\0\0")
+        assert agent.receive() == ([b"ok", b"1"], [])
+        assert file.read_bytes() == b"one\0two\0\0"
+        assert file.stat().st_mode & 0o777 == 0o640
+        agent.send(b"read", b"2", b"10", bytes(file))
+        assert agent.receive() == ([b"ok", b"2", b"one", b"two", b"", b""], [])
+        agent.send(b"read", b"3", b"8", bytes(file))
+        fields, (descriptor,) = agent.receive()
+        assert fields == [b"ok", b"3", b""]
+        assert read_all(descriptor) == b"one\0two\0\0"
+        agent.send(b"write", b"4", b"", bytes(tmp_path), b"x")
+        assert agent.receive() == ([b"error", b"4", b"21"], [])
+        assert [path.name for path in file.parent.iterdir()] == ["file"]
+
+
+def test_a_request_larger_than_a_packet_comes_in_a_memory_file(cove_home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    content = bytes(range(256)) * 1000
+    with running_agent(cove_home) as (agent, pid):
+        with sealed_file(b"\0".join([b"write", b"1", b"", bytes(file), content])) as memory:
+            agent.send(b"large", descriptors=(memory.fileno(),))
+        assert agent.receive() == ([b"ok", b"1"], [])
+        assert file.read_bytes() == content
+        with sealed_file(b"\0".join([b"stat", b"2", b"1", b"/" + b"x" * 100_000])) as memory:
+            agent.send(b"large", descriptors=(memory.fileno(),))
+        assert agent.receive() == ([b"error", b"2", b"36"], [])
+        assert not [link for link in Path(f"/proc/{pid}/fd").iterdir() if "memfd" in str(link.readlink())]
 
 
 def test_a_port_is_connected_to_and_the_socket_comes_out(cove_home: Path) -> None:

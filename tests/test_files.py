@@ -25,6 +25,7 @@ from cove import (
     SessionTerminated,
     ValidationFailed,
 )
+from cove.runtime.file_access import SMALL_BYTES
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +43,26 @@ async def test_what_is_written_is_read_back_byte_for_byte() -> None:
         assert await sandbox.files.read_text("text", encoding="latin-1") == "GrÃ¼Ã\x9fe\n"
         await sandbox.files.write("empty", b"")
         assert await sandbox.files.read("empty") == b""
+
+
+@pytest.mark.parametrize("size", [1, SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1, 3 * SMALL_BYTES])
+@pytest.mark.parametrize("pattern", [b"\0", EVERY_BYTE])
+async def test_small_and_large_contents_arrive_alike(size: int, pattern: bytes) -> None:
+    content = (pattern * (size // len(pattern) + 1))[:size]
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.files.write("a/b/data", content, mode=0o640)
+        assert await sandbox.files.read("a/b/data") == content
+        assert (await sandbox.files.stat("a/b/data")).mode == 0o640
+        await sandbox.files.write("a/b/data", b"x" + content)
+        assert await sandbox.files.read("a/b/data") == b"x" + content
+        assert (await sandbox.files.stat("a/b/data")).mode == 0o640
+        assert [info.name for info in await sandbox.files.list("a/b")] == ["data"]
+
+
+async def test_a_file_of_holes_alone_is_read_as_zeros() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.exec("truncate -s 1000 holes")
+        assert await sandbox.files.read("holes") == bytes(1000)
 
 
 async def test_text_in_another_encoding_is_refused_not_mangled() -> None:
@@ -267,6 +288,16 @@ async def test_the_disk_full_in_the_middle_of_a_write_leaves_the_old_file() -> N
         assert [info.name for info in await sandbox.files.list("/dev/shm")] == ["x"]
 
 
+async def test_a_full_disk_leaves_the_old_file_also_when_the_new_one_is_small() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.files.write("/dev/shm/x", b"old")
+        await sandbox.exec("head -c 1G /dev/zero > /dev/shm/full")
+        with pytest.raises(NoSpace):
+            await sandbox.files.write("/dev/shm/x", bytes(20_000))
+        assert await sandbox.files.read("/dev/shm/x") == b"old"
+        assert [info.name for info in await sandbox.files.list("/dev/shm")] == ["full", "x"]
+
+
 async def test_a_stream_is_written_in_pieces_and_counted() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for number in range(100):
@@ -291,16 +322,17 @@ async def test_a_stream_that_fails_leaves_the_old_file() -> None:
         assert [info.name for info in await sandbox.files.list()] == ["x"]
 
 
+@pytest.mark.parametrize("times", [1, 100_000])
 @pytest.mark.parametrize("steps", range(8))
-async def test_a_cancelled_write_leaves_the_old_file_or_the_new_one_and_nothing_else(steps: int) -> None:
+async def test_a_cancelled_write_leaves_the_old_file_or_the_new_one_and_nothing_else(steps: int, times: int) -> None:
     async with AsyncSandbox.create() as sandbox:
         await sandbox.files.write("x", b"old")
-        writing = asyncio.create_task(sandbox.files.write("x", b"new" * 100_000))
+        writing = asyncio.create_task(sandbox.files.write("x", b"new" * times))
         for _ in range(steps):
             await asyncio.sleep(0)
         writing.cancel()
         await asyncio.wait([writing])
-        assert await sandbox.files.read("x") in (b"old", b"new" * 100_000)
+        assert await sandbox.files.read("x") in (b"old", b"new" * times)
         assert [info.name for info in await sandbox.files.list()] == ["x"]
 
 

@@ -94,6 +94,35 @@ async def test_a_hostile_answer_loses_the_sandbox_and_nothing_else(name: str) ->
     assert descriptors() == before
 
 
+@pytest.mark.parametrize(
+    "attack",
+    [
+        says(b"ok", b"1"),
+        says(b"perhaps", b"1", b"content"),
+        with_descriptors(1, b"ok", b"1"),
+        with_descriptors(1, b"ok", b"1", b"content"),
+        with_descriptors(1, b"ok", b"1", b"", b""),
+        with_descriptors(2, b"ok", b"1", b""),
+    ],
+)
+async def test_an_answer_that_is_neither_content_nor_one_descriptor_loses_the_sandbox(attack: Attack) -> None:
+    before = descriptors()
+    ours, theirs = socket_pair()
+    lost: list[str] = []
+    link = Link(ours, lost.append)
+    peer = Peer(theirs)
+    peer.send(b"hello")
+    await link.hello
+    request = asyncio.ensure_future(link.request_content(b"read", b"100", b"/x", subject="x"))
+    await asyncio.sleep(0)
+    attack(peer)
+    with pytest.raises(SandboxDestroyed):
+        await asyncio.wait_for(request, 30)
+    assert lost == ["the agent broke the protocol: malformed answer"]
+    theirs.close()
+    assert descriptors() == before
+
+
 async def test_a_flood_of_answers_after_the_loss_is_not_read() -> None:
     ours, theirs = socket_pair()
     lost: list[str] = []

@@ -1,7 +1,8 @@
 """What init does with files: short calls with the sandbox's own rights, none of which can wait.
 
 Each verb takes the fields of the request and gives the fields and descriptors of the answer. What may take long
-is done by `errand`, in a process of its own.
+is done by `errand`, in a process of its own. Contents come out as descriptors; only small ones are read and written
+here, because passing a descriptor costs more than they do.
 """
 
 import errno
@@ -26,6 +27,23 @@ def open_file(fields):
     return [], [posix.open(path, int(flags) | ALWAYS, int(mode))]
 
 
+def read(fields):
+    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+    """The content of a regular file that is small; of anything else a descriptor, for the runtime to judge.
+
+    Files that the kernel makes up have a size of 0 or no blocks: proc(5), sysfs(5).
+    """
+    most, path = fields
+    fd = posix.open(path, posix.O_RDONLY | ALWAYS)
+    found = posix.fstat(fd)
+    if found.st_mode & TYPE != REGULAR or not 0 < found.st_size <= int(most) or not found.st_blocks:
+        return [b""], [fd]
+    try:
+        return [posix.pread(fd, int(most), 0)], []
+    finally:
+        posix.close(fd)
+
+
 def stat(fields):
     # type: (list[bytes]) -> tuple[list[bytes], list[int]]
     """Mode, size, time of change, owner, group and inode."""
@@ -46,6 +64,36 @@ def create(fields):
     """A new file beside the one at path, with its mode: whoever has written it renames it to the second name."""
     mode, path = fields
     path = final(path)
+    temporary, fd = create_beside(path, mode)
+    return [temporary, path], [fd]
+
+
+def write(fields):
+    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+    """Replace the file at path by one with this content."""
+    mode, path, *pieces = fields
+    path = final(path)
+    temporary, fd = create_beside(path, mode)
+    try:
+        try:
+            rest = b"\0".join(pieces)
+            while rest:
+                rest = rest[posix.write(fd, rest) :]
+        finally:
+            posix.close(fd)
+        posix.rename(temporary, path)
+    except OSError:
+        try:
+            posix.unlink(temporary)
+        except FileNotFoundError:
+            pass  # somebody inside was faster; what failed before is what counts
+        raise
+    return [], []
+
+
+def create_beside(path, mode):
+    # type: (bytes, bytes) -> tuple[bytes, int]
+    """A new file in the same directory with that mode, or without one that of the file at path."""
     wanted = int(mode) if mode else current_mode(path)
     temporary = folder(path) + TEMPORARY + posix.urandom(8).hex().encode()
     try:
@@ -55,7 +103,7 @@ def create(fields):
         fd = posix.open(temporary, CREATE | ALWAYS, FILE_MODE)
     if wanted is not None:
         posix.fchmod(fd, wanted & PERMISSIONS)
-    return [temporary, path], [fd]
+    return temporary, fd
 
 
 def mkdir(fields):
@@ -93,6 +141,8 @@ def chmod(fields):
 
 VERBS = {
     b"open": open_file,
+    b"read": read,
+    b"write": write,
     b"stat": stat,
     b"readlink": readlink,
     b"create": create,

@@ -93,6 +93,8 @@ class Init:
         packet, descriptors = kernel.receive(self.sock, protocol.LIMIT, protocol.MAX_DESCRIPTORS)
         if not packet:
             return False
+        if packet == protocol.LARGE:
+            packet = kernel.read_all(descriptors[-1])
         fields = packet.split(b"\0")
         tag = fields[1]
         try:

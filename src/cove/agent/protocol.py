@@ -2,12 +2,16 @@
 
 Theory of operation. Every message is one SOCK_SEQPACKET packet of at most LIMIT bytes with at most
 MAX_DESCRIPTORS descriptors. A packet is a verb and its fields; no field can contain NUL, because
-paths, arguments and environment entries cannot. A request larger than a packet travels in a
-sealed memfd: the packet is then the single verb LARGE, and the memfd is its last descriptor.
+paths, arguments and environment entries cannot, but content, which is the last field. A request
+larger than a packet travels in a sealed memfd: the packet is then the single verb LARGE, and the
+memfd is its last descriptor.
 
     runtime -> init       launcher tag               + socket     fork a launcher, serve it on the socket
                           end tag pid                             end that launcher and all it started
                           open tag flags mode path                open a file with the sandbox's rights
+                          read tag most path                      the content of a file of at most so many bytes;
+                                                                  otherwise nothing and a descriptor
+                          write tag mode path content             replace a file
                           stat tag follow path                    describe a file
                           connect tag host port                   connect inside the network namespace
                           readlink tag path                       where a symbolic link points

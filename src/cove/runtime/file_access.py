@@ -19,6 +19,8 @@ from cove.runtime.link import Answer, Link
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_MICROSECONDS = 253_402_300_799_000_000  # the end of the year 9999, beyond which no datetime goes
 _MODE_BITS = 0o7777
+# Contents up to this size go through the agent, with the request.
+SMALL_BYTES = 32 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,17 @@ class FileAccess:
 
     async def open(self, path: bytes, flags: int) -> int:
         """A regular file, opened as asked."""
-        descriptor = await self._open(path, flags)
-        if is_kind(descriptor, Kind.FILE):
-            return descriptor
-        is_directory = is_kind(descriptor, Kind.DIRECTORY)
-        os.close(descriptor)
-        if is_directory:
-            raise IsDirectory(f"{decode_path(path)}: Is a directory")
-        raise ValidationFailed(f"{decode_path(path)} is not a regular file")
+        return _check_file(await self._open(path, flags), path)
+
+    async def read(self, path: bytes) -> bytes | int:
+        """The content of a small regular file; a large one, opened."""
+        found = await self._link.request_content(b"read", b"%d" % SMALL_BYTES, path, subject=decode_path(path))
+        return _check_file(found, path) if isinstance(found, int) else found
+
+    async def write(self, path: bytes, content: bytes, mode: int | None) -> None:
+        """Replace a file by one with this content of at most SMALL_BYTES. It happens, or it does not."""
+        asked = b"" if mode is None else b"%d" % mode
+        await self._link.request(b"write", asked, path, content, subject=decode_path(path))
 
     async def open_directory(self, path: bytes) -> int:
         """A directory, to be listed."""
@@ -162,6 +167,17 @@ class FileAccess:
     async def chmod(self, path: bytes, mode: int) -> None:
         """Change permission bits."""
         await self._link.request(b"chmod", b"%d" % mode, path, subject=decode_path(path))
+
+
+def _check_file(descriptor: int, path: bytes) -> int:
+    """The descriptor if it is of a regular file."""
+    if is_kind(descriptor, Kind.FILE):
+        return descriptor
+    is_directory = is_kind(descriptor, Kind.DIRECTORY)
+    os.close(descriptor)
+    if is_directory:
+        raise IsDirectory(f"{decode_path(path)}: Is a directory")
+    raise ValidationFailed(f"{decode_path(path)} is not a regular file")
 
 
 def signed(field: bytes) -> int:

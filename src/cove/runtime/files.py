@@ -14,7 +14,7 @@ from cove.errors import FileNotFound, FileTooLarge, LimitExceeded, ValidationFai
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
 from cove.runtime import file_watch
 from cove.runtime.errand import Errands
-from cove.runtime.file_access import FileAccess, check_mode, make_info, signed
+from cove.runtime.file_access import SMALL_BYTES, FileAccess, check_mode, make_info, signed
 from cove.runtime.file_archive import read_archive, write_archive
 from cove.runtime.file_content import CHUNK_BYTES, finished, read_range, write_all
 from cove.runtime.file_transfer import copy_between, download, translated, upload
@@ -38,8 +38,10 @@ class Files(api.Files):
 
     async def read(self, path: str) -> bytes:
         """See api.Files."""
-        where = self._path(path)
-        descriptor = await self._access.open(where, os.O_RDONLY)
+        found = await self._access.read(self._path(path))
+        return found if isinstance(found, bytes) else await self._read_large(found, path)
+
+    async def _read_large(self, descriptor: int, path: str) -> bytes:
         try:
             size = os.fstat(descriptor).st_size
             if size > MOST_READ_BYTES:
@@ -78,6 +80,9 @@ class Files(api.Files):
     async def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
         """See api.Files."""
         content = check_content(data)
+        if len(content) <= SMALL_BYTES:
+            await self._access.write(self._path(path), content, check_mode(mode))
+            return
         async with self._access.replacing(self._path(path), check_mode(mode)) as file:
             with translated(path):
                 await finished(write_all, file.descriptor, content)

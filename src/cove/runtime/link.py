@@ -28,6 +28,17 @@ class _Pending:
     fields: int
     descriptors: int
     subject: str
+    is_content: bool = False
+
+    def shape(self, fields: list[bytes], descriptors: list[int]) -> Answer:
+        """The answer, or ProtocolError when it is another than expected. Content that is large is a descriptor."""
+        if self.is_content:
+            content = b"\0".join(fields)
+            if fields and len(descriptors) <= (0 if content else 1):
+                return Answer([content], descriptors)
+        elif (len(fields), len(descriptors)) == (self.fields, self.descriptors):
+            return Answer(fields, descriptors)
+        raise ProtocolError("malformed answer")
 
 
 class Link:
@@ -54,13 +65,25 @@ class Link:
         subject: str = "",
     ) -> Answer:
         """One request and its answer, which must have exactly the expected shape."""
+        return await self._request(
+            verb, fields, send, _Pending(self._loop.create_future(), expect_fields, expect_descriptors, subject)
+        )
+
+    async def request_content(self, verb: bytes, *fields: bytes, subject: str) -> bytes | int:
+        """A request whose answer is content, or a descriptor that is for the caller to judge, and belongs to it."""
+        answer = await self._request(
+            verb, fields, (), _Pending(self._loop.create_future(), 1, 0, subject, is_content=True)
+        )
+        return answer.descriptors[0] if answer.descriptors else answer.fields[0]
+
+    async def _request(self, verb: bytes, fields: Sequence[bytes], send: Sequence[int], pending: _Pending) -> Answer:
         if self.closed:
             raise SandboxDestroyed("the sandbox is gone")
         self._tag += 1
         tag = self._tag
         await self._send(protocol.encode(verb, b"%d" % tag, *fields), send)
-        answer: asyncio.Future[Answer] = self._loop.create_future()
-        self._pending[tag] = _Pending(answer, expect_fields, expect_descriptors, subject)
+        self._pending[tag] = pending
+        answer = pending.answer
         try:
             return await answer
         except asyncio.CancelledError:
@@ -149,11 +172,12 @@ class Link:
             number = protocol.number(fields[2], protocol.MOST_ERRNO)
             if not pending.answer.done():
                 pending.answer.set_exception(from_errno(number, pending.subject))
-        elif (fields[0], len(fields) - 2, len(descriptors)) == (b"ok", pending.fields, pending.descriptors):
+        elif fields[0] == b"ok":
+            answer = pending.shape(fields[2:], descriptors)
             if pending.answer.done():
                 close_all(descriptors)
             else:
-                pending.answer.set_result(Answer(fields[2:], descriptors))
+                pending.answer.set_result(answer)
         else:
             raise ProtocolError("malformed answer")
         del self._pending[tag]
