@@ -267,6 +267,7 @@ class Home:
                 continue
             lock = try_lock(path / LOCK)
             if lock is not None:
+                _end_groups(hierarchies, path.name)
                 groups = [Group(os.path.join(tree, path.name)) for tree in hierarchies.all]
                 if sum(group.remove() for group in groups) < len(groups):
                     lock.close()  # its last processes are just ending: the next program collects it

@@ -1,0 +1,59 @@
+"""`cove verify`: attempts to break out of a real sandbox on this machine, each with a control that proves it works."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from cove.verify.battery import verify as run_battery
+from cove.verify.findings import Finding, Report, Verdict, make_report
+from cove.verify.host import prepared_host
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def verify(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show what was blocked, too.")] = False,
+) -> None:
+    """Try to break out of a sandbox on this machine; exit code 1 when an attempt succeeds."""
+    with prepared_host() as facts:
+        report = make_report(asyncio.run(_collect(facts)))
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        _print_report(report, show_all=show_all)
+    raise typer.Exit(0 if report.tight else 1)
+
+
+async def _collect(facts: dict[str, str]) -> list[Finding]:
+    return [finding async for finding in run_battery(facts)]
+
+
+def _print_report(report: Report, *, show_all: bool) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    areas = dict.fromkeys(finding.area for finding in report.findings)
+    for area in areas:
+        found = [finding for finding in report.findings if finding.area == area]
+        blocked = sum(finding.verdict is Verdict.BLOCKED for finding in found)
+        console.print(f"\n{area}: {blocked} of {len(found)} blocked", style="bold")
+        shown = found if show_all else [finding for finding in found if finding.verdict is not Verdict.BLOCKED]
+        console.print(_table(shown))
+    summary = f"\n{report.blocked} blocked, {report.open} open, {report.not_testable} not testable here."
+    console.print(summary, style="bold green" if report.tight else "bold red")
+
+
+def _table(findings: Iterable[Finding]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {Verdict.BLOCKED: "green", Verdict.OPEN: "bold red", Verdict.NOT_TESTABLE: "yellow"}
+    table = Table.grid(padding=(0, 2))
+    for finding in findings:
+        table.add_row(Text(finding.verdict, styles[finding.verdict]), Text(finding.what), Text(finding.why))
+    return table

@@ -1,0 +1,69 @@
+"""What a verification found."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Verdict(StrEnum):
+    """What became of an attempt inside, where its control outside has succeeded."""
+
+    BLOCKED = "blocked"
+    OPEN = "open"
+    NOT_TESTABLE = "not testable"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt. `what` is what it would mean if it had succeeded; `why` says what stopped it, or what it reached."""
+
+    area: str
+    name: str
+    what: str
+    verdict: Verdict
+    why: str
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run of one probe said: open, blocked, or broken."""
+
+    area: str
+    name: str
+    what: str
+    verdict: str
+    why: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was tried. The sandbox is tight when nothing was open."""
+
+    tight: bool
+    blocked: int
+    open: int
+    not_testable: int
+    findings: list[Finding]
+
+
+def judge(inside: Attempt, control: Attempt) -> Finding:
+    """An attempt proves something only where its control succeeds; one that succeeds inside needs no proof."""
+    if inside.verdict == "open":
+        verdict, why = Verdict.OPEN, inside.why
+    elif control.verdict != "open":
+        outside = "outside too: " if control.verdict == "blocked" else ""
+        verdict, why = Verdict.NOT_TESTABLE, f"{outside}{control.why}"
+    elif inside.verdict == "blocked":
+        verdict, why = Verdict.BLOCKED, inside.why
+    else:
+        verdict, why = Verdict.NOT_TESTABLE, inside.why
+    return Finding(area=inside.area, name=inside.name, what=inside.what, verdict=verdict, why=why)
+
+
+def make_report(findings: list[Finding]) -> Report:
+    """Count."""
+    counts = {verdict: sum(finding.verdict is verdict for finding in findings) for verdict in Verdict}
+    return Report(
+        tight=not counts[Verdict.OPEN],
+        blocked=counts[Verdict.BLOCKED],
+        open=counts[Verdict.OPEN],
+        not_testable=counts[Verdict.NOT_TESTABLE],
+        findings=findings,
+    )

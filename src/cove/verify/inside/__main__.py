@@ -1,0 +1,6 @@
+"""Every attempt that is made from inside."""
+
+from cove.verify.inside import calls, network, privilege, processes, resources, view  # noqa: F401  # they enter their probes
+from cove.verify.inside.harness import main
+
+main()

@@ -1,0 +1,82 @@
+"""Every attempt of `cove verify`, each a test; and the command itself."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cove.verify import battery
+from cove.verify.findings import Attempt, Finding, Verdict, judge, make_report
+from cove.verify.host import prepared_host
+from cove.verify.inside import calls, harness, network, privilege, processes, resources, view
+from cove.verify.outside import PROBES
+
+COVE = str(Path(sys.executable).parent / "cove")
+INSIDE = list(harness.PROBES)
+assert all((calls, network, privilege, processes, resources, view))
+
+
+@pytest.fixture(scope="module")
+def findings(cove_home: Path) -> dict[str, Finding]:
+    """The whole battery, run once."""
+
+    async def collect(facts: dict[str, str]) -> dict[str, Finding]:
+        return {finding.name: finding async for finding in battery.verify(facts)}
+
+    with prepared_host() as facts:
+        return asyncio.run(collect(facts))
+
+
+def test_there_are_at_least_a_hundred_attempts_in_ten_areas(findings: dict[str, Finding]) -> None:
+    assert len(findings) == len(INSIDE) + len(PROBES) >= 100
+    assert len({finding.area for finding in findings.values()}) >= 10
+
+
+def test_the_controls_prove_most_attempts(findings: dict[str, Finding]) -> None:
+    proven = [finding for finding in findings.values() if finding.verdict is Verdict.BLOCKED]
+    assert len(proven) > (150 if os.geteuid() == 0 else 60)
+
+
+@pytest.mark.parametrize("name", [*INSIDE, *(each.name for each in PROBES)])
+def test_an_attempt_is_blocked(name: str, findings: dict[str, Finding]) -> None:
+    finding = findings[name]
+    if finding.verdict is Verdict.NOT_TESTABLE:
+        pytest.skip(f"not testable here: {finding.why}")
+    assert finding.verdict is Verdict.BLOCKED, f"{finding.what}: {finding.why}"
+
+
+def attempt(verdict: str, why: str = "") -> Attempt:
+    return Attempt(area="a", name="n", what="w", verdict=verdict, why=why)
+
+
+@pytest.mark.parametrize(
+    ("inside", "control", "verdict"),
+    [
+        ("blocked", "open", Verdict.BLOCKED),
+        ("open", "open", Verdict.OPEN),
+        ("open", "blocked", Verdict.OPEN),
+        ("blocked", "blocked", Verdict.NOT_TESTABLE),
+        ("blocked", "broken", Verdict.NOT_TESTABLE),
+        ("broken", "open", Verdict.NOT_TESTABLE),
+    ],
+)
+def test_only_an_attempt_whose_control_succeeds_proves_something(inside: str, control: str, verdict: Verdict) -> None:
+    assert judge(attempt(inside), attempt(control)).verdict is verdict
+
+
+def test_one_open_attempt_is_enough_to_fail() -> None:
+    blocked = judge(attempt("blocked"), attempt("open"))
+    assert make_report([blocked]).tight
+    report = make_report([blocked, judge(attempt("open", "reached"), attempt("open"))])
+    assert (report.tight, report.open, report.blocked) == (False, 1, 1)
+
+
+def test_the_command_prints_what_it_found_and_ends_by_it() -> None:
+    end = subprocess.run([COVE, "verify", "--json"], capture_output=True, text=True, timeout=110)
+    report = json.loads(end.stdout)
+    assert (end.returncode, report["tight"], report["open"]) == (0, True, 0), end.stderr
+    assert len(report["findings"]) >= 100
