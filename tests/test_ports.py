@@ -25,8 +25,12 @@ MEGABYTES = 50
 
 @pytest.fixture(scope="module", autouse=True)
 def running_portal() -> None:
-    """Before any test: the loop's thread stays for all of them."""
-    get_portal()
+    """Before any test: the loop's thread stays, and so does /dev/null, which libuv opens with its first stream."""
+
+    async def listen() -> None:
+        (await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)).close()
+
+    get_portal().call(listen)
 
 
 async def dial(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -11,6 +11,7 @@ from cove.client.code_context import CodeContext
 from cove.client.command import environment, exec_request, start_request, words
 from cove.client.files import Files
 from cove.client.git import Git
+from cove.client.ports import Ports
 from cove.client.process import Process
 from cove.client.session import Session
 from cove.client.terminal import Terminal
@@ -34,6 +35,7 @@ class Sandbox(api.AsyncSandbox):
         transport.acquire()
         self.files = Files(self._calls)
         self.git = Git(self._calls)
+        self.ports = Ports(self._calls)
 
     async def detach(self) -> None:
         """See api.AsyncSandbox."""

@@ -18,7 +18,9 @@ from weakref import WeakSet
 import aiohttp
 from yarl import URL
 
+from cove.client.raw_connection import open_raw
 from cove.errors import ConnectionLost, SandboxUnavailable, ValidationFailed
+from cove.linux.tcp_stream import Streams
 from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
 from cove.wire.frames import EVENT, FAILURE, FRAMES, FrameReader, decode_failure, decoder_for
@@ -120,6 +122,16 @@ class Transport:
             except aiohttp.WSServerHandshakeError as error:
                 raise await self._explain(path, error) from None
 
+    async def raw(self, path: str) -> Streams:
+        """A connection that is raw after an upgrade; whoever asked closes it."""
+        try:
+            return await open_raw(self._url(path, None), self._socket_path, self._headers.get("Authorization"))
+        except OSError as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"no Cove server answers at {self.url}: {error}. Is `cove serve` running?")
+
     async def _explain(self, path: str, error: aiohttp.WSServerHandshakeError) -> Exception:
         """The handshake's error has no body: ask again without an upgrade for what is wrong."""
         async with self._in_use() as session, session.get(self._url(path, None)) as response:
@@ -166,7 +178,7 @@ class Transport:
         try:
             yield self._session
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise Unreachable(f"no Cove server answers at {self.url}: {error}. Is `cove serve` running?") from None
+            raise self._unreachable(error) from None
         except aiohttp.InvalidURL:
             raise ValidationFailed(f"{self.url} is not the address of a server") from None
         except (aiohttp.ClientError, ConnectionResetError) as error:

@@ -77,7 +77,8 @@ class Activity:
 
     def _wrap(self, answer: Answer) -> Answer:
         if isinstance(answer, Upgrade):
-            return Upgrade(answer.headers, partial(self._run, answer.run))
+            run = partial(self._run, answer.run)
+            return Upgrade(answer.headers, run, abandon=answer.abandon, outlives_eof=answer.outlives_eof)
         if isinstance(answer, Response) and not isinstance(answer.body, bytes):
             return Response(answer.status, answer.headers, self._stream(answer.body))
         return answer

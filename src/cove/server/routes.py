@@ -1,13 +1,16 @@
 """A sandbox's API over HTTP: finds by the table which method is called, calls it, and answers."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from functools import partial
 from typing import Final
 
 from cove import api
-from cove.errors import CoveError, MethodNotAllowed, NotFound, SandboxNotFound
+from cove.errors import CoveError, MethodNotAllowed, NotFound, SandboxNotFound, ValidationFailed
+from cove.linux.tcp_stream import TcpStream
+from cove.server.content import content_response
 from cove.server.event_stream import event_stream
 from cove.server.http_message import Answer, Handler, Request, Response
+from cove.server.port_socket import port_socket
 from cove.server.terminal_socket import terminal_socket
 from cove.wire.coding import decode_json, decode_query, encode_json, unquote_text
 from cove.wire.errors import encode_error, status_of
@@ -17,8 +20,9 @@ from cove.wire.replies import make_reply
 MOST_BODY_BYTES: Final = 64 << 20
 _ROOT_SEGMENTS: Final = SANDBOXES.count("/") + 1
 _JSON: Final = ((b"content-type", b"application/json"),)
-_BYTES: Final = ((b"content-type", b"application/octet-stream"),)
+_HELD_BYTES: Final = 1 << 20
 _ANY: Final = "*"
+_MOST_DIGITS: Final = 5
 
 
 class _Node:
@@ -110,7 +114,15 @@ async def _resolve(sandbox: api.AsyncSandbox, operation: Operation, ids: list[st
     method: Callable[..., object] = getattr(owner, operation.method)
     if operation.target is Target.SANDBOX and ids:
         return lambda **arguments: method(*ids, **arguments)
+    if operation.target is Target.PORTS and ids:
+        return partial(method, _port(ids[0]))
     return method
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
+        raise ValidationFailed(f"a port is a number, not {text!r}")
+    return int(text)
 
 
 async def _itself(sandbox: api.AsyncSandbox, _: list[str]) -> object:
@@ -123,6 +135,10 @@ async def _files(sandbox: api.AsyncSandbox, ids: list[str]) -> object:
 
 async def _git(sandbox: api.AsyncSandbox, _: list[str]) -> object:
     return sandbox.git
+
+
+async def _ports(sandbox: api.AsyncSandbox, _: list[str]) -> object:
+    return sandbox.ports
 
 
 async def _process(sandbox: api.AsyncSandbox, ids: list[str]) -> object:
@@ -146,6 +162,7 @@ _OWNERS: Final[Mapping[Target, Callable[[api.AsyncSandbox, list[str]], Awaitable
     Target.SANDBOX: _itself,
     Target.FILES: _files,
     Target.GIT: _git,
+    Target.PORTS: _ports,
     Target.PROCESS: _process,
     Target.SESSION: _session,
     Target.TERMINAL: _terminal,
@@ -176,26 +193,9 @@ async def _answer_upload(
 async def _answer_content(
     _: Operation, method: Callable[..., object], arguments: dict[str, object], __: Request
 ) -> Answer:
-    """What fails at once answers with its error; a small content is sent in one piece."""
     chunks = method(**arguments)
     assert isinstance(chunks, AsyncGenerator)
-    try:
-        first = await anext(chunks, b"")
-        second = await anext(chunks, b"") if first else b""
-    except BaseException:
-        await chunks.aclose()
-        raise
-    if not second:
-        return Response(200, _BYTES, first)
-    return Response(200, _BYTES, _continued(first, second, chunks))
-
-
-async def _continued(first: bytes, second: bytes, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(chunks):
-        yield first
-        yield second
-        async for chunk in chunks:
-            yield chunk
+    return await content_response(chunks, _HELD_BYTES)
 
 
 async def _answer_events(
@@ -212,6 +212,8 @@ async def _answer_socket(
     _: Operation, method: Callable[..., object], arguments: dict[str, object], request: Request
 ) -> Answer:
     connection = method(**arguments)
+    if isinstance(connection, TcpStream):
+        return await port_socket(request, connection)
     assert isinstance(connection, api.TerminalConnection)
     return terminal_socket(request, connection)
 

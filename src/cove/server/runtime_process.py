@@ -29,6 +29,7 @@ from cove.runtime.threads import in_thread
 from cove.server.activity import Activity
 from cove.server.bridge_runtime import with_bridge
 from cove.server.directory import Directory, Record
+from cove.server.exposures import RecordedPorts, read_exposures
 from cove.server.http import HttpServer
 from cove.server.removal import remove
 from cove.server.reservation import Reservation
@@ -165,6 +166,8 @@ class _Process:
     async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> _Opened:
         """Listen and write the record: the sandbox exists."""
         sandbox.enforces_idle_timeout = True
+        exposures = await in_thread(read_exposures, place.path)
+        sandbox.publish_ports(RecordedPorts(self._directory, place.key, exposures), exposures)
         listener = _listen(self._directory.place(place.key) / SOCKET)
         info = await sandbox.info()
         record = Record(

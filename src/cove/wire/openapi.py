@@ -28,6 +28,7 @@ _GROUPS: Final[Mapping[Target, str]] = {
     Target.CONTEXT: "code",
     Target.FILES: "files",
     Target.GIT: "git",
+    Target.PORTS: "ports",
 }
 
 
@@ -98,7 +99,7 @@ def _query_parameters(operation: Operation) -> list[Document]:
 def _responses(operation: Operation) -> Document:
     match operation.form:
         case Form.SOCKET:
-            return {"101": {"description": "The connection is a WebSocket"}}
+            return {"101": {"description": "The connection is raw from here on, as the summary says"}}
         case Form.EVENTS:
             content = {SERVER_SENT_EVENTS: {"schema": {"type": "string"}}, FRAMES: {"schema": {"type": "string"}}}
             return {"200": {"description": "A stream of events", "content": content}}

@@ -16,6 +16,7 @@ from cove.model import (
     CodeContextInfo,
     CodeEvent,
     Execution,
+    ExposedPort,
     FileEvent,
     FileInfo,
     GitClone,
@@ -45,6 +46,7 @@ class Target(Enum):
     CONTEXT = auto()
     FILES = auto()
     GIT = auto()
+    PORTS = auto()
 
 
 class Form(Enum):
@@ -466,6 +468,30 @@ CHECK_CHANGES = _operation(
 
 CLONE = _operation(
     "clone_repository", "POST /git/clone", Target.GIT, "clone", "Clone a repository", requests.CloneRepository, GitClone
+)
+
+EXPOSE_PORT = _operation(
+    "expose_port",
+    "POST /ports",
+    Target.PORTS,
+    "expose",
+    "Let others reach a port by a URL",
+    requests.ExposePort,
+    ExposedPort,
+)
+LIST_PORTS = _operation("list_ports", "GET /ports", Target.PORTS, "list", "All exposed ports", None, list[ExposedPort])
+UNEXPOSE_PORT = _operation(
+    "unexpose_port", "DELETE /ports/{port}", Target.PORTS, "unexpose", "Its URL leads nowhere from here on"
+)
+CONNECT_PORT = _operation(
+    "connect_port",
+    "GET /ports/{port}/connect",
+    Target.PORTS,
+    "connect",
+    "Bytes to and from a port: an upgrade to tcp",
+    requests.ConnectPort,
+    None,
+    Form.SOCKET,
 )
 
 OPERATIONS: Final = tuple(value for value in dict(globals()).values() if isinstance(value, Operation))

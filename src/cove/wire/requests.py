@@ -294,6 +294,12 @@ class CloneRepository(Request, frozen=True):
     token: str | None = None
 
 
+class ConnectPort(Request, frozen=True):
+    """With a token: only while the port is exposed with it."""
+
+    token: str | None = None
+
+
 class ExposePort(Request, frozen=True):
     """Without a token one is made."""
 

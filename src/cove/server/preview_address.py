@@ -1,0 +1,45 @@
+"""Where previews are found: written by the server when it has its listening sockets, read by every runtime."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+_FILE = "preview.json"
+
+
+class PreviewAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """`base` is the origin above all labels, as in `http://localhost:8788`; `path_base` where labels are paths."""
+
+    base: str = "http://localhost:8788"
+    path_base: str = "http://127.0.0.1:8788"
+
+    @property
+    def scheme(self) -> str:
+        """http, or https where somebody in front of the server speaks it."""
+        return self.base.partition("://")[0]
+
+    def url(self, label: str) -> str:
+        """The label as a host name."""
+        scheme, _, authority = self.base.partition("://")
+        return f"{scheme}://{label}.{authority}"
+
+    def path_url(self, label: str) -> str:
+        """The label as the first segment of a path."""
+        return f"{self.path_base}/{label}/"
+
+
+def write_address(server: Path, address: PreviewAddress) -> None:
+    """Into the server's own directory, all at once. Blocks."""
+    path = server / _FILE
+    building = path.with_suffix(".new")
+    building.write_bytes(msgspec.json.encode(address))
+    os.replace(building, path)
+
+
+def read_address(server: Path) -> PreviewAddress:
+    """As it was last written. Blocks."""
+    try:
+        return msgspec.json.decode((server / _FILE).read_bytes(), type=PreviewAddress)
+    except FileNotFoundError:
+        return PreviewAddress()
