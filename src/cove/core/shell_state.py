@@ -57,6 +57,8 @@ _BORN_WITH = "BASH_COMPAT HOSTNAME HOSTTYPE IFS MACHTYPE OPTERR OPTIND OSTYPE PA
 _POSIX = "POSIXLY_CORRECT"
 # What that mode switches on, and what changes how a script is read.
 _LATE_OPTIONS = frozenset(["expand_aliases", "inherit_errexit", "shift_verbose"])
+# With it an assignment among the arguments of `declare` is none of them.
+_LAST_OPTIONS = frozenset(["keyword"])
 _DECLARATION = re.compile(r"declare -([-aAcfilnrtux]+) ([A-Za-z_][A-Za-z0-9_]*)(=?)")
 _FUNCTION = re.compile(r"^__cove_\w+ \(\) *$")
 _ATTRIBUTES = re.compile(r"declare (-f[rtx]*) (.+)")
@@ -124,7 +126,8 @@ class ShellState:
             self.functions,
             *[f"\\builtin declare {flags} -- {quote(name)}" for flags, name in self.function_attributes],
             before_options,
-            *_with_builtin([*self.options.splitlines(), *late, *_only(self.shopt, _LATE_OPTIONS)]),
+            *_with_builtin([*_without(self.options, _LAST_OPTIONS).splitlines(), *late]),
+            *_with_builtin([*_only(self.shopt, _LATE_OPTIONS), *_only(self.options, _LAST_OPTIONS)]),
         ]
         return "\n".join(parts) + "\n"
 
