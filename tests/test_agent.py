@@ -192,7 +192,7 @@ def test_small_files_are_read_and_replaced_by_one_request(cove_home: Path, tmp_p
 def test_a_request_larger_than_a_packet_comes_in_a_memory_file(cove_home: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     content = bytes(range(256)) * 1000
-    with running_agent(cove_home) as (agent, pid):
+    with running_agent(cove_home) as (agent, _):
         with sealed_file(b"\0".join([b"write", b"1", b"", bytes(file), content])) as memory:
             agent.send(b"large", descriptors=(memory.fileno(),))
         assert agent.receive() == ([b"ok", b"1"], [])
@@ -200,7 +200,6 @@ def test_a_request_larger_than_a_packet_comes_in_a_memory_file(cove_home: Path, 
         with sealed_file(b"\0".join([b"stat", b"2", b"1", b"/" + b"x" * 100_000])) as memory:
             agent.send(b"large", descriptors=(memory.fileno(),))
         assert agent.receive() == ([b"error", b"2", b"36"], [])
-        assert not [link for link in Path(f"/proc/{pid}/fd").iterdir() if "memfd" in str(link.readlink())]
 
 
 def test_a_port_is_connected_to_and_the_socket_comes_out(cove_home: Path) -> None:

@@ -35,12 +35,19 @@ KEEPS = [
     "trap 'sleep 100' USR1; kill -USR1 $$; touch /tmp/ran",
     "python3 -c 'import signal, time; signal.signal(2, 1); signal.signal(15, 1); time.sleep(100)'; touch /tmp/ran",
     "yes | head -c 100000; sleep 100",
+    "y=$(sleep 100)",
+    "y=`sleep 100; touch /tmp/ran`",
+    "y=$(setsid sleep 100 & wait); touch /tmp/ran",
+    "echo $(sleep 100 | cat) $(touch /tmp/ran)",
+    "echo $(echo $(sleep 100)); touch /tmp/ran",
+    "case $(sleep 100) in *) touch /tmp/ran;; esac",
+    "g() { local y=$(while :; do :; done); touch /tmp/ran; }; g",
+    "[[ $(sleep 100) ]] || touch /tmp/ran",
 ]
 
 MAY_RESTART = [
     "set -e; sleep 100; touch /tmp/ran",
-    "case $(sleep 100) in *) touch /tmp/ran;; esac",
-    "y=$(sleep 100)",
+    "for i in $(sleep 100); do touch /tmp/ran; done; touch /tmp/ran",
     "read y < /tmp/fifo; touch /tmp/ran",
     "trap 'echo caught' INT TERM; while :; do sleep 100; done",
     "trap '' INT TERM; sleep 100; touch /tmp/ran",

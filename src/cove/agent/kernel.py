@@ -163,6 +163,17 @@ def descendants(root, without=()):
     return found
 
 
+def feeds(pid, reader):
+    # type: (int, int) -> bool
+    """Whether what one process prints goes through a pipe to another."""
+    folder = b"/proc/%d/fd/" % reader
+    try:
+        output = posix.readlink(b"/proc/%d/fd/1" % pid)
+        return output.startswith(b"pipe:") and output in [posix.readlink(folder + fd) for fd in posix.listdir(folder)]
+    except OSError:
+        return False  # one of them is just going
+
+
 def signal_all(pids, number):
     # type: (list[int], int) -> None
     """Send a signal to each of these processes; those already gone do not matter."""

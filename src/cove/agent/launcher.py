@@ -68,7 +68,7 @@ class Launcher:
         elif verb == b"signal":
             number, scope, ticks = rest.split(b"\0")
             chosen = self.choose(scope, int(ticks))
-            kernel.signal_all(chosen, int(number))
+            self.signal(chosen, int(number))
             self.send(b"signaled", protocol.encode_number(len(chosen)))
         elif verb == b"mark":
             self.marked = frozenset(kernel.descendants(posix.getpid()))
@@ -90,6 +90,18 @@ class Launcher:
             return below
         without = self.marked | {self.main}
         return [pid for pid in below if pid not in without and kernel.start_ticks(pid) >= ticks]
+
+    def signal(self, chosen, number):
+        # type: (list[int], int) -> None
+        """Send a signal; instead of INT, what the spawned process reads from gets TERM, and gets it first.
+
+        A bash whose command substitution dies of INT sends INT to itself.
+        """
+        if number == _signal.SIGINT:
+            feeding = [pid for pid in chosen if kernel.feeds(pid, self.main)]
+            kernel.signal_all(feeding, _signal.SIGTERM)
+            chosen = [pid for pid in chosen if pid not in feeding]
+        kernel.signal_all(chosen, number)
 
     def spawn(self, fields, descriptors):
         # type: (list[bytes], list[int]) -> None
