@@ -16,7 +16,7 @@ def draw(measured: Mapping[str, Mapping[str, float]], figures: Sequence[Figure])
     colours = dict(zip(names, _COLOURS, strict=True))
     parts, y = [_legend(names, colours)], 50
     for key, label, unit, less_is_better in figures:
-        values = {name: measured[name][key] for name in names if key in measured[name]}
+        values = {name: measured[name][key] for name in names if measured[name].get(key, 0) > 0}
         part, y = _figure(label, unit, less_is_better, values, colours, y)
         parts.append(part)
     style = "text{font:12px system-ui,sans-serif;fill:#334155} .name{font-weight:600}"
