@@ -23,14 +23,14 @@ class Provider(Protocol):
         """All of them."""
 
 
-_embedded: Provider | None = None
+_embedded: Callable[[], Provider] | None = None
 _remote: Callable[[str, str | None], Provider] | None = None
 
 
-def register_embedded(provider: Provider) -> None:
+def register_embedded(make: Callable[[], Provider]) -> None:
     """Called once, when `cove` is imported: the layer that implements sandboxes lies above this one."""
     global _embedded
-    _embedded = provider
+    _embedded = make
 
 
 def register_remote(make: Callable[[str, str | None], Provider]) -> None:
@@ -44,4 +44,4 @@ def provider_for(url: str | None, api_key: str | None) -> Provider:
     assert _embedded is not None
     assert _remote is not None
     chosen = url or os.environ.get("COVE_URL")
-    return _remote(chosen, api_key) if chosen else _embedded
+    return _remote(chosen, api_key) if chosen else _embedded()

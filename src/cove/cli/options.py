@@ -9,22 +9,39 @@ from cove.model import Isolation, Mount, Network, SandboxSpec
 
 EnvOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a variable. Repeatable.")]
 CwdOption = Annotated[str | None, typer.Option(help="Directory inside the sandbox; /workspace by default.")]
-NetworkOption = Annotated[Network, typer.Option(help="What the command can reach.")]
+NetworkOption = Annotated[Network | None, typer.Option(help="What the sandbox can reach; none by default.")]
 MountOption = Annotated[
     list[str] | None,
     typer.Option(metavar="SRC:DST[:rw]", help="Show a host directory inside, read-only unless :rw. Repeatable."),
 ]
-IsolationOption = Annotated[Isolation, typer.Option(help="`none` runs the command unconfined: for trusted code only.")]
+IsolationOption = Annotated[
+    Isolation | None, typer.Option(help="`none` runs unconfined, for trusted code only; bubblewrap by default.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SandboxArgument = Annotated[str, typer.Argument(metavar="ID", help="The sandbox.", show_default=False)]
+CommandArgument = Annotated[
+    list[str],
+    typer.Argument(help="One argument is a shell line; several are a program and its arguments.", show_default=False),
+]
 
 
-def make_spec(isolation: Isolation, network: Network, mounts: list[str] | None) -> SandboxSpec:
+def make_spec(isolation: Isolation | None, network: Network | None, mounts: list[str] | None) -> SandboxSpec:
     """The sandbox that the options ask for."""
-    return SandboxSpec(isolation=isolation, network=network, mounts=tuple(map(parse_mount, mounts or ())))
+    return SandboxSpec(
+        isolation=isolation or Isolation.BUBBLEWRAP,
+        network=network or Network.NONE,
+        mounts=tuple(map(parse_mount, mounts or ())),
+    )
 
 
-def parse_variables(texts: list[str] | None) -> dict[str, str]:
+def parse_command(words: list[str]) -> str | list[str]:
+    """One word is a shell line, several are a program and its arguments."""
+    return words[0] if len(words) == 1 else words
+
+
+def parse_variables(texts: list[str] | None, option: str = "--env") -> dict[str, str]:
     """NAME=VALUE, any number of times."""
-    return dict(map(_parse_variable, texts or ()))
+    return dict(_parse_variable(text, option) for text in texts or ())
 
 
 def parse_mount(text: str) -> Mount:
@@ -37,8 +54,8 @@ def parse_mount(text: str) -> Mount:
     raise ValidationFailed(f"--mount {text}: write it as SRC:DST, or SRC:DST:rw to let the command write there")
 
 
-def _parse_variable(text: str) -> tuple[str, str]:
+def _parse_variable(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValidationFailed(f"--env {text}: write it as NAME=VALUE")
+        raise ValidationFailed(f"{option} {text}: write it as NAME=VALUE")
     return name, value

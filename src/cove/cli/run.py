@@ -1,21 +1,23 @@
-"""`cove run`: code in a throw-away sandbox, with what it prints and what it results in."""
+"""`cove run`: code in a sandbox, with what it prints and what it results in."""
 
 import asyncio
-import sys
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, assert_never
 
 import typer
 
-from cove import AsyncSandbox
-from cove.cli.options import EnvOption, IsolationOption, MountOption, NetworkOption, make_spec, parse_variables
-from cove.cli.signals import until_signal
-from cove.cli.streams import BROKEN_PIPE, STDERR, STDOUT, Streams, leave
-from cove.errors import ContextCrashed, ValidationFailed
-from cove.model import CodeEvent, Display, Done, Failure, Isolation, Network, Outcome, Result, SandboxSpec, Text
+from cove.api import AsyncSandbox, CodeContext
+from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
+from cove.cli.descriptors import BROKEN_PIPE, STDERR, STDOUT
+from cove.cli.options import EnvOption, IsolationOption, MountOption, NetworkOption, parse_variables
+from cove.cli.signals import finish
+from cove.cli.streams import DESCRIPTORS, Streams
+from cove.errors import ContextAlreadyExists, ContextCrashed, ContextNotFound, ValidationFailed
+from cove.model import CodeEvent, Display, Done, Failure, Outcome, Result, Text
 
-_DESCRIPTORS = {"stdout": STDOUT, "stderr": STDERR}
 _LANGUAGES = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".cjs": "javascript", ".ts": "typescript"}
 _CODE_FAILED = 1
 _TIMED_OUT = 124
@@ -28,58 +30,108 @@ def run(
     images: Annotated[Path | None, typer.Option(metavar="DIR", help="Write images of results there.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Interrupt the code after so many seconds: 124.")] = None,
     env: EnvOption = None,
-    network: NetworkOption = Network.NONE,
+    inside: InOption = None,
+    context: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --in: a context that keeps its state; made if not there.")
+    ] = None,
+    network: NetworkOption = None,
     mount: MountOption = None,
-    isolation: IsolationOption = Isolation.BUBBLEWRAP,
+    isolation: IsolationOption = None,
+    url: PlaceUrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
-    """Run code in a throw-away sandbox.
+    """Run code in a throw-away sandbox, or with --in in one of a server.
 
     What it prints comes while it runs; results follow as text. The exit code is 1 when the code fails, 124 when
-    the time is up, 125 when Cove itself failed.
+    the time is up, 125 when Cove itself failed. With --context what one run defines, the next one finds.
 
     cove run -c '6 * 7'
 
     cove run plot.py --images .
+
+    cove run --in my-sandbox --context notebook -c 'import pandas as pd'
     """
-    chosen, text = _read(file, code, language)
-    if isolation is Isolation.NONE:
-        print("cove: no isolation: this code can do whatever you can", file=sys.stderr, flush=True)
-    work = _run(text, chosen, make_spec(isolation, network, mount), parse_variables(env), timeout, images)
-    leave(asyncio.run(until_signal(work)))
+    if context is not None and inside is None:
+        raise ValidationFailed("--context names a context of a sandbox that stays: say which with --in")
+    workplace = choose_workplace(inside, url, api_key, isolation, network, mount, "code")
+    program = _read(file, code, language)
+    finish(_run(workplace, program, context, parse_variables(env), timeout, images))
 
 
-def _read(file: Path | None, code: str | None, language: str | None) -> tuple[str, str]:
-    """The language and the code."""
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """Code, and the language that it is known to be in."""
+
+    code: str
+    language: str | None
+
+
+def _read(file: Path | None, code: str | None, language: str | None) -> _Program:
     if (file is None) == (code is None):
         raise ValidationFailed("name a file, or give the code with -c: one of the two")
     if file is None:
         assert code is not None
-        return language or "python", code
+        return _Program(code, language)
     chosen = language or _LANGUAGES.get(file.suffix)
     if chosen is None:
         raise ValidationFailed(f"{file}: the suffix does not tell the language: add --language")
     try:
-        return chosen, file.read_text(encoding="utf-8")
+        return _Program(file.read_text(encoding="utf-8"), chosen)
     except (OSError, UnicodeDecodeError) as error:
         raise ValidationFailed(f"{file} cannot be read: {error}") from error
 
 
 async def _run(
-    code: str, language: str, spec: SandboxSpec, env: dict[str, str], timeout: float | None, images: Path | None
+    workplace: Workplace,
+    program: _Program,
+    name: str | None,
+    env: dict[str, str],
+    timeout: float | None,
+    images: Path | None,
 ) -> int:
     show = _Show(Streams(), images)
-    async with AsyncSandbox.create(spec=spec) as sandbox:
-        context = await sandbox.create_code_context(language, env=env, timeout=timeout)
+    async with workplace.open() as sandbox, _open_context(sandbox, name, program.language, env) as context:
         try:
-            async with aclosing(context.stream(code)) as events:
+            async with aclosing(context.stream(program.code, timeout=timeout)) as events:
                 async for event in events:
                     await show.event(event)
         except BrokenPipeError:
             return BROKEN_PIPE
         except ContextCrashed as error:
             await show.error(f"cove: the code ended its own process (exit code {error.details['exit_code']})\n")
+            await context.delete()  # it is of no use to anybody, and keeps its name
             return _CODE_FAILED
     return show.exit_code
+
+
+@asynccontextmanager
+async def _open_context(
+    sandbox: AsyncSandbox, name: str | None, language: str | None, env: dict[str, str]
+) -> AsyncIterator[CodeContext]:
+    """The one with that name, which stays; without a name, one for this run only."""
+    if name is not None:
+        yield await _get_or_create(sandbox, name, language, env)
+        return
+    context = await sandbox.create_code_context(language or "python", env=env)
+    try:
+        yield context
+    finally:
+        await context.delete()
+
+
+async def _get_or_create(sandbox: AsyncSandbox, name: str, language: str | None, env: dict[str, str]) -> CodeContext:
+    try:
+        context = await sandbox.get_code_context(name)
+    except ContextNotFound:
+        try:
+            return await sandbox.create_code_context(language or "python", id=name, env=env)
+        except ContextAlreadyExists:  # somebody else made it meanwhile
+            context = await sandbox.get_code_context(name)
+    if language not in (None, context.language):
+        raise ValidationFailed(f"context {name} speaks {context.language}, not {language}")
+    if env:
+        raise ValidationFailed(f"context {name} is there already: --env is for when it is made")
+    return context
 
 
 class _Show:
@@ -95,7 +147,7 @@ class _Show:
         """One event."""
         match event:
             case Text():
-                await self._streams.write(_DESCRIPTORS[event.stream], event.text.encode("utf-8", "replace"))
+                await self._streams.write(DESCRIPTORS[event.stream], event.text.encode("utf-8", "replace"))
             case Display():
                 await self._show_result(event.result)
             case Failure():

@@ -1,150 +1,106 @@
-"""`cove shell`: an interactive terminal in a throw-away sandbox, on the terminal that this program was started in."""
+"""`cove shell`: an interactive terminal in a sandbox, on the terminal that this program was started in."""
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Annotated, assert_never
+from contextlib import suppress
+from typing import Annotated
 
 import typer
 
-from cove import AsyncSandbox
-from cove.api import TerminalConnection
+from cove.api import AsyncSandbox, Terminal
+from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
+from cove.cli.descriptors import STDIN, say
 from cove.cli.options import (
     CwdOption,
     EnvOption,
     IsolationOption,
     MountOption,
     NetworkOption,
-    make_spec,
     parse_variables,
 )
 from cove.cli.raw_mode import RawMode
-from cove.cli.signals import STOP_SIGNALS, cancel, until_signal
-from cove.cli.streams import BROKEN_PIPE, STDIN, STDOUT, Streams, leave
-from cove.errors import SandboxUnavailable, ValidationFailed
-from cove.model import Exit, Gap, Isolation, Network, Output, Ready, SandboxSpec
+from cove.cli.signals import STOP_SIGNALS, finish
+from cove.cli.viewer import Detached, Viewer, window_size
+from cove.errors import ValidationFailed
 
 _HANG_UP = 128 + signal.SIGHUP
-_DEFAULT_SIZE = (80, 24)
-_LARGEST_SIZE = 1000
+_CONTROL_MASK = 0x1F
 
 
 def shell(
     program: Annotated[list[str] | None, typer.Argument(help="What to run instead of bash, and its arguments.")] = None,
     env: EnvOption = None,
     cwd: CwdOption = None,
-    network: NetworkOption = Network.NONE,
+    inside: InOption = None,
+    terminal: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --in: a terminal to come back to; made if it is not there.")
+    ] = None,
+    detach_key: Annotated[
+        str, typer.Option(metavar="KEY", help="With --in: leaves the terminal as it is; `none` for no such key.")
+    ] = "ctrl-]",
+    network: NetworkOption = None,
     mount: MountOption = None,
-    isolation: IsolationOption = Isolation.BUBBLEWRAP,
+    isolation: IsolationOption = None,
+    url: PlaceUrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
-    """Open an interactive terminal in a throw-away sandbox.
+    """Open an interactive terminal in a throw-away sandbox, or with --in in one of a server.
 
     Every key goes to the sandbox, Ctrl-C, Ctrl-Z and Ctrl-D too; the shell's exit code becomes that of `cove`. 125
-    means that Cove itself failed.
+    means that Cove itself failed. With --in, Ctrl-] or closing the window leaves the terminal running, with all that
+    runs in it; --terminal NAME comes back to it.
 
     cove shell
 
     cove shell --mount .:/workspace:rw -- python3 -q
+
+    cove shell --in my-sandbox --terminal main
     """
     if not os.isatty(STDIN):
         raise ValidationFailed("standard input is not a terminal: `cove exec` takes pipes and files")
-    if isolation is Isolation.NONE:
-        print("cove: no isolation: this shell can do whatever you can", file=sys.stderr, flush=True)
-    work = _run(make_spec(isolation, network, mount), program or None, cwd, parse_variables(env))
-    leave(asyncio.run(until_signal(work, (*STOP_SIGNALS, signal.SIGQUIT))))
+    if terminal is not None and inside is None:
+        raise ValidationFailed("--terminal names a terminal of a sandbox that stays: say which with --in")
+    workplace = choose_workplace(inside, url, api_key, isolation, network, mount, "shell")
+    work = _run(workplace, terminal, program or None, cwd, parse_variables(env), _parse_key(detach_key))
+    finish(work, (*STOP_SIGNALS, signal.SIGQUIT))
 
 
-async def _run(spec: SandboxSpec, program: list[str] | None, cwd: str | None, env: dict[str, str]) -> int:
-    async with AsyncSandbox.create(spec=spec) as sandbox:
-        cols, rows = _size()
-        terminal = await sandbox.terminal(shell=program, cwd=cwd, env=env, cols=cols, rows=rows)
-        async with terminal.connect(lossless=True) as connection:
-            with RawMode(STDIN) as mode, _watched(mode) as changed:
-                return await _relay(connection, changed)
+async def _run(
+    workplace: Workplace, name: str | None, program: list[str] | None, cwd: str | None, env: dict[str, str], key: bytes
+) -> int:
+    is_kept = workplace.id is not None
+    async with workplace.open() as sandbox:
+        cols, rows = window_size()
+        terminal = await sandbox.terminal(id=name, shell=program, cwd=cwd, env=env, cols=cols, rows=rows)
+        try:
+            return await _view(terminal, key if is_kept else b"")
+        except (Detached, asyncio.CancelledError) as reason:
+            if is_kept:
+                _tell_the_way_back(sandbox, terminal)
+            if isinstance(reason, Detached):
+                return 0 if reason.is_wanted else _HANG_UP
+            raise
 
 
-@contextmanager
-def _watched(mode: RawMode) -> Generator[asyncio.Event, None, None]:
-    """What happens to our own terminal: it gets another size, or is taken away for a while."""
-    changed = asyncio.Event()
-
-    def resume() -> None:
-        mode.resume()
-        changed.set()
-
-    loop = asyncio.get_running_loop()
-    handlers = {signal.SIGWINCH: changed.set, signal.SIGTSTP: mode.suspend, signal.SIGCONT: resume}
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
-    try:
-        yield changed
-    finally:
-        for number in handlers:
-            loop.remove_signal_handler(number)
+async def _view(terminal: Terminal, key: bytes) -> int:
+    async with terminal.connect(lossless=True) as connection:
+        with RawMode(STDIN) as mode:
+            return await Viewer(connection, key).run(mode)
 
 
-async def _relay(connection: TerminalConnection, changed: asyncio.Event) -> int:
-    """Keys in, output out, until the shell ends or our own terminal goes away."""
-    streams = Streams()
-    others = [asyncio.create_task(_feed(connection, streams)), asyncio.create_task(_follow_size(connection, changed))]
-    try:
-        return await _print(connection, streams)
-    except BrokenPipeError:
-        return BROKEN_PIPE
-    except OSError:
-        return _HANG_UP
-    finally:
-        for task in others:
-            await cancel(task)
+def _tell_the_way_back(sandbox: AsyncSandbox, terminal: Terminal) -> None:
+    with suppress(OSError):  # our own terminal is gone
+        print(file=sys.stderr)
+    say(f"the terminal runs on; to come back: cove shell --in {sandbox.id} --terminal {terminal.id}")
 
 
-async def _feed(connection: TerminalConnection, streams: Streams) -> None:
-    try:
-        while data := await streams.read():
-            await connection.write(data)
-    except ValidationFailed:
-        return  # the shell has ended: what is left is for nobody
-    except OSError:
-        pass
-    await connection.close()
-
-
-async def _follow_size(connection: TerminalConnection, changed: asyncio.Event) -> None:
-    try:
-        while True:
-            await connection.resize(*_size())
-            await changed.wait()
-            changed.clear()
-    except (ValidationFailed, OSError):
-        return  # one of the two terminals is gone, which others see too
-
-
-async def _print(connection: TerminalConnection, streams: Streams) -> int:
-    async for event in connection:
-        match event:
-            case Output():
-                await streams.write(STDOUT, event.data)
-            case Exit():
-                return _exit_code(event)
-            case Gap() | Ready():
-                pass  # a lossless viewer that saw the beginning has no gap
-            case _:
-                assert_never(event)
-    return _HANG_UP
-
-
-def _exit_code(end: Exit) -> int:
-    if end.exit_code is None:
-        raise SandboxUnavailable("the sandbox was lost, and the shell with it: start a new one")
-    return end.exit_code
-
-
-def _size() -> tuple[int, int]:
-    """Columns and rows of our own terminal, as far as a terminal inside can have them."""
-    found = os.get_terminal_size(STDIN)
-    if not found.columns or not found.lines:
-        return _DEFAULT_SIZE
-    return min(found.columns, _LARGEST_SIZE), min(found.lines, _LARGEST_SIZE)
+def _parse_key(text: str) -> bytes:
+    """`ctrl-x` for a letter or one of @[\\]^_, as the byte that a terminal sends for it."""
+    if text == "none":
+        return b""
+    prefix, _, key = text.lower().rpartition("-")
+    if prefix == "ctrl" and len(key) == 1 and "@" <= key.upper() <= "_":
+        return bytes([ord(key.upper()) & _CONTROL_MASK])
+    raise ValidationFailed(f"--detach-key {text}: write it as ctrl-] or ctrl-x, or `none`")

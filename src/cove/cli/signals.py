@@ -3,8 +3,16 @@
 import asyncio
 import signal
 from collections.abc import Coroutine, Iterable
+from typing import NoReturn
+
+from cove.cli.descriptors import leave
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def finish(work: Coroutine[object, object, int], numbers: Iterable[int] = STOP_SIGNALS) -> NoReturn:
+    """Do the work of a subcommand and end this process with the exit code that it gives."""
+    leave(asyncio.run(until_signal(work, numbers)))
 
 
 async def until_signal(work: Coroutine[object, object, int], numbers: Iterable[int] = STOP_SIGNALS) -> int:

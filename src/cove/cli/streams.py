@@ -3,15 +3,11 @@
 import asyncio
 import os
 import select
-import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import NoReturn
 
-STDIN, STDOUT, STDERR = 0, 1, 2
-# What a shell reports for a program that wrote to a pipe nobody reads.
-BROKEN_PIPE = 128 + signal.SIGPIPE
+from cove.cli.descriptors import STDERR, STDIN, STDOUT
+
+DESCRIPTORS = {"stdout": STDOUT, "stderr": STDERR}
 
 _READ_BYTES = 65536
 
@@ -30,24 +26,6 @@ class Streams:
     async def write(self, descriptor: int, data: bytes) -> None:
         """Write everything. Raises BrokenPipeError when nobody reads any more."""
         await asyncio.get_running_loop().run_in_executor(self._writer, _write, descriptor, data)
-
-
-def fill_closed_descriptors() -> None:
-    """Open what the caller closed (`>&-`): otherwise a socket of ours could become our standard output."""
-    for descriptor in (STDIN, STDOUT, STDERR):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
-
-
-def leave(code: int) -> NoReturn:
-    """End this process without waiting for a thread that waits for a terminal or a pipe."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # None when it was closed before Python started
-            with suppress(OSError):  # nobody reads any more, or the terminal is gone
-                stream.flush()
-    os._exit(code)
 
 
 def _read() -> bytes:

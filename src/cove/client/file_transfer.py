@@ -4,14 +4,15 @@ What comes from a sandbox is not trusted: a tree is unpacked by the same code th
 """
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing, suppress
+from typing import Protocol
 
-from cove import api
 from cove.agent.archive import Budget, Stream, pack, unpack
 from cove.agent.tar import Refused, Truncated
 from cove.errors import IsDirectory, ValidationFailed
 from cove.linux.remove_tree import remove_tree
+from cove.model import FileInfo
 from cove.runtime.file_archive import read_pipe
 from cove.runtime.file_content import Stop, finished, settled, start_transfer, write_all
 from cove.runtime.file_transfer import MOST_BYTES, MOST_ENTRIES, make_local, make_pipe, open_local, translated
@@ -20,7 +21,26 @@ from cove.runtime.stdin import Stdin
 _CHUNK_BYTES = 1 << 20
 
 
-async def upload(files: api.Files, local: str, path: str) -> None:
+class Contents(Protocol):
+    """As much of `api.Files` as a transfer needs."""
+
+    async def stat(self, path: str) -> FileInfo:
+        """What stands under that name."""
+
+    def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
+        """A file in pieces."""
+
+    def read_archive(self, path: str) -> AsyncGenerator[bytes, None]:
+        """A directory as a tar stream."""
+
+    async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:
+        """Replace a file."""
+
+    async def write_archive(self, path: str, chunks: AsyncIterable[bytes]) -> None:
+        """Unpack a tar stream."""
+
+
+async def upload(files: Contents, local: str, path: str) -> None:
     """A file or a directory from here to there."""
     if await finished(os.path.isdir, local):
         async with aclosing(_pack(local)) as chunks:
@@ -36,7 +56,7 @@ async def upload(files: api.Files, local: str, path: str) -> None:
             os.close(source)
 
 
-async def download(files: api.Files, path: str, local: str) -> None:
+async def download(files: Contents, path: str, local: str) -> None:
     """A file or a directory from there to here."""
     try:
         await _download_file(files, path, local)
@@ -77,7 +97,7 @@ def _pack_into(local: bytes, write: int, stop: Stop) -> None:
         os.close(write)
 
 
-async def _download_file(files: api.Files, path: str, local: str) -> None:
+async def _download_file(files: Contents, path: str, local: str) -> None:
     mode = (await files.stat(path)).mode & 0o777
     with translated(local):
         async with aclosing(files.read_stream(path)) as chunks:
@@ -96,7 +116,7 @@ async def _download_file(files: api.Files, path: str, local: str) -> None:
                 os.close(write)
 
 
-async def _download_tree(files: api.Files, path: str, local: str) -> None:
+async def _download_tree(files: Contents, path: str, local: str) -> None:
     read, write = make_pipe()
     os.set_blocking(read, False)
     stdin = Stdin(write)
@@ -117,7 +137,7 @@ async def _download_tree(files: api.Files, path: str, local: str) -> None:
         os.close(read)
 
 
-async def _feed(stdin: Stdin, files: api.Files, path: str) -> None:
+async def _feed(stdin: Stdin, files: Contents, path: str) -> None:
     """An unpacker that takes no more has ended, and says itself why."""
     async with aclosing(files.read_archive(path)) as chunks:
         async for chunk in chunks:

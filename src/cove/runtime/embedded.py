@@ -1,8 +1,10 @@
 """The sandboxes of this program: no daemon, no port, everything ends with the program."""
 
 import asyncio
+import atexit
 import os
 from functools import partial
+from typing import Final
 
 from cove.api import AsyncSandbox
 from cove.core.identifier import check_sandbox_id, new_identifier
@@ -105,3 +107,8 @@ async def _undo(opening: "asyncio.Task[Sandbox]") -> None:
     await asyncio.wait([opening])
     if not opening.cancelled() and opening.exception() is None:
         await opening.result().destroy()
+
+
+# The one of this program: made by the import, which happens once whatever its threads do.
+EMBEDDED: Final = Embedded()
+atexit.register(EMBEDDED.abandon)

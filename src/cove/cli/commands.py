@@ -1,0 +1,90 @@
+"""Every subcommand: what it is for and where it is. `cove --help` is printed without importing any of them."""
+
+import difflib
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cove.errors import ValidationFailed
+
+if TYPE_CHECKING:
+    from typer import Typer
+
+
+class Command(NamedTuple):
+    """One subcommand: `name` in the module of `cove.cli`. After the first word of `is_open` ones options are theirs."""
+
+    name: str
+    module: str
+    summary: str
+    is_open: bool = False
+
+
+GROUPS: Final = {
+    "Without a server": (
+        Command("exec", "exec", "Run one command in a throw-away sandbox.", is_open=True),
+        Command("run", "run", "Run code in a throw-away sandbox."),
+        Command("shell", "shell", "Open an interactive terminal in a throw-away sandbox.", is_open=True),
+        Command("demo", "demo", "Show each surface in a real sandbox."),
+        Command("doctor", "doctor", "Say what this machine has, what is missing, and what to do."),
+        Command("verify", "verify", "Try to break out of a sandbox on this machine, in many ways."),
+        Command("setup", "setup", "Make the Python environment that sandboxes see."),
+        Command("version", "version", "Print the version."),
+        Command("serve", "serve", "Serve sandboxes over HTTP until told to stop."),
+    ),
+    "Sandboxes of a server": (
+        Command("create", "sandboxes", "Make a sandbox and print its id."),
+        Command("ls", "sandboxes", "List the sandboxes."),
+        Command("info", "sandboxes", "Show what a sandbox is."),
+        Command("restart", "sandboxes", "End what runs in a sandbox and start it again on its files."),
+        Command("rm", "sandboxes", "Destroy sandboxes with all they have."),
+    ),
+    "In a sandbox of a server (`exec`, `run` and `shell` too, with --in ID)": (
+        Command("start", "processes", "Start a process and print its id.", is_open=True),
+        Command("ps", "processes", "List the processes."),
+        Command("logs", "processes", "Print what a process has printed; -f to follow."),
+        Command("kill", "processes", "Signal a process and all it has started."),
+        Command("session", "session", "Shells that keep their state: new, exec, ls, rm."),
+        Command("cp", "cp", "Copy files and directories in or out."),
+        Command("watch", "watch", "Print what changes in a directory."),
+    ),
+}
+COMMANDS: Final = {command.name: command for group in GROUPS.values() for command in group}
+
+_PAGE: Final = """\
+Usage: cove COMMAND [OPTIONS] ...
+
+A Linux computer that an AI agent, or any program, can use safely.
+
+{groups}
+
+A server is named by --url or COVE_URL, its key by --api-key or COVE_API_KEY; by
+default it is that of this machine. `cove COMMAND --help` tells more."""
+
+
+def overview() -> str:
+    """The page of `cove --help`."""
+    return _PAGE.format(groups="\n\n".join(_describe(heading, group) for heading, group in GROUPS.items()))
+
+
+def load(name: str) -> "Typer":
+    """The subcommand as a program of its own."""
+    if name not in COMMANDS:
+        raise ValidationFailed(f"there is no command {name!r}{_similar(name)}: `cove --help` lists them")
+    from typer import Typer
+
+    command = COMMANDS[name]
+    found = getattr(import_module(f"cove.cli.{command.module}"), name)
+    if isinstance(found, Typer):
+        return found
+    program = Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    program.command(context_settings={"allow_interspersed_args": not command.is_open})(found)
+    return program
+
+
+def _describe(heading: str, group: tuple[Command, ...]) -> str:
+    return "\n".join([f"{heading}:", *(f"  {command.name:<9}{command.summary}" for command in group)])
+
+
+def _similar(name: str) -> str:
+    close = difflib.get_close_matches(name, COMMANDS, 1)
+    return f" (perhaps {close[0]!r})" if close else ""

@@ -1,0 +1,123 @@
+"""Which server a subcommand speaks to, and which sandbox it works in."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from cove.api import AsyncSandbox
+from cove.cli.descriptors import say
+from cove.cli.options import make_spec
+from cove.errors import SandboxUnavailable, ValidationFailed
+from cove.model import Isolation, Network, SandboxSpec
+
+DEFAULT_URL: Final = "http://127.0.0.1:8787"
+
+_CONNECT_SECONDS: Final = 10.0
+_PORTS: Final = {"http": 80, "https": 443}
+
+UrlOption = Annotated[
+    str | None, typer.Option(envvar="COVE_URL", metavar="URL", help=f"The server; {DEFAULT_URL} by default.")
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="COVE_API_KEY", metavar="KEY", help="The server's key; that of a server of yours here is found."
+    ),
+]
+InOption = Annotated[
+    str | None, typer.Option("--in", metavar="ID", help="A sandbox of a server, instead of a throw-away one.")
+]
+PlaceUrlOption = Annotated[
+    str | None,
+    typer.Option(envvar="COVE_URL", metavar="URL", help="The server that has the sandbox; none by default."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server by its address, and the key to show it."""
+
+    url: str
+    api_key: str | None
+
+    @classmethod
+    def named(cls, url: str | None, api_key: str | None) -> "Server":
+        """That of the options, or of this machine."""
+        return cls(url or DEFAULT_URL, api_key)
+
+    @asynccontextmanager
+    async def sandbox(self, id: str) -> AsyncIterator[AsyncSandbox]:
+        """A sandbox that is there; it lives on afterwards."""
+        await self.check()
+        async with AsyncSandbox.connect(id, url=self.url, api_key=self.api_key) as sandbox:
+            yield sandbox
+
+    async def check(self) -> None:
+        """Calls are patient with a server that is being restarted; a person wants to know at once if there is none."""
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                _, writer = await self._connect()
+        except OSError:
+            raise SandboxUnavailable(
+                f"no server answers at {self.url}: start one with `cove serve`, or name one with --url or COVE_URL"
+            ) from None
+        writer.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            parts = urlsplit(self.url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if self.url.startswith("unix:///"):
+            return await asyncio.open_unix_connection(self.url.removeprefix("unix://"))
+        if host is None or parts.scheme not in _PORTS:
+            raise ValidationFailed(f"{self.url} is not the address of a server: write it as {DEFAULT_URL}")
+        return await asyncio.open_connection(host, port or _PORTS[parts.scheme])
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """The sandbox that a command runs in: one that is there, or a new one that is thrown away."""
+
+    server: Server | None
+    id: str | None
+    spec: SandboxSpec
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[AsyncSandbox]:
+        """The sandbox, as long as it is needed."""
+        if self.id is not None and self.server is not None:
+            async with self.server.sandbox(self.id) as sandbox:
+                yield sandbox
+            return
+        if self.server is not None:
+            await self.server.check()
+        url, api_key = (self.server.url, self.server.api_key) if self.server is not None else (None, None)
+        async with AsyncSandbox.create(spec=self.spec, url=url, api_key=api_key) as sandbox:
+            yield sandbox
+
+
+def choose_workplace(
+    id: str | None,
+    url: str | None,
+    api_key: str | None,
+    isolation: Isolation | None,
+    network: Network | None,
+    mounts: list[str] | None,
+    noun: str,
+) -> Workplace:
+    """The one that the options ask for. What a sandbox is, is decided when it is made."""
+    if id is not None:
+        if isolation or network or mounts:
+            raise ValidationFailed("--isolation, --network and --mount make a new sandbox: they do not go with --in")
+        return Workplace(Server.named(url, api_key), id, SandboxSpec())
+    if isolation is Isolation.NONE:
+        say(f"no isolation: this {noun} can do whatever you can")
+    server = Server(url, api_key) if url else None
+    return Workplace(server, None, make_spec(isolation, network, mounts))

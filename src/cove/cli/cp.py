@@ -1,0 +1,155 @@
+"""`cove cp`: files and directories between this machine and sandboxes."""
+
+import os
+import posixpath
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, NamedTuple
+
+import typer
+
+from cove.api import Files
+from cove.cli.connection import KeyOption, Server, UrlOption
+from cove.cli.descriptors import BROKEN_PIPE, STDOUT
+from cove.cli.progress import Counted, progress
+from cove.cli.signals import finish
+from cove.cli.streams import Streams
+from cove.client.file_transfer import download, upload
+from cove.errors import IsDirectory, ValidationFailed
+from cove.model import FileKind
+
+_INSIDE = re.compile(r"([a-z0-9](?:[a-z0-9-]{0,126}[a-z0-9])?):(.*)", re.DOTALL)
+_STREAM = "-"
+
+
+def cp(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="ID:/path, a path here, or -", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="DST", help="ID:/path, a path here, or -", show_default=False)],
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Copy a file or a directory into a sandbox, out of one, or from one to another.
+
+    As with `cp -r`: into DST if that is a directory, otherwise to that name. `DIR/.` is what is in DIR. A relative
+    path inside starts at the sandbox's working directory; `-` is standard input or output. A local name with a colon
+    is written as ./a:b.
+
+    cove cp project my-sandbox:/workspace
+
+    cove cp my-sandbox:report.pdf .
+
+    tar c . | cove cp - my-sandbox:/tmp/all.tar
+    """
+    finish(_copy(Server.named(url, api_key), _parse(source), _parse(target)))
+
+
+class _Inside(NamedTuple):
+    """A path in a sandbox."""
+
+    id: str
+    path: str
+
+
+def _parse(text: str) -> _Inside | str:
+    found = _INSIDE.fullmatch(text)
+    return _Inside(found[1], found[2] or ".") if found else text
+
+
+async def _copy(server: Server, source: _Inside | str, target: _Inside | str) -> int:
+    try:
+        match source, target:
+            case _Inside(), _Inside():
+                await _between(server, source, target)
+            case str(), _Inside():
+                await _into(server, source, target)
+            case _Inside(), str():
+                await _out(server, source, target)
+            case _:
+                raise ValidationFailed("neither side is in a sandbox: write one as ID:/path")
+    except BrokenPipeError:
+        return BROKEN_PIPE
+    return 0
+
+
+async def _into(server: Server, source: str, target: _Inside) -> None:
+    async with server.sandbox(target.id) as sandbox:
+        if source == _STREAM:
+            with progress(target.path, None) as count:
+                await Counted(sandbox.files, count).write_stream(target.path, _standard_input())
+            return
+        path = await _landing(sandbox.files, target.path, _name(source))
+        with progress(source, _size(source)) as count:
+            await upload(Counted(sandbox.files, count), source, path)
+
+
+async def _out(server: Server, source: _Inside, target: str) -> None:
+    async with server.sandbox(source.id) as sandbox:
+        if target == _STREAM:
+            await _print(sandbox.files, source.path)
+            return
+        path = _local_landing(target, _name(source.path))
+        with progress(source.path, await _size_inside(sandbox.files, source.path)) as count:
+            await download(Counted(sandbox.files, count), source.path, path)
+
+
+async def _between(server: Server, source: _Inside, target: _Inside) -> None:
+    async with server.sandbox(source.id) as giver, server.sandbox(target.id) as taker:
+        path = await _landing(taker.files, target.path, _name(source.path))
+        with progress(source.path, await _size_inside(giver.files, source.path)) as count:
+            files = Counted(giver.files, count)
+            if await _is_directory(giver.files, source.path):
+                async with aclosing(files.read_archive(source.path)) as archive:
+                    await taker.files.write_archive(path, archive)
+            else:
+                mode = (await files.stat(source.path)).mode & 0o777
+                async with aclosing(files.read_stream(source.path)) as chunks:
+                    await taker.files.write_stream(path, chunks, mode=mode)
+
+
+async def _print(files: Files, path: str) -> None:
+    if await _is_directory(files, path):
+        raise IsDirectory(f"{path} is a directory: `cove exec --in ID 'tar c {path}'` prints one", path=path)
+    streams = Streams()
+    async with aclosing(files.read_stream(path)) as chunks:
+        async for chunk in chunks:
+            await streams.write(STDOUT, chunk)
+
+
+async def _standard_input() -> AsyncGenerator[bytes, None]:
+    streams = Streams()
+    while data := await streams.read():
+        yield data
+
+
+async def _landing(files: Files, target: str, name: str) -> str:
+    """Where something with that name comes to lie, as cp(1) decides it."""
+    if name and (target.endswith("/") or await _is_directory(files, target)):
+        return posixpath.join(target, name)
+    return target
+
+
+def _local_landing(target: str, name: str) -> str:
+    if name and (target.endswith("/") or os.path.isdir(target)):
+        return os.path.join(target, name)
+    return target
+
+
+def _name(path: str) -> str:
+    """The last name of a path; none for `.`, `..`, `/` and `DIR/.`, of which only the content is meant."""
+    name = posixpath.basename(path.rstrip("/"))
+    return "" if name in (".", "..") else name
+
+
+async def _is_directory(files: Files, path: str) -> bool:
+    return await files.exists(path.rstrip("/") + "/")
+
+
+def _size(path: str) -> int | None:
+    """Of a file; how much a directory holds, nobody knows before."""
+    return os.path.getsize(path) if os.path.isfile(path) else None
+
+
+async def _size_inside(files: Files, path: str) -> int | None:
+    found = await files.stat(path)
+    return found.size if found.kind is FileKind.FILE else None

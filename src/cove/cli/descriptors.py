@@ -1,0 +1,35 @@
+"""The standard descriptors of this program: open when it starts, flushed when it ends."""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+# What a shell reports for a program that wrote to a pipe nobody reads.
+BROKEN_PIPE = 128 + signal.SIGPIPE
+
+
+def fill_closed_descriptors() -> None:
+    """Open what the caller closed (`>&-`): otherwise a socket of ours could become our standard output."""
+    for descriptor in (STDIN, STDOUT, STDERR):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+
+
+def leave(code: int) -> NoReturn:
+    """End this process without waiting for a thread that waits for a terminal or a pipe."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # None when it was closed before Python started
+            with suppress(OSError):  # nobody reads any more, or the terminal is gone
+                stream.flush()
+    os._exit(code)
+
+
+def say(message: str) -> None:
+    """A line from Cove itself, apart from what commands print."""
+    with suppress(OSError):  # the terminal is gone
+        print("cove:", " ".join(message.split()), file=sys.stderr, flush=True)

@@ -1,0 +1,209 @@
+"""`cove create`, `ls`, `info`, `restart` and `rm`: the sandboxes of a server."""
+
+import re
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+import typer
+
+from cove.api import AsyncSandbox
+from cove.cli.connection import KeyOption, Server, UrlOption
+from cove.cli.descriptors import say
+from cove.cli.options import (
+    EnvOption,
+    IsolationOption,
+    JsonOption,
+    MountOption,
+    NetworkOption,
+    SandboxArgument,
+    make_spec,
+    parse_variables,
+)
+from cove.cli.signals import finish
+from cove.cli.table import age, print_json, print_record, print_table
+from cove.errors import SandboxNotFound, ValidationFailed
+from cove.model import Limits, SandboxInfo, SandboxSpec, Usage
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_FAILURE = 125
+
+
+def create(
+    id: Annotated[str | None, typer.Option(help="Its id; one is made up by default.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="What `cove ls` shows beside it. Repeatable.")
+    ] = None,
+    env: EnvOption = None,
+    network: NetworkOption = None,
+    mount: MountOption = None,
+    isolation: IsolationOption = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="At most so much memory, as 512M or 2G.")] = None,
+    cpus: Annotated[float | None, typer.Option(help="At most so many cores, as 1.5.")] = None,
+    pids: Annotated[int | None, typer.Option(help="At most so many processes.")] = None,
+    disk: Annotated[str | None, typer.Option(metavar="SIZE", help="At most so much in files, as 10G.")] = None,
+    idle_timeout: Annotated[
+        float | None, typer.Option(help="Stop it after so many seconds without use; the next use starts it again.")
+    ] = None,
+    lifetime: Annotated[float | None, typer.Option(help="Destroy it after so many seconds.")] = None,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="A sandbox that has the id already will do.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Make a sandbox and print its id.
+
+    What it may be is decided by the server's configuration.
+
+    cove create --id my-sandbox --memory 1G --idle-timeout 600
+    """
+    limits = Limits(memory=_parse_size("--memory", memory), cpus=cpus, pids=pids, disk=_parse_size("--disk", disk))
+    spec = msgspec.structs.replace(
+        make_spec(isolation, network, mount),
+        env=parse_variables(env),
+        labels=parse_variables(label, "--label"),
+        limits=limits,
+        idle_timeout=idle_timeout,
+        lifetime=lifetime,
+    )
+    finish(_create(Server.named(url, api_key), id, spec, exist_ok=exist_ok, as_json=as_json))
+
+
+def ls(
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the ids, one on each line.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """List the sandboxes."""
+    finish(_list(Server.named(url, api_key), quiet=quiet, as_json=as_json))
+
+
+def info(
+    id: SandboxArgument,
+    usage: Annotated[bool, typer.Option("--usage", help="Also what it uses now; starts one that is stopped.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Show what a sandbox is."""
+    finish(_info(Server.named(url, api_key), id, with_usage=usage, as_json=as_json))
+
+
+def restart(id: SandboxArgument, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """End what runs in a sandbox and start it again on its files."""
+    finish(_restart(Server.named(url, api_key), id))
+
+
+def rm(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The sandboxes.", show_default=False)],
+    force: Annotated[bool, typer.Option("-f", "--force", help="Ids that nothing has are fine.")] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Destroy sandboxes with all they have: what runs in them, and their files."""
+    finish(_remove(Server.named(url, api_key), ids, force=force))
+
+
+async def _create(server: Server, id: str | None, spec: SandboxSpec, *, exist_ok: bool, as_json: bool) -> int:
+    await server.check()
+    sandbox = await AsyncSandbox.create(id=id, spec=spec, exist_ok=exist_ok, url=server.url, api_key=server.api_key)
+    try:
+        if as_json:
+            print_json(await sandbox.info())
+        else:
+            print(sandbox.id)
+    finally:
+        await sandbox.detach()
+    return 0
+
+
+async def _list(server: Server, *, quiet: bool, as_json: bool) -> int:
+    await server.check()
+    infos = await AsyncSandbox.list(url=server.url, api_key=server.api_key)
+    if as_json:
+        print_json(infos)
+    elif quiet:
+        print("".join(f"{each.id}\n" for each in infos), end="")
+    else:
+        rows = [(each.id, each.status, age(each.created_at), _pairs(each.spec.labels)) for each in infos]
+        print_table(("ID", "STATUS", "AGE", "LABELS"), rows)
+    return 0
+
+
+async def _info(server: Server, id: str, *, with_usage: bool, as_json: bool) -> int:
+    async with server.sandbox(id) as sandbox:
+        found = await sandbox.info()
+        usage = await sandbox.usage() if with_usage else None
+    if as_json:
+        print_json(found if usage is None else {**msgspec.to_builtins(found), "usage": usage})
+    else:
+        print_record({**_facts(found), **(_usage_facts(usage) if usage is not None else {})})
+    return 0
+
+
+async def _restart(server: Server, id: str) -> int:
+    async with server.sandbox(id) as sandbox:
+        await sandbox.restart()
+    return 0
+
+
+async def _remove(server: Server, ids: list[str], *, force: bool) -> int:
+    """All that can be; the exit code tells of the others."""
+    code = 0
+    for id in ids:
+        try:
+            async with server.sandbox(id) as sandbox:
+                await sandbox.destroy()
+        except SandboxNotFound as error:
+            if not force:
+                say(error.message)
+                code = _FAILURE
+    return code
+
+
+def _facts(info: SandboxInfo) -> dict[str, str]:
+    """What is set, a line for each."""
+    spec = info.spec
+    facts = {
+        "id": info.id,
+        "status": info.status,
+        "created": _local(info.created_at),
+        "isolation": info.isolation,
+        "network": spec.network,
+        "limits": _pairs(_given(spec.limits)),
+        "enforced": ", ".join(info.limits_enforced),
+        "environment": _pairs(spec.env),
+        "mounts": ", ".join(f"{each.source}:{each.target}{'' if each.read_only else ':rw'}" for each in spec.mounts),
+        "labels": _pairs(spec.labels),
+        "idle timeout": "" if spec.idle_timeout is None else f"{spec.idle_timeout:g} s",
+        "lifetime": "" if spec.lifetime is None else f"{spec.lifetime:g} s",
+        "warnings": "; ".join(info.warnings),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _usage_facts(usage: Usage) -> dict[str, str]:
+    return {name.replace("_", " "): str(value) for name, value in _given(usage).items()}
+
+
+def _given(value: msgspec.Struct) -> dict[str, object]:
+    return {name: item for name, item in msgspec.structs.asdict(value).items() if item is not None}
+
+
+def _pairs(values: "dict[str, str] | dict[str, object]") -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _local(moment: datetime) -> str:
+    return moment.astimezone().isoformat(" ", "seconds")
+
+
+def _parse_size(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ValidationFailed(f"{option} {text}: write it as a number of bytes, or as 512M or 2G")
+    return int(float(found[1]) * _FACTORS[found[2].upper()])

@@ -1,0 +1,131 @@
+"""A viewer of a terminal on this program's own one: keys in, output out, and the size of the window."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import assert_never
+
+from cove.api import TerminalConnection
+from cove.cli.descriptors import BROKEN_PIPE, STDIN, STDOUT
+from cove.cli.raw_mode import RawMode
+from cove.cli.signals import cancel
+from cove.cli.streams import Streams
+from cove.errors import ConnectionLost, SandboxUnavailable, ValidationFailed
+from cove.model import Exit, Gap, Output, Ready
+
+_DEFAULT_SIZE = (80, 24)
+_LARGEST_SIZE = 1000
+
+
+class Detached(Exception):
+    """The viewer went away and the terminal lives on: because its user wanted that, or with its own terminal."""
+
+    def __init__(self, *, is_wanted: bool) -> None:
+        super().__init__()
+        self.is_wanted = is_wanted
+
+
+class Viewer:
+    """Between two terminals, until the shell ends, the user leaves, or our own terminal goes away."""
+
+    def __init__(self, connection: TerminalConnection, detach_key: bytes) -> None:
+        self._connection = connection
+        self._detach_key = detach_key
+        self._streams = Streams()
+        self._changed = asyncio.Event()
+        self._is_leaving = False
+
+    async def run(self, mode: RawMode) -> int:
+        """The exit code; raises Detached."""
+        with self._watched(mode):
+            others = [asyncio.create_task(self._feed()), asyncio.create_task(self._follow_size())]
+            try:
+                return await self._print()
+            except BrokenPipeError:
+                return BROKEN_PIPE
+            except OSError:
+                raise Detached(is_wanted=False) from None
+            finally:
+                for task in others:
+                    await cancel(task)
+
+    @contextmanager
+    def _watched(self, mode: RawMode) -> Generator[None, None, None]:
+        """What happens to our own terminal: it gets another size, or is taken away for a while."""
+
+        def resume() -> None:
+            mode.resume()
+            self._changed.set()
+
+        loop = asyncio.get_running_loop()
+        handlers = {signal.SIGWINCH: self._changed.set, signal.SIGTSTP: mode.suspend, signal.SIGCONT: resume}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    async def _feed(self) -> None:
+        try:
+            while not self._is_leaving and (data := await self._streams.read()):
+                await self._type(data)
+        except ValidationFailed:
+            return  # the shell has ended: what is left is for nobody
+        except OSError:
+            pass
+        await self._connection.close()
+
+    async def _type(self, data: bytes) -> None:
+        keys, pressed, _ = data.partition(self._detach_key) if self._detach_key else (data, b"", b"")
+        self._is_leaving = bool(pressed)
+        if keys:
+            try:
+                await self._connection.write(keys)
+            except ConnectionLost:
+                return  # a server that is being restarted: whoever types sees no echo, and types again
+
+    async def _follow_size(self) -> None:
+        try:
+            while True:
+                await self._resize()
+                await self._changed.wait()
+                self._changed.clear()
+        except (ValidationFailed, OSError):
+            return  # one of the two terminals is gone, which others see too
+
+    async def _resize(self) -> None:
+        try:
+            await self._connection.resize(*window_size())
+        except (ConnectionLost, SandboxUnavailable):
+            return  # a server that is being restarted: the next change is told again
+
+    async def _print(self) -> int:
+        async for event in self._connection:
+            match event:
+                case Output():
+                    await self._streams.write(STDOUT, event.data)
+                case Exit():
+                    return _exit_code(event)
+                case Gap() | Ready():
+                    pass  # a lossless viewer that saw the beginning has no gap
+                case _:
+                    assert_never(event)
+        raise Detached(is_wanted=self._is_leaving)
+
+
+def window_size() -> tuple[int, int]:
+    """Columns and rows of our own terminal, as far as a terminal inside can have them."""
+    found = os.get_terminal_size(STDIN)
+    if not found.columns or not found.lines:
+        return _DEFAULT_SIZE
+    return min(found.columns, _LARGEST_SIZE), min(found.lines, _LARGEST_SIZE)
+
+
+def _exit_code(end: Exit) -> int:
+    if end.exit_code is None:
+        raise SandboxUnavailable("the sandbox was lost, and the shell with it: start a new one")
+    return end.exit_code
