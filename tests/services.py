@@ -152,6 +152,21 @@ while True:
     threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
 """
 
+# Sends one thing and then another for ever.
+FLOOD = """
+import socket, sys, threading
+first, then = (word.encode("latin-1").decode("unicode_escape").encode("latin-1") for word in sys.argv[2:])
+def serve(connection):
+    with connection:
+        connection.recv(65536)
+        connection.sendall(first)
+        while True:
+            connection.sendall(then * 4096)
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=64)
+while True:
+    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+"""
+
 
 async def start(sandbox: AsyncSandbox, script: str, port: int, *arguments: str) -> Process:
     """The program on that port, listening."""

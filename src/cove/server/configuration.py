@@ -28,6 +28,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     host: str = "127.0.0.1"
     port: int = 8787
     preview_port: int | None = None
+    preview_url: str | None = None
     workers: int = msgspec.field(default_factory=lambda: min(os.cpu_count() or 1, _MOST_WORKERS))
     warm: int = 0
     on_stop: OnStop = OnStop.LEAVE
@@ -54,6 +55,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             )
         if self.workers < 1 or self.warm < 0:
             raise ValidationFailed("there must be at least one worker, and not less than no warm sandbox")
+        if self.preview_url is not None and not self.preview_url.startswith(("http://", "https://")):
+            raise ValidationFailed(f"preview_url must be like https://preview.example.com, not {self.preview_url!r}")
 
     @property
     def is_loopback(self) -> bool:

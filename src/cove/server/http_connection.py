@@ -166,6 +166,12 @@ class HttpConnection(asyncio.Protocol):
             self._is_reading = True
             self._transport.resume_reading()
 
+    @property
+    def peer(self) -> str:
+        """The client's address; nothing on a unix socket."""
+        address = self._transport.get_extra_info("peername")
+        return str(address[0]) if isinstance(address, tuple) else ""
+
     def write(self, data: bytes) -> None:
         """Raw bytes to the client."""
         self._transport.write(data)

@@ -262,6 +262,10 @@ class Exchange(Protocol):
 
     request: Request
 
+    @property
+    def peer(self) -> str:
+        """The client's address; nothing on a unix socket."""
+
     def write(self, data: bytes) -> None:
         """Raw bytes of the answer."""
 

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import msgspec
 
+from cove.server.configuration import Configuration
+
+_EVERYWHERE = ("0.0.0.0", "::", "localhost")  # noqa: S104  # what a configuration says
 _FILE = "preview.json"
 
 
@@ -27,6 +30,16 @@ class PreviewAddress(msgspec.Struct, frozen=True, kw_only=True):
     def path_url(self, label: str) -> str:
         """The label as the first segment of a path."""
         return f"{self.path_base}/{label}/"
+
+
+def address_of(configuration: Configuration, port: int) -> PreviewAddress:
+    """As configured; otherwise on the port that previews are served on."""
+    if configuration.preview_url is not None:
+        base = configuration.preview_url.rstrip("/")
+        return PreviewAddress(base=base, path_base=base)
+    host = "127.0.0.1" if configuration.host in _EVERYWHERE else configuration.host
+    host = f"[{host}]" if ":" in host else host
+    return PreviewAddress(base=f"http://localhost:{port}", path_base=f"http://{host}:{port}")
 
 
 def write_address(server: Path, address: PreviewAddress) -> None:

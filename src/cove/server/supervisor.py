@@ -29,6 +29,7 @@ from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop
 from cove.server.directory import Directory
 from cove.server.keys import KEY_FILE, load_key
+from cove.server.preview_address import address_of, write_address
 from cove.server.removal import destroy
 from cove.server.sweeping import seconds_to_next, sweep
 from cove.server.warm import WarmPool
@@ -133,6 +134,7 @@ class Supervisor:
         api = _listen(configuration.host, configuration.port)
         port: int = api.getsockname()[1]
         previews = _listen(configuration.host, configuration.chosen_preview_port)
+        write_address(self._directory.server, address_of(configuration, previews.getsockname()[1]))
         work = Work(self._home, configuration, key, api, previews)
         self._children += [
             _Child(lambda: self._fork("cove-worker", lambda: run_worker(work))) for _ in range(configuration.workers)

@@ -14,7 +14,9 @@ from cove.server.configuration import Configuration
 from cove.server.directory import Directory
 from cove.server.documents import PREFIX, make_documents
 from cove.server.gateway import Gateway
-from cove.server.http import HttpServer, Request, Response, error_response
+from cove.server.http import HttpServer
+from cove.server.preview import Preview
+from cove.server.preview_address import address_of
 from cove.server.starter import Starter
 
 
@@ -44,14 +46,12 @@ async def _serve(work: Work) -> None:
     )
     starter = Starter(work.home, configuration)
     directory = Directory(work.home)
+    address = address_of(configuration, work.previews.getsockname()[1])
     async with (
         BridgeGateway(directory, starter, access, configuration) as bridge,
         Gateway(directory, starter, access, mounted={PREFIX: make_documents()}, bridge=bridge) as gateway,
         HttpServer(gateway, [work.api]),
-        HttpServer(_no_preview, [work.previews]),
+        Preview(directory, address, work.key) as preview,
+        HttpServer(preview, [work.previews]),
     ):
         await told_to_stop.wait()
-
-
-def _no_preview(_: Request) -> Response:
-    return error_response(404, "PORT_NOT_EXPOSED", "no port is exposed here")

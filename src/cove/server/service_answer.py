@@ -1,0 +1,142 @@
+"""What a service inside a sandbox answers, read as from an enemy: bounded, and never understood in two ways."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import httptools
+
+_MOST_SILENT_BYTES = 64 << 10
+_MOST_HEADERS = 200
+_WITHOUT_BODY = (204, 304)
+
+
+class BadAnswer(Exception):
+    """Not HTTP, or more than any service needs to say."""
+
+
+@dataclass(slots=True)
+class AnswerHead:
+    """The head of an answer; names of headers are in lower case."""
+
+    status: int = 0
+    reason: bytes = b""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first header of that name."""
+        return next((value for known, value in self.headers if known == name), None)
+
+    @property
+    def has_length(self) -> bool:
+        """Whether it says how long its body is."""
+        return self.get(b"content-length") is not None
+
+
+class AnswerTaker(Protocol):
+    """Takes an answer as it comes, without waiting."""
+
+    def answer_head(self, head: AnswerHead) -> None:
+        """It begins."""
+
+    def answer_body(self, data: bytes) -> None:
+        """Some of its body."""
+
+    def answer_end(self) -> None:
+        """It is complete. Nothing follows."""
+
+    def answer_switch(self, head: AnswerHead, rest: bytes) -> None:
+        """The connection is raw from here on."""
+
+
+class AnswerParser:
+    """From bytes to one answer; interim ones are dropped. What follows the answer is not looked at.
+
+    What it stores is bounded: a head, or framing between pieces of a body, of 64 KiB and one read.
+    """
+
+    def __init__(self, taker: AnswerTaker, *, is_head_only: bool) -> None:
+        self._taker = taker
+        self._is_head_only = is_head_only
+        self._parser = httptools.HttpResponseParser(self)
+        self._head = AnswerHead()
+        self._has_head = False
+        self._is_complete = False
+        self._silent_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """Parse; raises BadAnswer, after which nothing more can be fed."""
+        if self._is_complete:
+            return
+        self._silent_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._is_complete = True
+            self._taker.answer_switch(self._head, data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError as error:
+            if isinstance(error.__context__, BadAnswer):
+                raise error.__context__ from None
+            raise
+        except httptools.HttpParserError as error:
+            if not self._is_complete:
+                raise BadAnswer(f"it does not speak HTTP: {error}") from None
+        if self._silent_bytes > _MOST_SILENT_BYTES and not self._is_complete:
+            raise BadAnswer("its head is too large")
+
+    def end(self) -> None:
+        """Nothing more comes; raises BadAnswer when the answer is not complete."""
+        if self._is_complete:
+            return
+        if not self._has_head or self._head.has_length or self._head.get(b"transfer-encoding") is not None:
+            raise BadAnswer("it ended in the middle of its answer")
+        self._complete()
+
+    def on_message_begin(self) -> None:
+        """Called by the parser, as are those below."""
+        if not self._has_head:
+            self._head = AnswerHead()
+
+    def on_status(self, reason: bytes) -> None:
+        """The words after the status."""
+        if not self._has_head:
+            self._head.reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer, which is dropped."""
+        if self._has_head:
+            return
+        if len(self._head.headers) >= _MOST_HEADERS:
+            raise BadAnswer(f"it sends more than {_MOST_HEADERS} headers")
+        if any(byte in value for byte in b"\r\n\0"):
+            raise BadAnswer("one of its headers has a line break")
+        self._head.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The head is complete; one that is only interim is forgotten."""
+        status = self._parser.get_status_code()
+        if self._has_head or status < 200:
+            self._head.status = self._head.status or status
+            return
+        head = self._head
+        head.status = status
+        if (encoding := head.get(b"transfer-encoding")) is not None and encoding.lower() != b"chunked":
+            raise BadAnswer("it uses a transfer encoding other than chunked")
+        self._has_head = True
+        self._taker.answer_head(head)
+        if self._is_head_only or status in _WITHOUT_BODY:
+            self._complete()
+
+    def on_body(self, data: bytes) -> None:
+        """Some of the body."""
+        self._silent_bytes = 0
+        if not self._is_complete:
+            self._taker.answer_body(data)
+
+    def on_message_complete(self) -> None:
+        """The body is complete, if there was more than an interim head."""
+        if self._has_head and not self._is_complete:
+            self._complete()
+
+    def _complete(self) -> None:
+        self._is_complete = True
+        self._taker.answer_end()
