@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check bench beside docs clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
@@ -30,12 +30,20 @@ check: setup ## Format, lint, types, import layers, shell scripts, generated fil
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	shellcheck $(BASH_FILES)
-	@if [ -e scripts/make_blocking.py ]; then $(BIN)/python scripts/make_blocking.py --check; fi
+	$(BIN)/python scripts/make_blocking.py --check
+	$(BIN)/python scripts/make_reference.py --check
 
 bench: setup ## Measure, each figure beside its floor
 	$(BIN)/python -m bench
 
+docs: setup ## Make the documentation's site, in site/
+	$(BIN)/python scripts/make_reference.py
+	$(BIN)/mkdocs build --quiet
+
+beside: setup ## Measure Cove beside its alternatives; draws docs/figures/beside.svg
+	$(BIN)/python -m bench.beside --json docs/figures/beside.json --svg docs/figures/beside.svg
+
 clean: ## Remove what the other commands made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@bash scripts/plain_user.bash --clean
