@@ -210,6 +210,7 @@ class PreviewRelay(Relay):
 
     def _end_if_both_have(self) -> None:
         if self._has_client_ended and self._has_service_ended:
+            self._service.close()
             self._finish(self._exchange.cut)
 
     def _break_off(self, reason: str) -> None:

@@ -31,7 +31,9 @@ class SocketRelay(Relay):
         "_exchange",
         "_find_again",
         "_has_answered",
+        "_has_client_ended",
         "_has_sent_body",
+        "_has_upstream_ended",
         "_head",
         "_headers",
         "_is_chunked",
@@ -66,6 +68,8 @@ class SocketRelay(Relay):
         self._has_sent_body = False
         self._has_answered = False
         self._is_raw = False
+        self._has_client_ended = False
+        self._has_upstream_ended = False
 
     def begin(self, exchange: Exchange) -> None:
         """Send the request on a connection that is open, or open one."""
@@ -172,7 +176,9 @@ class SocketRelay(Relay):
 
     def upstream_eof(self) -> None:
         """After an upgrade: the runtime sends nothing more."""
+        self._has_upstream_ended = True
         self._exchange.write_eof()
+        self._end_if_both_have()
 
     def upstream_full(self) -> None:
         """The runtime does not take what the client sends."""
@@ -211,8 +217,18 @@ class SocketRelay(Relay):
 
     def client_eof(self) -> None:
         """After an upgrade: the client sends nothing more."""
+        self._has_client_ended = True
         if self._upstream is not None:
             self._upstream.write_eof()
+        self._end_if_both_have()
+
+    def _end_if_both_have(self) -> None:
+        """Two ends that have both said so may never say anything else."""
+        if self._has_client_ended and self._has_upstream_ended and self._upstream is not None:
+            self._upstream.relay = None
+            self._upstream.close()
+            self._upstream = None
+            self._exchange.cut()
 
     def _switch(self, data: bytes) -> None:
         if not self._exchange.request.is_upgrade:

@@ -61,10 +61,15 @@ class ServiceConnection(asyncio.Protocol):
             self._is_reading = True
             self._transport.resume_reading()
 
-    def abort(self) -> None:
-        """End at once; also one that is not connected yet."""
-        self._is_aborted = True
+    def close(self) -> None:
+        """End when everything is written."""
         if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End at once, unless it is ending; also one that is not connected yet."""
+        self._is_aborted = True
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -62,6 +62,11 @@ class Upstream(asyncio.Protocol):
             self._is_reading = True
             self._transport.resume_reading()
 
+    def close(self) -> None:
+        """End when everything is written."""
+        self._is_broken = True
+        self._transport.close()
+
     def abort(self) -> None:
         """End at once: that is how a runtime learns that nobody waits."""
         self._is_broken = True
