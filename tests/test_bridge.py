@@ -88,8 +88,9 @@ def test_every_route_needs_the_key_and_starts_nothing_without_it(
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": server.key}):
         status, code, _ = bridge.send(method, path, b"", headers, key="").refusal
         assert (status, code) == (401, "unauthorized")
-    for path in (f"{path}?token={server.key}", *([f"{path}?authorization=Bearer%20wrong"] if route == "pty" else [])):
-        assert bridge.send(method, path, b"", key="").status == 401
+    elsewhere = [f"token={server.key}", f"authorization=Bearer%20{'wrong' if route == 'pty' else server.key}"]
+    for query in elsewhere:
+        assert bridge.send(method, f"{path}?{query}", b"", key="").status == 401
     assert server.directory.find(bridge.id) is None
 
 

@@ -30,6 +30,8 @@ _TYPED_QUERY: Final = "cols=80&rows=24"
 _TYPED_SECONDS = 0.3
 _MOST_LINE_BYTES = 100_000
 _LARGEST_SIZE = 1000
+# The end of the program hangs up the terminal, which must not end what it has left in the background.
+_RUN_LINE: Final = ("/bin/sh", "-c", "trap '' HUP; exec /bin/bash -c \"$1\"", "sh")
 _READY: Final = '{"type":"ready"}'
 
 
@@ -128,7 +130,7 @@ async def _serve_fresh(sandbox: api.AsyncSandbox, wanted: _Wanted, socket: WebSo
         if received is None:
             return
         if _is_line(received):
-            command = ["/bin/bash", "-c", received.decode("utf-8", "surrogateescape")]
+            command = [*_RUN_LINE, received.decode("utf-8", "surrogateescape")]
         else:
             first = received
     terminal = await sandbox.terminal(shell=command, cwd=WORKSPACE, cols=wanted.cols, rows=wanted.rows)
