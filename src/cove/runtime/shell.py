@@ -247,8 +247,8 @@ class Shell:
             raise ProtocolError("a report that nobody waits for")
         self._finish_output()
         self._running = None
-        self.exports = self._exports.expect()
         running.end(report)
+        self.exports = self._exports.expect()
 
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
         self._finish_output()

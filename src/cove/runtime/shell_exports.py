@@ -12,7 +12,7 @@ from collections.abc import Callable
 from cove.agent.protocol import ProtocolError
 from cove.core.shell_protocol import Exports, split_fields
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
 # Half of what a fifo holds: pipe(7).
 _MANY_BYTES = 32 << 10
 
@@ -41,7 +41,8 @@ class ShellExports:
             return future
         self._expected.append(future)
         if len(self._expected) > 1:
-            self.take()
+            # Those of earlier commands are there; whoever waits for this one comes first.
+            self._loop.call_soon(self.take)
         if self._has_many:
             self.watch()
         return future
@@ -54,6 +55,8 @@ class ShellExports:
 
     def take(self) -> None:
         """Read what is there."""
+        if self._is_closed:
+            return
         try:
             for text in split_fields(self._rest, os.read(self._descriptor, _READ_BYTES)):
                 self._arrive(text)
@@ -86,9 +89,8 @@ class ShellExports:
 
     def fail(self, error: Exception) -> None:
         """The shell is gone: what has not come by now never will."""
-        if not self._is_closed:
-            self.take()
-            self._unwatch()
+        self.take()
+        self._unwatch()
         for future in self._expected:
             future.set_exception(error)
             future.exception()
