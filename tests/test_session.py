@@ -392,3 +392,18 @@ async def test_the_shell_is_a_bash_without_surprises() -> None:
         )
         assert result.stdout.split()[:3] == ["127", "3", "0"]
         assert result.stderr == "bash: line 1: nope: command not found\n"
+
+
+async def test_more_exports_than_a_pipe_holds_neither_hold_up_a_command_nor_get_lost() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        for round in ("a", "b"):
+            filled = f"for n in {{1..30}}; do printf -v V$n %s{'x' * 10_000}{round} ''; export V$n; done"
+            await session.exec(filled)
+            running = asyncio.ensure_future(session.exec("echo $V30; cat /dev/fd/3 3< <(sleep 0.3)"))
+            env = await session.env()
+            assert not running.done()
+            assert [env[f"V{number}"][-1] for number in range(1, 31)] == [round] * 30
+            assert (await running).stdout == "x" * 10_000 + f"{round}\n"
+        await session.exec("unset ${!V*}")
+        assert not [name for name in await session.env() if name.startswith("V")]
