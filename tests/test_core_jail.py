@@ -147,6 +147,8 @@ def test_the_agent_starts_isolated_from_site_packages_and_user_directories() -> 
     command = agent_command("/usr/bin/python3", "/run/cove/agent", 7, (1024, 4096))
     assert command[:4] == ["/usr/bin/python3", "-I", "-S", "-B"]
     assert command[-3:] == ["7", "1024", "4096"]
+    limited = agent_command("/usr/bin/python3", "/run/cove/agent", 7, (1, 2), {"RLIMIT_NPROC": 5}, mark="place=k")
+    assert limited[-4:] == ["1", "2", "RLIMIT_NPROC=5", "place=k"]
 
 
 def test_the_built_in_environment_names_the_sandboxs_own_user() -> None:

@@ -206,7 +206,8 @@ def become_launcher(descriptor, launcher_type):
             resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), int(sys.argv[4])))
             for word in sys.argv[5:]:
                 name, _, value = word.partition("=")
-                resource.setrlimit(getattr(resource, name), (int(value), int(value)))
+                if name.startswith("RLIMIT_"):
+                    resource.setrlimit(getattr(resource, name), (int(value), int(value)))
         launcher.run(launcher_type(control_socket(), make_wakeup()))
     finally:
         posix._exit(0)

@@ -108,12 +108,24 @@ class Host:
     python: str | None
 
 
+def place_mark(key: str) -> str:
+    """By this argument the processes of a sandbox are known, also those that belong to no control group yet."""
+    return f"place={key}"
+
+
 def agent_command(
-    interpreter: str, directory: str, control: int, open_files: tuple[int, int], limits: Mapping[str, int] = {}
+    interpreter: str,
+    directory: str,
+    control: int,
+    open_files: tuple[int, int],
+    limits: Mapping[str, int] = {},
+    *,
+    mark: str = "",
 ) -> list[str]:
     """The program that becomes PID 1, the descriptor of its control socket, and the limits for what it starts."""
     words = [str(number) for number in open_files] + [f"{name}={value}" for name, value in limits.items()]
-    return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *words]
+    marks = [mark] if mark else []
+    return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *words, *marks]
 
 
 def jail_arguments(spec: SandboxSpec, host: Host, *, info_descriptor: int, filter_descriptor: int) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cove import agent, executor, shell
 from cove.core.identifier import new_identifier
-from cove.core.jail import SYNTHETIC_ETC
+from cove.core.jail import SYNTHETIC_ETC, place_mark
 from cove.errors import SandboxUnavailable
 from cove.linux import remove_tree as remove_tree_module
 from cove.linux.cgroup import Group, Hierarchies
@@ -27,6 +27,7 @@ from cove.linux.forking import close_in_forked_child
 from cove.linux.interpreter import Interpreter
 from cove.linux.pidfd import start_time
 from cove.linux.remove_tree import remove_tree
+from cove.linux.strays import end_strays
 from cove.runtime.disk import detach_disk
 from cove.runtime.groups import SandboxGroups
 
@@ -279,6 +280,8 @@ class Home:
                 if not (path / LOCK).exists():
                     detach_disk(path)
                     remove_tree(str(path))  # its program was killed while it made or removed it
+        if self._is_root:
+            self._take_back_users()
         return collected
 
     def _tidy(self, path: Path, hierarchies: Hierarchies) -> None:
@@ -308,13 +311,35 @@ class Home:
         finally:
             os.close(lock)
 
-    def _allocate_user(self, key: str) -> int:
-        """The next user id that no living sandbox has; the file that reserves it names the sandbox."""
-        users = self.path / "users"
+    @contextmanager
+    def _changing_users(self) -> Iterator[int]:
+        """Held while user ids are given or taken back; the file says which was given last."""
         lock = os.open(self.path / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            last = int(os.pread(lock, 20, 0) or b"0")
+            yield lock
+        finally:
+            os.close(lock)
+
+    def _first_offset(self) -> int:
+        """Where a state directory begins to give ids: somewhere else than others that share the range."""
+        found = self.path.stat()
+        digest = hashlib.sha256(b"%d:%d" % (found.st_dev, found.st_ino)).digest()
+        return int.from_bytes(digest[:8], "big") % USER_IDS
+
+    def _take_back_users(self) -> None:
+        """Remove the reservations whose sandbox is gone: its program was killed while it released them."""
+        with self._changing_users():
+            for reservation in (self.path / "users").iterdir():
+                key = _read(reservation)
+                if not key or not (self.sandboxes / key).exists():
+                    reservation.unlink(missing_ok=True)
+
+    def _allocate_user(self, key: str) -> int:
+        """The next user id that no living sandbox has; the file that reserves it names the sandbox."""
+        users = self.path / "users"
+        with self._changing_users() as lock:
+            last = int(os.pread(lock, 20, 0) or self._first_offset())
             for step in range(1, USER_IDS):
                 offset = (last + step) % USER_IDS
                 reservation = users / str(FIRST_USER_ID + offset)
@@ -322,8 +347,6 @@ class Home:
                     reservation.write_text(key)
                     os.pwrite(lock, b"%-20d" % offset, 0)
                     return FIRST_USER_ID + offset
-        finally:
-            os.close(lock)
         raise SandboxUnavailable(f"all {USER_IDS} user ids of {self.path} are in use: destroy some sandboxes")
 
 
@@ -359,3 +382,4 @@ def _sign(lock: FileIO) -> None:
 def _end_groups(hierarchies: Hierarchies, key: str) -> None:
     trees = [Group(os.path.join(tree, key)) for tree in hierarchies.all]
     SandboxGroups(trees[0] if hierarchies.unified is not None else None, trees).remove()
+    end_strays(place_mark(key))  # a bwrap that lost its parent before the agent entered its groups

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from cove.core.jail import AGENT_DIRECTORY, Host, agent_command, jail_arguments
+from cove.core.jail import AGENT_DIRECTORY, Host, agent_command, jail_arguments, place_mark
 from cove.errors import SandboxUnavailable
 from cove.linux.bubblewrap import explain_refusal
 from cove.linux.memory_file import sealed_file
@@ -132,17 +132,18 @@ def _command(
     info: int,
 ) -> tuple[list[str], list[int]]:
     """What to execute, and the descriptors it inherits."""
-    limit = spec.limits.open_files
+    limit, mark = spec.limits.open_files, place_mark(place.key)
     open_files = machine.descriptor_limits if limit is None else (limit, limit)
     if spec.isolation is Isolation.NONE:
-        return agent_command(machine.interpreter.path, str(machine.agent), control, open_files, limits), [control]
+        agent = agent_command(machine.interpreter.path, str(machine.agent), control, open_files, limits, mark=mark)
+        return agent, [control]
     program = stack.enter_context(sealed_file(machine.require_filter()))
     arguments = jail_arguments(spec, host, info_descriptor=info, filter_descriptor=program.fileno())
     file = stack.enter_context(sealed_file("\0".join([*arguments, ""]).encode()))
     as_user = []
     if place.user_id is not None and machine.set_user is not None:
         as_user = [machine.set_user, f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups", "--"]
-    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files, limits)
+    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files, limits, mark=mark)
     command = [*as_user, machine.require_bubblewrap(), "--args", str(file.fileno()), *agent]
     return command, [control, info, file.fileno(), program.fileno()]
 
