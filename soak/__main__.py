@@ -1,0 +1,63 @@
+"""python -m soak [--minutes M] [--seed N] [--embedded | --server] [--hands N]."""
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+from pathlib import Path
+
+from cove.runtime.home import default_home
+from soak.census import adopt_orphans
+from soak.history import History
+from soak.run import Plan, make_home, remove_home, run
+
+
+def main() -> int:
+    """Run, report, and end with 1 if anything was not as it must be."""
+    options = _parse()
+    adopt_orphans()
+    os.environ.setdefault("COVE_PYTHON", str(default_home() / "python"))  # as `cove setup` has made it
+    ways = [options.way == "server"] if options.way else [False, True]
+    failures = 0
+    for is_served in ways:
+        plan = Plan(options.minutes * 60 / len(ways), options.seed, is_served, options.hands)
+        failures += _run(plan, options.report)
+    return int(failures > 0)
+
+
+def _run(plan: Plan, report: Path | None) -> int:
+    way = "server" if plan.is_served else "embedded"
+    print(f"{way}: {plan.seconds:.0f} s, seed {plan.seed}", file=sys.stderr, flush=True)
+    history = History(plan.seed)
+    home = make_home()
+    os.environ["COVE_HOME"] = str(home)
+    try:
+        census = asyncio.run(run(plan, history, home))
+    finally:
+        remove_home(home)
+    for name, count, size, rate in census.growth():
+        print(f"{name}: {size:.1f} MiB, {rate:+.3f} MiB per minute over {count} rounds")
+    print(f"{way}: {history.counts.total()} calls: {dict(history.counts.most_common())}")
+    text = "\n\n".join(history.failures)
+    print(f"{way}: {len(history.failures)} failures\n{text}", flush=True)
+    if report is not None:
+        with report.open("a") as file:
+            file.write(f"{way}, seed {plan.seed}: {len(history.failures)} failures\n{text}\n")
+    return len(history.failures)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m soak", description="Use sandboxes at random, with faults.")
+    parser.add_argument("--minutes", type=float, default=2.0, help="how long, both ways together")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6), help="to do the same again")
+    parser.add_argument("--hands", type=int, default=4, help="how many use sandboxes at once")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="append failures to FILE")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--embedded", dest="way", action="store_const", const="embedded", help="in this program only")
+    way.add_argument("--server", dest="way", action="store_const", const="server", help="on a server only")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

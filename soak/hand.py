@@ -1,0 +1,162 @@
+"""One user of a sandbox: calls that may be disturbed, and answers that are certain or not."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from cove import AsyncSandbox
+from cove.errors import CoveError
+from cove.model import Outcome
+from soak.possible import Violation
+from soak.subject import Subject
+
+T = TypeVar("T")
+
+_ANSWER_SECONDS = 60.0
+_CANCEL_PART = 0.12
+_STRIKE_PART = 0.01
+_LONGEST_DELAY = 0.05
+
+Step = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """What came back. Not certain: the call failed for an allowed reason and may have done anything it does."""
+
+    value: T | None = None
+    error: CoveError | None = None
+    is_certain: bool = True
+
+    def get(self) -> T:
+        """The value of a call that succeeded."""
+        assert self.value is not None
+        return self.value
+
+    @property
+    def is_done(self) -> bool:
+        """It succeeded."""
+        return self.is_certain and self.error is None
+
+
+class Hand:
+    """Does one thing after the other. Whatever a call raises is expected, allowed by a fault, or a violation."""
+
+    def __init__(self, subject: Subject, name: str, seed: str) -> None:
+        self.subject = subject
+        self.name = f"{subject.name}/{name}"
+        self.random = random.Random(seed)
+        self.step = 0
+        self._made = 0
+
+    @property
+    def sandbox(self) -> AsyncSandbox:
+        """The sandbox that is used."""
+        return self.subject.sandbox
+
+    def new_id(self, kind: str) -> str:
+        """An id that was never used in this sandbox."""
+        self._made += 1
+        return f"{kind}-{self.name.replace('/', '-')}-{self._made}"
+
+    def number(self) -> int:
+        """Different each time."""
+        self._made += 1
+        return self._made
+
+    def note(self, what: str) -> None:
+        """For the history."""
+        self.subject.where.history.note(self.name, self.step, what)
+
+    async def call(
+        self,
+        label: str,
+        call: Coroutine[object, object, T],
+        *expected: type[CoveError],
+        is_steady: bool = False,
+        losses: bool = True,
+    ) -> Answer[T]:
+        """Make a call, perhaps cancelled or hit by a fault. One that is `steady` is not cancelled by us."""
+        self.note(label)
+        began = asyncio.get_running_loop().time()
+        task = asyncio.ensure_future(call)
+        await self._disturb(task, is_steady)
+        done, _ = await asyncio.wait([task], timeout=_ANSWER_SECONDS)
+        self.subject.last_call = asyncio.get_running_loop().time()
+        self.subject.where.history.counts[label.partition(" ")[0]] += 1
+        if not done:
+            task.cancel()
+            await asyncio.wait([task], timeout=_ANSWER_SECONDS)
+            raise Violation(f"{label} did not come back in {_ANSWER_SECONDS} seconds")
+        return self._judge(label, task, began, expected, losses)
+
+    async def insist(self, label: str, make_call: Callable[[], Coroutine[object, object, T]]) -> T | None:
+        """Make a call again and again until nothing disturbs it."""
+        while True:
+            answer = await self.call(label, make_call(), is_steady=True)
+            if answer.is_done:
+                return answer.value
+            await self.subject.recover()
+
+    async def _disturb(self, task: "asyncio.Future[T]", is_steady: bool) -> None:
+        chance = self.random.random()
+        delay = self.random.random() ** 3 * _LONGEST_DELAY
+        if chance < _STRIKE_PART:
+            await asyncio.wait([task], timeout=delay)
+            await self._strike()
+        elif chance < _STRIKE_PART + _CANCEL_PART and not is_steady:
+            await asyncio.wait([task], timeout=delay)
+            if not task.done():
+                self.note("cancel")
+                task.cancel()
+
+    async def _strike(self) -> None:
+        subject = self.subject
+        if not subject.is_lost:
+            is_served = subject.where.server is not None
+            await (subject.kill_runtime() if is_served and self.random.random() < 0.5 else subject.kill_agent())
+
+    def _judge(
+        self, label: str, task: "asyncio.Future[T]", began: float, expected: tuple[type[CoveError], ...], losses: bool
+    ) -> Answer[T]:
+        weather, place = self.subject.where.weather, self.subject.name
+        if task.cancelled():
+            return Answer(is_certain=False)
+        error = task.exception()
+        if error is None:
+            value = task.result()
+            if losses and getattr(value, "outcome", None) is Outcome.LOST:
+                if not weather.permits_loss(place, began):
+                    raise Violation(f"{label} was lost without a reason: {value!r}")
+                return Answer(is_certain=False)
+            return Answer(value)
+        if isinstance(error, expected) and isinstance(error, CoveError):
+            self.note(f"→ {type(error).__name__}")
+            is_fault = weather.permits(error, place, began)
+            return Answer(error=error, is_certain=not is_fault)
+        if isinstance(error, CoveError) and weather.permits(error, place, began):
+            self.note(f"→ {type(error).__name__}: {error}")
+            return Answer(error=error, is_certain=False)
+        raise Violation(f"{label} raised {error!r}") from error
+
+
+class Surface:
+    """What a hand can do with one part of a sandbox, and what must be true of that part."""
+
+    def __init__(self, hand: Hand) -> None:
+        self.hand = hand
+
+    def steps(self) -> Mapping[Step, float]:
+        """What can be done just now, with weights."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Everything that ran in the sandbox has ended."""
+
+    async def verify(self) -> None:
+        """Look at everything that is known."""
+
+    async def empty(self) -> None:
+        """End and remove everything."""

@@ -1,0 +1,276 @@
+"""Rounds of random use, each followed by a look at everything and a count of what is left."""
+
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.proc import resident_bytes
+from cove.errors import CoveError, InterpreterNotReady
+from cove.model import SandboxSpec
+from soak.census import Census
+from soak.faults import Fault, Weather
+from soak.hand import Hand, Step, Surface
+from soak.history import History
+from soak.possible import Violation
+from soak.server import Server
+from soak.subject import Subject, Where, sleepy, small_disk
+from soak.surfaces import all_surfaces
+
+_ROUND_SECONDS = 60.0
+_PROGRESS_SECONDS = 10.0
+_GLANCE_SECONDS = 0.1
+_TROUBLE_SECONDS = (3.0, 15.0)
+_MOST_FAILURES = 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for."""
+
+    seconds: float
+    seed: int
+    is_served: bool
+    hands: int
+
+
+@dataclass
+class Player:
+    """A hand with all it can do, and the generation of the sandbox that it knows of."""
+
+    hand: Hand
+    surfaces: list[Surface]
+    generation: int
+
+    async def play(self, until: float) -> None:
+        """Do random things; a violation is raised."""
+        while asyncio.get_running_loop().time() < until:
+            self.hand.step += 1
+            await self.catch_up()
+            await self._choose()()
+
+    async def catch_up(self) -> None:
+        """Bring the sandbox back, and forget what ended meanwhile."""
+        subject = self.hand.subject
+        await subject.recover()
+        if self.generation != subject.generation:
+            self.generation = subject.generation
+            for surface in self.surfaces:
+                surface.forget()
+
+    def _choose(self) -> Step:
+        surface = self.hand.random.choice([surface for surface in self.surfaces if sum(surface.steps().values()) > 0])
+        steps = surface.steps()
+        return self.hand.random.choices(list(steps), list(steps.values()))[0]
+
+    async def each(self, what: str) -> None:
+        """`verify` or `empty` for all that it knows."""
+        for surface in self.surfaces:
+            await self.catch_up()
+            await getattr(surface, what)()
+
+
+class Soak:
+    """One run, in this program or on a server."""
+
+    def __init__(self, plan: Plan, where: Where, census: Census) -> None:
+        self._plan = plan
+        self._where = where
+        self._census = census
+        self._random = random.Random(f"{plan.seed}/plan")
+        self._players: dict[str, list[Player]] = {}
+        self._began = time.monotonic()
+        self._rounds = 0
+
+    @property
+    def _history(self) -> History:
+        return self._where.history
+
+    async def run(self) -> None:
+        """Rounds until the time is over; then nothing may be left."""
+        until = self._began + self._plan.seconds
+        tasks = [asyncio.ensure_future(work()) for work in (self._tell, self._glance, self._trouble)]
+        try:
+            while time.monotonic() < until and len(self._history.failures) < _MOST_FAILURES:
+                left = until - time.monotonic()
+                await self._round(min(_ROUND_SECONDS, left), is_last=left <= _ROUND_SECONDS)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled() and task.exception() is not None:
+                self._history.fail("all/", 0, repr(task.exception()))
+
+    # Rounds
+
+    async def _round(self, seconds: float, *, is_last: bool) -> None:
+        self._rounds += 1
+        names = [f"sandbox{number}" for number in range(max(self._plan.hands - 1, 1))]
+        await asyncio.gather(*(self._guard(name, self._open(name)) for name in names if name not in self._players))
+        until = asyncio.get_running_loop().time() + seconds
+        await asyncio.gather(*(self._guard(name, self._play(name, until)) for name in list(self._players)))
+        kept = [] if is_last or self._rounds % 4 == 0 else [name for name in self._players if name.endswith(("0", "2"))]
+        for name in list(self._players):
+            await self._guard(name, self._empty(name) if name in kept else self._close(name))
+        await asyncio.to_thread(self._census.measure)
+        for leak in await asyncio.to_thread(self._census.leaks, len(self._players)):
+            self._history.fail("all/", 0, f"left after round {self._rounds}: {leak}")
+
+    async def _open(self, name: str) -> None:
+        """The first sandbox has two users, the others have one each; two are of a special kind."""
+        kind: dict[str, SandboxSpec] = {"sandbox1": small_disk(), "sandbox2": sleepy()}
+        subject = Subject(name, self._where, kind.get(name, SandboxSpec()))
+        await subject.create(f"{name}-{self._rounds}-{self._random.randrange(10**6)}")
+        users = ("left", "right") if name == "sandbox0" and self._plan.hands > 1 else ("only",)
+        self._players[name] = [
+            Player(hand, all_surfaces(hand), subject.generation)
+            for hand in (Hand(subject, user, f"{self._plan.seed}/{self._rounds}/{name}/{user}") for user in users)
+        ]
+
+    async def _play(self, name: str, until: float) -> None:
+        players = self._players[name]
+        async with asyncio.TaskGroup() as group:
+            for player in players:
+                group.create_task(self._watched(player, player.play(until)))
+        for player in players:
+            await self._watched(player, player.each("verify"))
+
+    async def _watched(self, player: Player, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Violation as error:
+            self._history.fail(player.hand.name, player.hand.step, str(error))
+            raise
+
+    async def _empty(self, name: str) -> None:
+        for player in self._players[name]:
+            await self._watched(player, player.each("empty"))
+
+    async def _close(self, name: str) -> None:
+        players = self._players.pop(name)
+        await players[0].hand.subject.destroy()
+
+    async def _guard(self, name: str, work: Awaitable[None]) -> None:
+        """A sandbox of which something is not true is given up; the others are not affected."""
+        try:
+            await work
+        except* Violation as group:
+            if not self._history.failures or name not in self._history.failures[-1].partition("\n")[0]:
+                self._history.fail(f"{name}/", 0, str(group.exceptions[0]))
+            await self._give_up(name)
+        except* (CoveError, OSError, AssertionError, ValueError, KeyError, TypeError) as group:
+            self._history.fail(f"{name}/", 0, f"raised {group.exceptions!r}")
+            await self._give_up(name)
+
+    async def _give_up(self, name: str) -> None:
+        players = self._players.pop(name, None)
+        if players:
+            try:
+                await players[0].hand.subject.destroy()
+            except Violation as error:
+                self._history.fail(f"{name}/", 0, str(error))
+
+    # Beside the rounds
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_SECONDS)
+            calls, seconds = self._history.counts.total(), time.monotonic() - self._began
+            print(
+                f"{seconds:6.0f} s  round {self._rounds}  {calls} calls ({calls / seconds:.0f}/s)  "
+                f"{self._where.weather.count} faults  {len(self._history.failures)} failures  "
+                f"{resident_bytes() / 2**20:.0f} MiB",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    async def _glance(self) -> None:
+        while True:
+            await asyncio.to_thread(self._census.glance)
+            await asyncio.sleep(_GLANCE_SECONDS)
+
+    async def _trouble(self) -> None:
+        """Parts of a server are killed while it is used."""
+        if self._where.server is None:
+            return
+        server, choose = self._where.server, random.Random(f"{self._plan.seed}/trouble")
+        while True:
+            await asyncio.sleep(choose.uniform(*_TROUBLE_SECONDS))
+            fault = choose.choices((Fault.WORKER_KILLED, Fault.ZYGOTE_KILLED, Fault.SERVER_KILLED), (3, 2, 1))[0]
+            strike = self._where.weather.begin(fault, None, asyncio.get_running_loop().time())
+            self._history.note("all/", 0, f"!! {fault}")
+            if fault is Fault.SERVER_KILLED:
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+            else:
+                role = "worker" if fault is Fault.WORKER_KILLED else "zygote"
+                await server.kill_child(role, choose.randrange(100))
+            strike.ended = asyncio.get_running_loop().time()
+            self._history.note("all/", 0, f"over: {fault}")
+
+
+async def run(plan: Plan, history: History, home: Path) -> Census:
+    """One run on a state directory of its own; failures are in the history."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(partial(_complain, history))
+    async with _server(home, plan.is_served) as server:
+        where = Where(server, Weather(), history)
+        where.has_python = await _has_python(where)
+        census = Census(home, server)
+        await asyncio.to_thread(census.leaks, 0)
+        await Soak(plan, where, census).run()
+        for growing in census.growing():
+            history.fail("all/", 0, growing)
+    return census
+
+
+def _complain(history: History, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    history.fail("all/", 0, f"the event loop complains: {context}")
+
+
+@asynccontextmanager
+async def _server(home: Path, is_served: bool) -> AsyncGenerator[Server | None, None]:
+    if not is_served:
+        yield None
+        return
+    server = Server(home)
+    await asyncio.to_thread(server.start)
+    try:
+        yield server
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def _has_python(where: Where) -> bool:
+    """Whether code contexts can be used here."""
+    subject = Subject("first", where)
+    await subject.create("first")
+    try:
+        await subject.sandbox.run_code("1")
+        return True
+    except InterpreterNotReady as error:
+        print(f"without code contexts: {error}", file=sys.stderr)
+        return False
+    finally:
+        await subject.destroy()
+
+
+def make_home() -> Path:
+    """A state directory that sandboxes' users can reach."""
+    home = Path(tempfile.mkdtemp(prefix="cove-soak-", dir="/tmp"))
+    home.chmod(0o711)
+    return home
+
+
+def remove_home(home: Path) -> None:
+    """And what the server wrote beside it."""
+    shutil.rmtree(home)
+    home.with_name(home.name + ".log").unlink(missing_ok=True)

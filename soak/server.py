@@ -1,0 +1,109 @@
+"""A real `cove serve` that is killed and started again while it is used."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from cove.server.directory import Directory
+
+_MAIN = "from cove.cli import main; main()"
+_WORKERS = 2
+_START_SECONDS = 60.0
+
+
+class Server:
+    """One server on a state directory and a port of its own; what it complains about goes to a file."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.directory = Directory(home)
+        self.complaints = home.with_name(home.name + ".log")
+        self._port = _free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def key(self) -> str:
+        """What clients show."""
+        return (self.home / "key").read_text().strip()
+
+    def start(self) -> None:
+        """Start it; returns when it serves."""
+        command = [sys.executable, "-c", _MAIN, "serve", "--port", str(self._port), "--workers", str(_WORKERS)]
+        with self.complaints.open("a") as complaints:
+            self._process = subprocess.Popen(
+                [*command, "--preview-port", "0", "--on-stop", "destroy"],
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+                env={**os.environ, "COVE_HOME": str(self.home)},
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        self._process.stdout.close()
+        if re.search(r"http://\S+", line) is None:
+            raise RuntimeError(f"the server did not start: {line} {self.complaints.read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        """Tell it to end, with all its sandboxes."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(_START_SECONDS)
+
+    def kill(self) -> None:
+        """End the server, its workers and its zygote at once; runtimes live on."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """The supervisor."""
+        assert self._process is not None
+        return self._process.pid
+
+    def children(self, role: str) -> list[int]:
+        """The workers, or the zygote."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [int(pid) for pid in children if _name(int(pid)) == f"cove-{role}"]
+
+    async def kill_child(self, role: str, choice: int) -> None:
+        """End one of them and wait until another has taken its place."""
+        before = await asyncio.to_thread(self.children, role)
+        if before:
+            os.kill(before[choice % len(before)], signal.SIGKILL)
+            for _ in range(int(_START_SECONDS * 100)):
+                now = await asyncio.to_thread(self.children, role)
+                if len(now) >= len(before) and set(now) != set(before):
+                    return
+                await asyncio.sleep(0.01)  # another program replaces it, and tells nobody
+            raise RuntimeError(f"a {role} was killed and not replaced")
+
+    def runtime(self, id: str) -> int | None:
+        """The pid of a sandbox's runtime."""
+        record = self.directory.find(id)
+        holder = None if record is None else self.directory.holder(record.key)
+        return None if holder is None else holder[0]
+
+    def place(self, id: str) -> Path | None:
+        """Where a sandbox's files are."""
+        record = self.directory.find(id)
+        return None if record is None else self.directory.place(record.key)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
