@@ -98,7 +98,7 @@ class Launcher:
         A bash whose command substitution dies of INT sends INT to itself.
         """
         if number == _signal.SIGINT:
-            feeding = [pid for pid in chosen if kernel.feeds(pid, self.main)]
+            feeding = [pid for pid in chosen if pid != self.main and kernel.feeds(pid, self.main)]
             kernel.signal_all(feeding, _signal.SIGTERM)
             chosen = [pid for pid in chosen if pid not in feeding]
         kernel.signal_all(chosen, number)
