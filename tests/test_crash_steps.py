@@ -95,7 +95,7 @@ STEPS = [
     "cove.runtime.home remove_tree",
 ]
 ROOT_ONLY = {"Home._allocate_user", "make_image", "mount_image", "_move_in"}
-GROUPS_ONLY = {"_join", "Group.create"}
+GROUPS_ONLY = {"_join", "Group.create", "SandboxGroups.enter"}
 
 
 def mounts_below(home: Path) -> list[str]:

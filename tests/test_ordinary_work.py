@@ -76,6 +76,56 @@ async def test_multiprocessing_works() -> None:
     assert (result.stdout, result.exit_code) == ("328350\n", 0), result.stderr
 
 
+THREADS = """
+import threading
+total = []
+threads = [threading.Thread(target=total.append, args=(n,)) for n in range(50)]
+for each in threads: each.start()
+for each in threads: each.join()
+print(sum(total))
+"""
+SQLITE = """
+import sqlite3
+connection = sqlite3.connect('d')
+connection.execute('create table t (a)')
+connection.execute('insert into t values (7)')
+connection.commit()
+print(connection.execute('select a from t').fetchone()[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "command", "stdout"),
+    [
+        ("python3", ["python3", "-c", THREADS], "1225\n"),
+        ("python3", ["python3", "-c", SQLITE], "7\n"),
+        ("gcc", "echo 'int main(void) { return 3; }' > a.c; gcc a.c -o a; ./a; echo $?", "3\n"),
+        (
+            "node",
+            ["node", "-e", "const w = require('worker_threads'); console.log(6 * 7, w.isMainThread)"],
+            "42 true\n",
+        ),
+        (
+            "node",
+            ["node", "-e", "console.log(require('child_process').execSync('echo child').toString())"],
+            "child\n\n",
+        ),
+        ("npm", "npm init -y > /dev/null 2>&1; ls package.json", "package.json\n"),
+        ("ssh", "ssh -V 2>&1 | grep -c OpenSSH; ssh-keygen -q -t ed25519 -N '' -f key; ls key.pub", "1\nkey.pub\n"),
+        ("curl", "curl -s file:///etc/hostname", "cove\n"),
+        ("perl", ["perl", "-e", "print 6 * 7"], "42"),
+        ("make", "printf 'a:\\n\\t@echo made\\n' > Makefile; make", "made\n"),
+        ("tmux", "tmux -V | cut -d ' ' -f 1", "tmux\n"),
+    ],
+)
+async def test_a_program_works_under_the_filter(program: str, command: str | list[str], stdout: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        if (await sandbox.exec(["bash", "-c", f"command -v {program}"])).exit_code:
+            pytest.skip(f"needs {program} on this machine")
+        result = await sandbox.exec(command, timeout=100)
+    assert result.stdout == stdout, result.stderr
+
+
 async def test_files_last_from_call_to_call() -> None:
     async with AsyncSandbox.create() as sandbox:
         await sandbox.exec("echo 1 > /workspace/f; echo 2 > ~/f; echo 3 > /tmp/f; echo 4 > /f; echo 5 > /dev/shm/f")
