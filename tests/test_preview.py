@@ -3,18 +3,16 @@
 import asyncio
 import hashlib
 import json
-import shutil
 import statistics
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from raw_http import Client, Reply, connect
-from servers import Server, eventually, serving
+from servers import Server, eventually
 from services import ECHO, FLOOD, HTTP, RAW, start
 from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import ConnectionClosed
@@ -25,13 +23,9 @@ from cove.api import Opening
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    home = Path(tempfile.mkdtemp(prefix="cove-previews-", dir="/tmp"))
-    home.chmod(0o711)
-    with serving(home, "--on-stop", "destroy") as server:
-        yield server
-    shutil.rmtree(home)
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    return shared_server
 
 
 def on(server: Server, **fields: float) -> Opening[AsyncSandbox]:

@@ -1,0 +1,135 @@
+"""What a service and its visitor are told about each other, without a connection."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cove.errors import Internal, ValidationFailed
+from cove.server.configuration import Configuration
+from cove.server.preview_address import PreviewAddress, address_of
+from cove.server.preview_headers import confine_cookie
+from cove.server.service_answer import AnswerHead, AnswerParser, BadAnswer
+from cove.wire.upgrade import parse_upgrade
+
+
+class Taken:
+    """An answer as it was taken."""
+
+    def __init__(self) -> None:
+        self.head: AnswerHead | None = None
+        self.body = b""
+        self.ends = 0
+        self.raw: bytes | None = None
+
+    def answer_head(self, head: AnswerHead) -> None:
+        assert self.head is None
+        self.head = head
+
+    def answer_body(self, data: bytes) -> None:
+        assert not self.ends
+        self.body += data
+
+    def answer_end(self) -> None:
+        self.ends += 1
+
+    def answer_switch(self, head: AnswerHead, rest: bytes) -> None:
+        self.head, self.raw = head, rest
+
+
+def parse(*pieces: bytes, is_head_only: bool = False) -> Taken:
+    taken = Taken()
+    parser = AnswerParser(taken, is_head_only=is_head_only)
+    for piece in pieces:
+        parser.feed(piece)
+    parser.end()
+    return taken
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nX: trailer\r\n\r\n"
+
+
+@given(st.lists(st.integers(0, len(CHUNKED)), max_size=10))
+def test_an_answer_is_the_same_in_whatever_pieces_it_comes(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(CHUNKED)]
+    taken = parse(*(CHUNKED[start:end] for start, end in pairwise(edges) if start < end))
+    assert taken.head is not None
+    assert (taken.head.status, taken.body, taken.ends) == (200, b"abcde", 1)
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_give_anything_but_an_answer_or_a_refusal(data: bytes) -> None:
+    for start in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"):
+        try:
+            taken = parse(start + data)
+        except BadAnswer:
+            continue
+        assert taken.ends == 1 or taken.raw is not None
+
+
+def test_interim_answers_are_dropped() -> None:
+    taken = parse(b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\nA: b\r\n\r\n")
+    assert taken.head is not None
+    assert (taken.head.status, taken.head.headers, taken.ends) == (204, [(b"a", b"b")], 1)
+
+
+def test_an_answer_to_head_ends_with_its_head() -> None:
+    taken = parse(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", is_head_only=True)
+    assert (taken.body, taken.ends) == (b"", 1)
+
+
+def test_after_a_switch_everything_is_raw() -> None:
+    taken = parse(b"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00")
+    assert taken.raw == b"\x81\x00"
+
+
+@pytest.mark.parametrize(
+    ("cookie", "prefix", "confined"),
+    [
+        (b"a=1", b"", b"a=1"),
+        (b"a=1; Path=/x; Secure", b"", b"a=1; Path=/x; Secure"),
+        (b"a=1; domain=.localhost; Secure", b"", b"a=1; Secure"),
+        (b"a=1", b"/p", b"a=1; Path=/p/"),
+        (b"a=1; path=/x; Domain=y; HttpOnly", b"/p", b"a=1; HttpOnly; Path=/p/x"),
+        (b"a=1; Path=relative", b"/p", b"a=1; Path=/p/"),
+        (b"cove_session=1", b"", None),
+        (b" cove_session=1", b"/p", None),
+    ],
+)
+def test_a_cookie_stays_with_the_preview_that_set_it(cookie: bytes, prefix: bytes, confined: bytes | None) -> None:
+    assert confine_cookie(cookie, prefix) == confined
+
+
+@pytest.mark.parametrize(
+    ("configuration", "address"),
+    [
+        (Configuration(), PreviewAddress(base="http://localhost:9", path_base="http://127.0.0.1:9")),
+        (Configuration(host="0.0.0.0"), PreviewAddress(base="http://localhost:9", path_base="http://127.0.0.1:9")),
+        (Configuration(host="::1"), PreviewAddress(base="http://localhost:9", path_base="http://[::1]:9")),
+        (
+            Configuration(preview_url="https://p.example.com/"),
+            PreviewAddress(base="https://p.example.com", path_base="https://p.example.com"),
+        ),
+    ],
+)
+def test_where_previews_are_found_is_configured(configuration: Configuration, address: PreviewAddress) -> None:
+    assert address_of(configuration, 9) == address
+
+
+def test_a_label_becomes_a_host_name_or_a_path() -> None:
+    address = PreviewAddress(base="https://p.example.com:1", path_base="https://p.example.com:1")
+    assert address.url("3000-key-token") == "https://3000-key-token.p.example.com:1"
+    assert address.path_url("3000-key-token") == "https://p.example.com:1/3000-key-token/"
+
+
+def test_a_preview_url_must_be_a_url() -> None:
+    with pytest.raises(ValidationFailed):
+        Configuration(preview_url="preview.example.com")
+
+
+def test_the_answer_to_an_upgrade_has_a_status_and_a_length() -> None:
+    assert parse_upgrade(b"HTTP/1.1 101 Switching\r\nUpgrade: tcp") == (101, 0)
+    assert parse_upgrade(b"HTTP/1.1 502 Bad\r\nContent-Length: 12\r\nX: y") == (502, 12)
+    with pytest.raises(Internal):
+        parse_upgrade(b"SSH-2.0")
