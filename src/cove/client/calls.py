@@ -1,9 +1,11 @@
 """The calls of one sandbox on a server."""
 
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import TypeVar
 
 from cove.client.transport import Transport, fill
+from cove.errors import SandboxDestroyed, SandboxNotFound
 from cove.wire.coding import decode_json, quote_segment
 from cove.wire.operations import SANDBOXES, Operation
 from cove.wire.requests import Request
@@ -29,22 +31,41 @@ class Calls:
 
     async def do(self, operation: Operation, *ids: str, request: Request | None = None) -> None:
         """A call that answers nothing."""
-        await self.transport.call(operation, self.path(operation, *ids), request)
+        with self._was_there():
+            await self.transport.call(operation, self.path(operation, *ids), request)
 
     async def get(self, operation: Operation, type: type[T], *ids: str, request: Request | None = None) -> T:
         """A call that answers a value."""
-        return decode_json(await self.transport.call(operation, self.path(operation, *ids), request), type)
+        with self._was_there():
+            return decode_json(await self.transport.call(operation, self.path(operation, *ids), request), type)
 
-    def events(self, operation: Operation, *ids: str, request: Request | None = None) -> AsyncGenerator[object, None]:
+    async def events(
+        self, operation: Operation, *ids: str, request: Request | None = None
+    ) -> AsyncGenerator[object, None]:
         """A call that answers events."""
-        return self.transport.events(operation, self.path(operation, *ids), request)
+        with self._was_there():
+            async with aclosing(self.transport.events(operation, self.path(operation, *ids), request)) as events:
+                async for event in events:
+                    yield event
 
-    def content(self, operation: Operation, request: Request) -> AsyncGenerator[bytes, None]:
+    async def content(self, operation: Operation, request: Request) -> AsyncGenerator[bytes, None]:
         """A call that answers bytes."""
-        return self.transport.content(operation, self.path(operation), request)
+        with self._was_there():
+            async with aclosing(self.transport.content(operation, self.path(operation), request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     async def upload(
         self, operation: Operation, *ids: str, request: Request | None, content: bytes | AsyncIterable[bytes]
     ) -> bytes:
         """A call that takes bytes."""
-        return await self.transport.upload(operation, self.path(operation, *ids), request, content)
+        with self._was_there():
+            return await self.transport.upload(operation, self.path(operation, *ids), request, content)
+
+    @contextmanager
+    def _was_there(self) -> Iterator[None]:
+        """Whoever has a handle has seen the sandbox: one that is not found any more was destroyed."""
+        try:
+            yield
+        except SandboxNotFound:
+            raise SandboxDestroyed(f"sandbox {self.sandbox} was destroyed") from None

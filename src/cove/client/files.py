@@ -149,7 +149,7 @@ class Files(api.Files):
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> AsyncGenerator[FileEvent, None]:
         """See api.Files."""
-        request = requests.Watch(path=path, recursive=recursive, include=tuple(include), exclude=tuple(exclude))
+        request = requests.Watch(path=path, recursive=recursive, include=_patterns(include), exclude=_patterns(exclude))
         async with aclosing(self._calls.events(operations.WATCH_FILES, request=request)) as events:
             async for event in events:
                 yield cast(FileEvent, event)
@@ -165,17 +165,26 @@ class Files(api.Files):
     ) -> Changes:
         """See api.Files."""
         request = requests.CheckChanges(
-            path=path, since=since, recursive=recursive, include=tuple(include), exclude=tuple(exclude)
+            path=path, since=since, recursive=recursive, include=_patterns(include), exclude=_patterns(exclude)
         )
         return await self._calls.get(operations.CHECK_CHANGES, Changes, request=request)
 
 
+def _patterns(patterns: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(patterns, str):
+        raise ValidationFailed(f"patterns must be a list of strings: write [{patterns!r}]")
+    return tuple(patterns)
+
+
 def _content(data: bytes | str) -> bytes:
-    if isinstance(data, str):
-        return data.encode("utf-8", "surrogateescape")
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    raise ValidationFailed(f"data must be bytes or a string, not {type(data).__name__}")
+    if not isinstance(data, str):
+        raise ValidationFailed(f"data must be bytes or a string, not {type(data).__name__}")
+    try:
+        return data.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ValidationFailed(f"data has a character that UTF-8 cannot carry: {error.reason}") from None
 
 
 async def _checked(chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -15,6 +15,8 @@ from cove.wire import operations, requests
 from cove.wire.frames import EVENT, FAILURE, FrameReader, decode_failure, decode_output
 from cove.wire.replies import TerminalReply
 
+_MOST_MESSAGE_BYTES = 64 << 10
+
 
 class Terminal(api.Terminal):
     """Holds nothing but its id; the size is as of when it was fetched or resized."""
@@ -84,7 +86,12 @@ class TerminalConnection(api.TerminalConnection):
 
     async def write(self, data: bytes | str) -> None:
         """See api.TerminalConnection."""
-        await self._send(data.encode() if isinstance(data, str) else bytes(data))
+        if not isinstance(data, str | bytes):
+            raise ValidationFailed(f"data must be bytes or a string, not {type(data).__name__}")
+        rest = memoryview(data.encode() if isinstance(data, str) else data)
+        while rest:
+            await self._send(bytes(rest[:_MOST_MESSAGE_BYTES]))
+            rest = rest[_MOST_MESSAGE_BYTES:]
 
     async def resize(self, cols: int, rows: int) -> None:
         """See api.TerminalConnection."""

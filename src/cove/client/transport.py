@@ -10,7 +10,7 @@ import atexit
 import io
 import socket
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from typing import Final, TypeVar
 from weakref import WeakSet
@@ -86,12 +86,14 @@ class Transport:
                 return await response.read()
         source = _Source(content)
         try:
-            async with aclosing(source.chunks()) as chunks, self._open(operation, path, request, chunks) as response:
+            async with self._open(operation, path, request, source.chunks()) as response:
                 return await response.read()
         except ConnectionLost:
             if source.failure is not None:
                 raise source.failure from None
             raise
+        finally:
+            await source.close()
 
     async def content(self, operation: Operation, path: str, request: Request | None) -> AsyncGenerator[bytes, None]:
         """Bytes as they come."""
@@ -114,6 +116,7 @@ class Transport:
     @asynccontextmanager
     async def socket(self, path: str, request: Request) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket."""
+        check_types(request)
         async with self._in_use() as session:
             try:
                 opened = session.ws_connect(self._url(path, request), autoping=True, max_msg_size=0, compress=0)
@@ -240,19 +243,27 @@ atexit.register(_let_go)
 
 
 class _Source:
-    """Bytes from the caller; remembers why they ended early."""
+    """Bytes from the caller, taken by the task that writes the request; remembers why they ended early."""
 
     def __init__(self, content: AsyncIterable[bytes]) -> None:
         self._content = content
+        self._writer: asyncio.Task[object] | None = None
         self.failure: Exception | None = None
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
+        self._writer = asyncio.current_task()
         try:
             async for chunk in self._content:
                 yield chunk
         except Exception as error:
             self.failure = error
             raise
+
+    async def close(self) -> None:
+        """The request is over: nobody takes any more."""
+        if self._writer is not None and self._writer is not asyncio.current_task():
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:

@@ -215,7 +215,8 @@ async def _answer_socket(
     if isinstance(connection, TcpStream):
         return await port_socket(request, connection)
     assert isinstance(connection, api.TerminalConnection)
-    return terminal_socket(request, connection)
+    async with connection:  # what is wrong is said before the upgrade, when it still can be
+        return terminal_socket(request, connection)
 
 
 _FORMS: Final[

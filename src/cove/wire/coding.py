@@ -72,8 +72,11 @@ def decode_query(query: str, type: type[T]) -> T:
 
 
 def quote_text(text: str) -> str:
-    """Percent-encoded completely, `/` too."""
-    return quote_from_bytes(text.encode("utf-8", "surrogateescape"), safe="")
+    """Percent-encoded completely, `/` too; ValidationFailed for what is neither text nor escaped bytes."""
+    try:
+        return quote_from_bytes(text.encode("utf-8", "surrogateescape"), safe="")
+    except UnicodeEncodeError as error:
+        raise ValidationFailed(f"{text!r} has a character that UTF-8 cannot carry: {error.reason}") from None
 
 
 def unquote_text(text: str) -> str:
@@ -83,7 +86,9 @@ def unquote_text(text: str) -> str:
 
 def quote_segment(text: str) -> str:
     """One segment of a path; an id that needs no quoting stays as it is."""
-    return quote(text, safe="")
+    if not isinstance(text, str):
+        raise ValidationFailed(f"an id is a string, not {type(text).__name__}")
+    return quote(text, safe="", errors="surrogatepass")
 
 
 def _plain(value: object) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cove.errors import CoveError, Internal
-from cove.wire.coding import encode_json
+from cove.errors import CoveError, Internal, ValidationFailed
+from cove.wire.coding import decode_json, encode_json
 
 STATUS: Mapping[str, int] = {
     **dict.fromkeys(("VALIDATION_FAILED", "UNSUPPORTED_LANGUAGE"), 400),
@@ -71,8 +71,8 @@ def encode_error(error: CoveError) -> bytes:
 def decode_error(data: bytes, status: int) -> CoveError:
     """The error that a server sent, as the class it was there; whatever else comes is an Internal."""
     try:
-        body = msgspec.json.decode(data, type=ErrorBody)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        body = decode_json(data, ErrorBody)
+    except ValidationFailed:
         return Internal(f"the server answered {status} with something that is no Cove error: {data[:200]!r}")
     return make_error(body)
 

@@ -116,7 +116,14 @@ def decoder_for(kind: object) -> Callable[[bytes, bytes], object]:
     if kind is Output:
         return decode_output
     decoder = msgspec.json.Decoder(type=kind)
-    return lambda head, _: decoder.decode(head)
+
+    def decode(head: bytes, _: bytes) -> object:
+        try:
+            return decoder.decode(head)
+        except msgspec.DecodeError:  # a name that is not UTF-8
+            return msgspec.convert(decode_json(head, dict[str, object]), kind)
+
+    return decode
 
 
 def decode_failure(head: bytes) -> CoveError:
