@@ -164,6 +164,9 @@ async def test_a_bad_id_is_refused_and_an_unknown_one_not_found(make_sandbox: Ma
         for call in (sandbox.get_process, sandbox.kill_process):
             with pytest.raises(ProcessNotFound):
                 await call("unknown")
+            for id in ("", "a/b", "\ud800", "\udcff", "?", 7):
+                with pytest.raises((ValidationFailed, ProcessNotFound)):
+                    await call(id)  # type: ignore[arg-type]  # on purpose
 
 
 async def test_processes_are_listed_in_order_killed_and_forgotten_together(make_sandbox: MakeSandbox) -> None:
