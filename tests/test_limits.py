@@ -41,6 +41,19 @@ async def test_a_shell_whose_program_used_up_the_memory_says_so() -> None:
         assert (process.outcome, process.status, process.exit_code) == ("out_of_memory", "killed", 137)
 
 
+async def test_a_session_tells_who_used_up_the_memory_and_goes_on() -> None:
+    async with AsyncSandbox.create(limits=MEMORY) as sandbox:
+        await needs(sandbox, "memory")
+        session = await sandbox.create_session()
+        await session.exec("x=kept")
+        result = await session.exec(f"python3 -c '{EATER}'", timeout=60)
+        assert (result.outcome, result.exit_code) == ("out_of_memory", 137)
+        assert (await session.exec("echo $x")).stdout == "kept\n"
+        assert (await session.exec("(exit 137)")).outcome in ("exited", "out_of_memory")
+        await asyncio.sleep(0.5)  # a rise counts for a quarter of a second
+        assert (await session.exec("(exit 137)")).outcome == "exited"
+
+
 async def test_a_kill_that_has_another_reason_is_no_lack_of_memory() -> None:
     async with AsyncSandbox.create(limits=MEMORY) as sandbox:
         await needs(sandbox, "memory")

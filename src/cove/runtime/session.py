@@ -33,7 +33,7 @@ from cove.runtime.session_call import SessionCall
 from cove.runtime.session_shell import SessionShell
 from cove.runtime.shell import ShellEnded
 from cove.runtime.spawner import Spawner
-from cove.runtime.supervised import CWD_EXIT_CODE, TIMEOUT_EXIT_CODE
+from cove.runtime.supervised import CWD_EXIT_CODE, KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE
 
 # The snapshot for recovery is taken when the session has been idle for this long.
 _IDLE_SECONDS = 0.02
@@ -149,7 +149,13 @@ class Session(api.Session):
         if not call.changes_shell:
             shell.note(report)
         shell.last_command = call.label
-        return call.result(self.id, Outcome.EXITED, report.status)
+        return call.result(self.id, await self._outcome(report.status), report.status)
+
+    async def _outcome(self, status: int) -> Outcome:
+        """A shell says 137 of a program that was killed; why, only the kernel knows."""
+        if status == KILLED_EXIT_CODE and await self._spawner.was_out_of_memory():
+            return Outcome.OUT_OF_MEMORY
+        return Outcome.EXITED
 
     async def _time_out(self, call: SessionCall) -> ExecResult:
         restarted = await self._shell.interrupt(call.ticks)

@@ -80,6 +80,10 @@ class Spawner:
     def _forget(self, process: Supervised, _: object) -> None:
         self._running.discard(process)
 
+    async def was_out_of_memory(self) -> bool:
+        """Whether something that has just ended as if by SIGKILL was ended because the memory was used up."""
+        return self._memory_kills is not None and await self._memory_kills.was_one()
+
     async def end_everything(self, reason: str) -> None:
         """End every process of the sandbox but its agent, and say why where somebody reads what it prints."""
         busy = [tenant for tenant in self._pool.tenants() if isinstance(tenant, Supervised)]

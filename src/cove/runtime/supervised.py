@@ -30,6 +30,7 @@ from cove.runtime.pump import Pump
 
 TIMEOUT_EXIT_CODE = 124
 CWD_EXIT_CODE = 1
+KILLED_EXIT_CODE = 128 + signals.SIGKILL
 NOT_EXECUTABLE_EXIT_CODE = 126
 NOT_FOUND_EXIT_CODE = 127
 
@@ -236,7 +237,7 @@ class Supervised:
         end = self._main_exit
         if self._memory_kills is None or end is None or end.exit_code == 0:
             return
-        if end.outcome in (Outcome.EXITED, Outcome.SIGNALED) and end.exit_code == 128 + signals.SIGKILL:
+        if end.outcome in (Outcome.EXITED, Outcome.SIGNALED) and end.exit_code == KILLED_EXIT_CODE:
             self._is_asking = True
             self._background.start(self._find_cause(self._memory_kills, end), on_end=self._cause_found)
         else:
