@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -37,7 +38,7 @@ from cove.server.worker import Work, run_worker
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (*_STOP, signal.SIGCHLD)
-_ZYGOTE_SECONDS = 60.0
+_READY_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 _HEALTHY_SECONDS = 10.0
 _LONGEST_DELAY = 10.0
@@ -122,7 +123,7 @@ class Supervisor:
             os.close(write)
             poll = select.poll()
             poll.register(read, select.POLLIN)
-            poll.poll(_ZYGOTE_SECONDS * 1000)
+            poll.poll(_READY_SECONDS * 1000)
             os.close(read)
             process.returncode = 0  # from here on the child is waited for here
         return process.pid
@@ -135,12 +136,13 @@ class Supervisor:
         port: int = api.getsockname()[1]
         previews = _listen(configuration.host, configuration.chosen_preview_port)
         write_address(self._directory.server, address_of(configuration, previews.getsockname()[1]))
-        work = Work(self._home, configuration, key, api, previews)
+        work = Work(self._home, configuration, key, api, previews, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._children += [
             _Child(lambda: self._fork("cove-worker", lambda: run_worker(work))) for _ in range(configuration.workers)
         ]
         for child in self._children:
             child.start_if_due()
+        _wait_until_ready(work.ready, [child.pid for child in self._children[1:]])
         where = "The key is the one it was given." if given else f"The key is in {self._home / KEY_FILE}."
         if key is None:
             where = "Everybody on this machine can use it: there is no key."
@@ -226,6 +228,23 @@ class Supervisor:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def _wait_until_ready(counter: int, workers: list[int]) -> None:
+    """Wait until as many have said so as there are; one that ends before is the end of the server."""
+    with ExitStack() as stack:
+        poll = select.poll()
+        poll.register(counter, select.POLLIN)
+        for pid in workers:
+            pidfd = os.pidfd_open(pid)
+            stack.callback(os.close, pidfd)
+            poll.register(pidfd, select.POLLIN)
+        waiting = len(workers)
+        while waiting:
+            found = dict(poll.poll(_READY_SECONDS * 1000))
+            if list(found) != [counter]:
+                raise SandboxUnavailable("a worker ended, or did not begin to serve: the server cannot start")
+            waiting -= os.eventfd_read(counter)
 
 
 def _has_ended(pid: int) -> bool:

@@ -1,6 +1,7 @@
 """One gateway worker: a process that serves the API and the previews on sockets that it was given."""
 
 import asyncio
+import os
 import signal
 import socket
 from dataclasses import dataclass
@@ -22,13 +23,14 @@ from cove.server.starter import Starter
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every worker of a server has in common."""
+    """What every worker of a server has in common; each adds one to the `ready` counter when it serves: eventfd(2)."""
 
     home: Path
     configuration: Configuration
     key: str | None
     api: socket.socket
     previews: socket.socket
+    ready: int
 
 
 def run_worker(work: Work) -> None:
@@ -54,4 +56,5 @@ async def _serve(work: Work) -> None:
         Preview(directory, address, work.key) as preview,
         HttpServer(preview, [work.previews]),
     ):
+        os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()
