@@ -326,6 +326,8 @@ class _Process:
         if not opened.sandbox.is_destroyed:
             status = SandboxStatus.LOST if self._is_lost else SandboxStatus.STOPPED
             await in_thread(self._directory.write, msgspec.structs.replace(opened.record, status=status))
+            # The end of this process lets go of the id: whoever waits for that must find the place free.
+            opened.place.lock.close()
 
 
 def _listen(path: Path) -> socket.socket:
