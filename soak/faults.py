@@ -10,9 +10,11 @@ from cove.errors import (
     ContextCrashed,
     ContextNotFound,
     CoveError,
+    InterpreterNotReady,
     NothingStarted,
     ProcessExitedBeforeReady,
     ProcessNotFound,
+    SandboxDestroyed,
     SandboxUnavailable,
     ServiceNotResponding,
     SessionNotFound,
@@ -39,13 +41,13 @@ class Fault(StrEnum):
 
 _GONE = (SessionNotFound, ProcessNotFound, TerminalNotFound, ContextNotFound)
 _ENDED = (SessionTerminated, ContextCrashed, ServiceNotResponding, ProcessExitedBeforeReady)
-_LOST = (SandboxUnavailable, SpawnFailed, ConnectionLost, *_ENDED, *_GONE)
+_LOST = (SandboxUnavailable, SpawnFailed, InterpreterNotReady, ConnectionLost, *_ENDED, *_GONE)
 
 ALLOWED: Final[Mapping[Fault, tuple[type[CoveError], ...]]] = {
-    Fault.EVERYTHING_INSIDE_KILLED: (SpawnFailed, *_ENDED),
-    Fault.AGENT_KILLED: _LOST,
+    Fault.EVERYTHING_INSIDE_KILLED: (SpawnFailed, InterpreterNotReady, *_ENDED),
+    Fault.AGENT_KILLED: (SandboxDestroyed, *_LOST),
     Fault.RUNTIME_KILLED: _LOST,
-    Fault.RESTARTED: _LOST,
+    Fault.RESTARTED: (SandboxDestroyed, *_LOST),
     Fault.STOPPED: _GONE,
     Fault.WORKER_KILLED: (ConnectionLost, ServiceNotResponding, SandboxUnavailable),
     Fault.ZYGOTE_KILLED: (NothingStarted,),

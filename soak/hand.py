@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 _ANSWER_SECONDS = 60.0
 _CANCEL_PART = 0.12
-_STRIKE_PART = 0.01
+_STRIKE_PART = 0.004
 _LONGEST_DELAY = 0.05
 
 Step = Callable[[], Awaitable[None]]
@@ -144,6 +144,8 @@ class Hand:
 
 class Surface:
     """What a hand can do with one part of a sandbox, and what must be true of that part."""
+
+    weight = 1.0
 
     def __init__(self, hand: Hand) -> None:
         self.hand = hand

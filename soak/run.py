@@ -66,8 +66,8 @@ class Player:
                 surface.forget()
 
     def _choose(self) -> Step:
-        surface = self.hand.random.choice([surface for surface in self.surfaces if sum(surface.steps().values()) > 0])
-        steps = surface.steps()
+        able = [surface for surface in self.surfaces if any(surface.steps().values())]
+        steps = self.hand.random.choices(able, [surface.weight for surface in able])[0].steps()
         return self.hand.random.choices(list(steps), list(steps.values()))[0]
 
     async def each(self, what: str) -> None:

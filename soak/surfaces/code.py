@@ -30,6 +30,8 @@ class _Known:
 class CodeContexts(Surface):
     """Python contexts: assigned to, looked at, interrupted, crashed."""
 
+    weight = 0.7
+
     def __init__(self, hand: Hand) -> None:
         super().__init__(hand)
         self._known: list[_Known] = []

@@ -18,6 +18,8 @@ _PAUSE = 0.02
 class Life(Surface):
     """What concerns all that runs in the sandbox."""
 
+    weight = 0.5
+
     def steps(self) -> Mapping[Step, float]:
         """See Surface."""
         return {

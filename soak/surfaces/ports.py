@@ -38,6 +38,8 @@ class _Known:
 class PortServers(Surface):
     """At most one program listens; its port is exposed and taken back."""
 
+    weight = 0.5
+
     def __init__(self, hand: Hand) -> None:
         super().__init__(hand)
         self._known: _Known | None = None

@@ -35,6 +35,8 @@ class _Known:
 class Sessions(Surface):
     """Created, changed, looked at, interrupted, ended in all ways."""
 
+    weight = 2.0
+
     def __init__(self, hand: Hand) -> None:
         super().__init__(hand)
         self._known: list[_Known] = []
