@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench beside docs clean
+.PHONY: help setup demo test clients check bench beside docs clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
@@ -23,6 +23,9 @@ demo: setup ## Show what a sandbox can do, in a real one
 
 test: setup ## Run the tests; when run as root, once more as a plain user
 	bash scripts/test.bash $(BIN)/python; as_user=$$?; bash scripts/plain_user.bash && exit $$as_user
+
+clients: setup ## Drive clients that others wrote against a server, at length
+	$(BIN)/python -m pytest tests/test_real_clients.py -m "slow or not slow"
 
 check: setup ## Format, lint, types, import layers, shell scripts, generated files
 	$(BIN)/ruff format --check .

@@ -1,0 +1,67 @@
+"""The clients that others wrote, installed once in a cache."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+PYTHON_PACKAGE = "openai-agents[cloudflare]==0.24.0"
+NODE_PACKAGES = ("@openai/agents-extensions@0.18.0", "@openai/agents@0.18.0", "ws@8", "zod@4")
+_SHARED = Path("/var/cache/cove-tests")
+_SECONDS = 500
+
+
+def python_client() -> Path:
+    """An interpreter that has the Python client, or skip."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    with _installed(f"openai-agents-0.24.0-python{version}") as (directory, is_new):
+        if is_new:
+            _run([sys.executable, "-m", "venv", str(directory / "venv")])
+            _run([str(directory / "venv/bin/pip"), "install", "-q", "--disable-pip-version-check", PYTHON_PACKAGE])
+    return directory / "venv/bin/python"
+
+
+def node_client() -> Path:
+    """A directory below which Node finds the JavaScript client, or skip."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm on this machine")
+    with _installed("openai-agents-extensions-0.18.0") as (directory, is_new):
+        if is_new:
+            (directory / "package.json").write_text('{"private": true, "type": "module"}\n')
+            _run(["npm", "install", "--no-audit", "--no-fund", "--silent", *NODE_PACKAGES], cwd=directory)
+    return directory
+
+
+@contextmanager
+def _installed(name: str) -> Iterator[tuple[Path, bool]]:
+    """A directory of the cache, and whether it has to be filled; only one test run at a time fills it."""
+    directory = _cache() / name
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        is_new = not (directory / "ready").exists()
+        yield directory, is_new
+        (directory / "ready").touch()
+
+
+def _cache() -> Path:
+    with suppress(OSError):  # not ours to make
+        _SHARED.mkdir(exist_ok=True)
+    if os.access(_SHARED, os.W_OK):
+        return _SHARED
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cove-tests"
+
+
+def _run(command: list[str], cwd: Path | None = None) -> None:
+    try:
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{command[0]} took too long to install the client")
+    if done.returncode != 0:
+        pytest.skip(f"the client cannot be installed here: {(done.stderr or done.stdout).strip()[-300:]}")
