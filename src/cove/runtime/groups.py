@@ -91,6 +91,18 @@ def make_groups(hierarchies: Hierarchies, key: str, limits: Limits, *, has_disk:
     return groups
 
 
+def find_groups(hierarchies: Hierarchies, key: str) -> SandboxGroups:
+    """The groups that another process has made for a sandbox. Blocks."""
+    groups = SandboxGroups(None)
+    if hierarchies.unified is not None:
+        groups.tree = Group(os.path.join(hierarchies.unified, key))
+        groups.controlled = dict.fromkeys(hierarchies.controllers, groups.tree)
+    for controller, path in hierarchies.v1.items():
+        if controller not in groups.controlled and os.path.isdir(os.path.join(path, key)):
+            groups.controlled[controller] = Group(os.path.join(path, key))
+    return groups
+
+
 def _is_stood_in(name: str, groups: SandboxGroups) -> bool:
     return name == "pids" and "RLIMIT_NPROC" in groups.process_limits
 

@@ -4,6 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from cove.linux.cgroup import Group
 from cove.linux.disk_usage import measure_disk
 from cove.model import Usage
@@ -16,13 +18,17 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def measure_usage(groups: SandboxGroups, jail_pid: int, directories: Sequence[Path]) -> Usage:
     """Blocks for as long as it takes to count the files."""
     disk = measure_disk([os.path.realpath(path) for path in directories])
+    usage = measure_processes(groups, jail_pid)
+    return msgspec.structs.replace(usage, disk_bytes=disk.bytes, files=disk.files)
+
+
+def measure_processes(groups: SandboxGroups, jail_pid: int) -> Usage:
+    """All but the files. Blocks, but not for long."""
     pids = processes_of(groups, jail_pid)
     return Usage(
         memory_bytes=_memory(groups, pids),
         cpu_seconds=_cpu(groups.tree, pids),
         pids=len(pids),
-        disk_bytes=disk.bytes,
-        files=disk.files,
         memory_kills=groups.count_memory_kills() if "memory" in groups.controlled else None,
     )
 

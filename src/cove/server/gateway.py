@@ -13,7 +13,7 @@ from cove.server.access import Access
 from cove.server.bridge_gateway import BridgeGateway
 from cove.server.directory import Directory, Record
 from cove.server.http_message import Answer, Handler, Request, Response
-from cove.server.metrics import render_metrics
+from cove.server.metrics import collect_metrics
 from cove.server.relay import SocketRelay
 from cove.server.starter import Starter
 from cove.server.upstream import Upstreams
@@ -155,7 +155,8 @@ class Gateway:
         return Response(204)
 
     async def _metrics(self, request: Request, _: str) -> Answer:
-        return Response(200, _TEXT, render_metrics(await in_thread(self._list_all)))
+        hierarchies = await self._starter.hierarchies()
+        return Response(200, _TEXT, await in_thread(collect_metrics, self._directory, hierarchies))
 
 
 def _choose(methods: Mapping[str, Own], request: Request) -> Own:

@@ -60,11 +60,16 @@ class Starter:
 
     async def destroy(self, id: str) -> None:
         """Free the id at once, and end and remove everything else. Idempotent."""
-        if self._hierarchies is None:
-            self._hierarchies = await in_thread(find_hierarchies)
+        hierarchies = await self.hierarchies()
         if key := await in_thread(free, self.directory, check_sandbox_id(id)):
             # Large trees take their time: not in the threads that find sandboxes.
-            await asyncio.to_thread(remove, self.directory, self._hierarchies, key)
+            await asyncio.to_thread(remove, self.directory, hierarchies, key)
+
+    async def hierarchies(self) -> Hierarchies:
+        """Where this machine has control groups; looked up once."""
+        if self._hierarchies is None:
+            self._hierarchies = await in_thread(find_hierarchies)
+        return self._hierarchies
 
     async def _ask_zygote(self, request: Request) -> Record:
         try:
