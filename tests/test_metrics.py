@@ -10,6 +10,8 @@ from cove.runtime.groups import find_groups
 from cove.runtime.usage import measure_processes
 from cove.server.metrics import render_metrics
 
+pytestmark = pytest.mark.anyio
+
 
 def test_every_line_is_a_comment_or_a_sample() -> None:
     usages = {"a-1": Usage(memory_bytes=5, cpu_seconds=0.5, pids=2), "b": Usage(memory_kills=1)}
