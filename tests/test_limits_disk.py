@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from cove import AsyncSandbox, Limits
+from cove.errors import SandboxUnavailable
 from cove.linux.disk_usage import measure_disk, measure_unlinked
 from cove.runtime import disk
 from cove.runtime.disk import IMAGE, MOUNT_POINT, try_disk
@@ -33,7 +35,7 @@ def means(request: pytest.FixtureRequest, cove_home: Path, monkeypatch: pytest.M
     return str(request.param)
 
 
-def _no_image(path: str, size: int, inodes: int | None, owner: int) -> None:
+def _no_image(path: str, size: int, inodes: int | None) -> None:
     raise disk.ImageUnavailable("not on this machine")
 
 
@@ -107,6 +109,27 @@ async def test_the_file_system_goes_with_the_sandbox(needs_images: None, cove_ho
         assert (await sandbox.exec("cat /workspace/f ~/f /tmp/f")).stdout == "kept\n" * 3
     assert mounts() == before
     assert not place.exists()
+
+
+async def test_a_disk_that_a_crash_left_is_repaired_and_mounted_again(needs_images: None) -> None:
+    async with AsyncSandbox.create(limits=SMALL) as sandbox:
+        await sandbox.exec("echo kept > /workspace/f; sync")
+        place = sandbox._place  # type: ignore[attr-defined]
+        before = place.path / "before.img"
+        await asyncio.to_thread(shutil.copy, place.path / IMAGE, before)  # as it is on disk while it is in use
+        await asyncio.to_thread(disk.detach_disk, place.path)
+        await asyncio.to_thread(os.rename, before, place.path / IMAGE)
+        await sandbox.restart()
+        assert (await sandbox.exec("cat /workspace/f")).stdout == "kept\n"
+
+
+async def test_a_disk_that_cannot_be_used_any_more_gives_no_sandbox(needs_images: None) -> None:
+    async with AsyncSandbox.create(limits=SMALL) as sandbox:
+        place = sandbox._place  # type: ignore[attr-defined]
+        await asyncio.to_thread(disk.detach_disk, place.path)
+        await asyncio.to_thread((place.path / IMAGE).write_bytes, b"broken")
+        with pytest.raises(SandboxUnavailable, match="the disk of the sandbox cannot be used"):
+            await sandbox.restart()
 
 
 async def test_many_with_disks_of_their_own_live_side_by_side(needs_images: None) -> None:

@@ -4,7 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from cove.linux.disk_image import ImageUnavailable, make_image, mount_image, unmount
+from cove.errors import SandboxUnavailable
+from cove.linux.disk_image import ImageUnavailable, make_image, mount_image, repair_image, unmount
 from cove.model import Limits
 
 IMAGE = "disk.img"
@@ -22,20 +23,34 @@ def attach_disk(place: Path, limits: Limits, owner: int | None) -> bool:
         return False
     image, point = place / IMAGE, place / MOUNT_POINT
     point.mkdir(mode=0o711, exist_ok=True)
-    if os.path.ismount(point):
-        return True
-    try:
-        if not image.exists():
-            make_image(str(image), limits.disk or _free_bytes(place), limits.inodes, owner)
-        mount_image(str(image), str(point))
-    except ImageUnavailable:
-        detach_disk(place)
-        image.unlink(missing_ok=True)
-        return False
-    point.chmod(0o711)
+    if not os.path.ismount(point):
+        if image.exists():
+            _mount_again(str(image), str(point))
+        elif not _make_and_mount(image, point, limits):
+            return False
+        point.chmod(0o711)
     for name in _DIRECTORIES:
         _move_in(place / name, point / name, owner)
     return True
+
+
+def _make_and_mount(image: Path, point: Path, limits: Limits) -> bool:
+    try:
+        make_image(str(image), limits.disk or _free_bytes(image.parent), limits.inodes)
+        mount_image(str(image), str(point))
+    except ImageUnavailable:
+        image.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _mount_again(image: str, point: str) -> None:
+    """Its files are on it: without it there is no sandbox."""
+    try:
+        repair_image(image)
+        mount_image(image, point)
+    except ImageUnavailable as error:
+        raise SandboxUnavailable(f"the disk of the sandbox cannot be used: {error}") from error
 
 
 def _move_in(directory: Path, inside: Path, owner: int) -> None:
@@ -60,7 +75,7 @@ def try_disk(directory: Path) -> str | None:
         point = place / MOUNT_POINT
         point.mkdir()
         try:
-            make_image(str(place / IMAGE), _TRIAL_BYTES, None, 0)
+            make_image(str(place / IMAGE), _TRIAL_BYTES, None)
             mount_image(str(place / IMAGE), str(point))
         except ImageUnavailable as error:
             return str(error)
