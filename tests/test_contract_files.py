@@ -192,6 +192,7 @@ async def test_text_is_searched_and_replaced_exactly(make_sandbox: MakeSandbox) 
         assert (match.path, match.line_number, match.line) == ("/workspace/src/one.py", 2, "    return 1")
         assert len(await files.search("return", limit=1)) == 1
         assert await files.glob("**/*.py") == ["src/one.py"]
+        assert [await files.glob(pattern) for pattern in ("", ".", "./", "[z-a]", "[", "[]")] == [[]] * 6
         assert await files.replace("src/one.py", "return 1", "return 'ü'") == 1
         assert await files.read_text("src/one.py") == "def one():\n    return 'ü'\n"
         assert await files.replace("src/two.txt", "r", "R", count=None) == 2

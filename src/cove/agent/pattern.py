@@ -30,12 +30,22 @@ def name_expression(part):
         elif close > 0:
             inner = part[at + 1 : close].replace("\\", "\\\\").replace("[", "\\[")
             inner = "^/" + inner[1:] if inner[0] in "!^" else inner
-            pieces.append("[%s]" % inner)
+            pieces.append(_letters("[%s]" % inner))
             at = close
         else:
             pieces.append(re.escape(letter))
         at += 1
     return "".join(pieces)
+
+
+def _letters(expression):
+    # type: (str) -> str
+    """The expression, or one that nothing matches: a range that runs backwards, as in a shell."""
+    try:
+        re.compile(expression)
+    except re.error:
+        return "(?!)"
+    return expression
 
 
 def name_matcher(part):

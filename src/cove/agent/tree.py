@@ -80,7 +80,7 @@ def glob(top, pattern):
     parts = [part for part in pattern.split(b"/") if part not in (b"", b".")]
     read_directory(top, is_top=True)
     found = set()  # type: set[bytes]
-    pending = [(b"", 0)]
+    pending = [(b"", 0)] if parts else []
     seen = {(b"", 0)}
     while pending:
         for step in expand(top, parts, *pending.pop()):

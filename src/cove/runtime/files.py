@@ -214,9 +214,9 @@ class Files(api.Files):
                 raise ValueError("an unexpected path")
             found.append(decode_path(path))
 
+        encoded = check_pattern(pattern, "pattern")
         if pattern.startswith("/"):
             raise ValidationFailed(f"the pattern {pattern} is absolute: give the directory as root")
-        encoded = check_pattern(pattern, "pattern")
         await self._errands.run("glob", self._path(root), encoded, subject=root, take=take)
         return found
 
