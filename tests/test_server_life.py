@@ -163,7 +163,7 @@ async def test_a_lifetime_ends_a_sandbox_that_runs(other_home: Path) -> None:
         sandbox = await server.create("x", lifetime=1.0)
         await sandbox.start_process("sleep 1000")
         await eventually(lambda: left_behind(other_home) == [])
-        with pytest.raises(SandboxNotFound):
+        with pytest.raises(SandboxDestroyed):
             await sandbox.exec("true")
         await sandbox.destroy()
 
@@ -177,7 +177,7 @@ async def test_a_lifetime_counts_over_restarts_and_ends_a_sandbox_that_is_stoppe
         assert (await server.record("x")).created_at == created_at
         assert await asyncio.to_thread(wait_until_gone, [await server.runtime("x")]) == []
         await eventually(lambda: server.directory.find("x") is None)
-        with pytest.raises(SandboxNotFound):
+        with pytest.raises(SandboxDestroyed):
             await sandbox.exec("true")
         await sandbox.destroy()
         again = await server.create("x")
