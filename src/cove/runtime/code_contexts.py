@@ -16,6 +16,7 @@ from cove.errors import (
     FileNotFound,
     InterpreterNotReady,
     LimitExceeded,
+    SpawnFailed,
 )
 from cove.model import CodeContextInfo, CodeEvent, Outcome
 from cove.runtime.code_context import CodeContext
@@ -156,6 +157,8 @@ class CodeContexts:
             executor.attach(process)
             try:
                 await asyncio.shield(process.started)
+                if not process.pid and not process.refusal:
+                    raise SpawnFailed("the executor was killed before it ran. Nothing was started.")
                 if not process.pid:
                     raise FileNotFound(process.refusal)
                 await asyncio.shield(executor.ready)

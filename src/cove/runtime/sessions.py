@@ -11,7 +11,7 @@ from cove.core.command import Invocation, check_timeout, encode_environment, enc
 from cove.core.identifier import check_id, new_identifier
 from cove.core.shell_protocol import loop_script
 from cove.core.shell_state import ShellState
-from cove.errors import FileNotFound, LimitExceeded, SessionAlreadyExists, SessionNotFound
+from cove.errors import FileNotFound, LimitExceeded, SessionAlreadyExists, SessionNotFound, SpawnFailed
 from cove.model import SessionInfo
 from cove.runtime.files import Files
 from cove.runtime.home import Place
@@ -112,6 +112,8 @@ class Sessions:
             except BaseException:
                 await process.sweep()
                 raise
+            if not process.pid and not process.refusal:
+                raise SpawnFailed("the session's shell was killed before it ran. Nothing was started.")
             if not process.pid:
                 raise FileNotFound(process.refusal)
         except BaseException:
