@@ -18,6 +18,7 @@ _ANSWER_SECONDS = 60.0
 _CANCEL_PART = 0.12
 _STRIKE_PART = 0.004
 _LONGEST_DELAY = 0.05
+_BY_FAULT = (Outcome.LOST, Outcome.SIGNALED, Outcome.KILLED)
 
 Step = Callable[[], Awaitable[None]]
 
@@ -50,6 +51,7 @@ class Hand:
         self.random = random.Random(seed)
         self.step = 0
         self._made = 0
+        self._began = 0.0
 
     @property
     def sandbox(self) -> AsyncSandbox:
@@ -76,21 +78,25 @@ class Hand:
         call: Coroutine[object, object, T],
         *expected: type[CoveError],
         is_steady: bool = False,
-        losses: bool = True,
     ) -> Answer[T]:
         """Make a call, perhaps cancelled or hit by a fault. One that is `steady` is not cancelled by us."""
         self.note(label)
-        began = asyncio.get_running_loop().time()
+        self._began = asyncio.get_running_loop().time()
         task = asyncio.ensure_future(call)
-        await self._disturb(task, is_steady)
-        done, _ = await asyncio.wait([task], timeout=_ANSWER_SECONDS)
+        try:
+            await self._disturb(task, is_steady)
+            done, _ = await asyncio.wait([task], timeout=_ANSWER_SECONDS)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
         self.subject.last_call = asyncio.get_running_loop().time()
         self.subject.where.history.counts[label.partition(" ")[0]] += 1
         if not done:
             task.cancel()
             await asyncio.wait([task], timeout=_ANSWER_SECONDS)
             raise Violation(f"{label} did not come back in {_ANSWER_SECONDS} seconds")
-        return self._judge(label, task, began, expected, losses)
+        return self._judge(label, task, expected)
 
     async def insist(self, label: str, make_call: Callable[[], Coroutine[object, object, T]]) -> T | None:
         """Make a call again and again until nothing disturbs it."""
@@ -118,28 +124,32 @@ class Hand:
             is_served = subject.where.server is not None
             await (subject.kill_runtime() if is_served and self.random.random() < 0.5 else subject.kill_agent())
 
-    def _judge(
-        self, label: str, task: "asyncio.Future[T]", began: float, expected: tuple[type[CoveError], ...], losses: bool
-    ) -> Answer[T]:
-        weather, place = self.subject.where.weather, self.subject.name
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether the last call may have met a fault."""
+        return bool(self.subject.where.weather.during(self.subject.name, self._began))
+
+    def _judge(self, label: str, task: "asyncio.Future[T]", expected: tuple[type[CoveError], ...]) -> Answer[T]:
         if task.cancelled():
             return Answer(is_certain=False)
         error = task.exception()
         if error is None:
-            value = task.result()
-            if losses and getattr(value, "outcome", None) is Outcome.LOST:
-                if not weather.permits_loss(place, began):
-                    raise Violation(f"{label} was lost without a reason: {value!r}")
-                return Answer(is_certain=False)
-            return Answer(value)
-        if isinstance(error, expected) and isinstance(error, CoveError):
-            self.note(f"→ {type(error).__name__}")
-            is_fault = weather.permits(error, place, began)
-            return Answer(error=error, is_certain=not is_fault)
-        if isinstance(error, CoveError) and weather.permits(error, place, began):
-            self.note(f"→ {type(error).__name__}: {error}")
-            return Answer(error=error, is_certain=False)
-        raise Violation(f"{label} raised {error!r}") from error
+            return self._judge_value(label, task.result())
+        if not isinstance(error, CoveError):
+            raise Violation(f"{label} raised {error!r}") from error
+        is_allowed = self.subject.where.weather.permits(error, self.subject.name, self._began)
+        if not is_allowed and not isinstance(error, expected):
+            raise Violation(f"{label} raised {error!r}") from error
+        self.note(f"→ {type(error).__name__}: {error}"[:200])
+        return Answer(error=error, is_certain=not is_allowed)
+
+    def _judge_value(self, label: str, value: T) -> Answer[T]:
+        """What ended with its sandbox, or by a signal that may have been a fault's, says nothing about itself."""
+        outcome = getattr(value, "outcome", None)
+        may_be_lost = self.subject.where.weather.permits_loss(self.subject.name, self._began)
+        if outcome is Outcome.LOST and not may_be_lost:
+            raise Violation(f"{label} was lost without a reason: {value!r}")
+        return Answer(value, is_certain=not (may_be_lost and outcome in _BY_FAULT))
 
 
 class Surface:

@@ -96,11 +96,12 @@ class Processes(Surface):
         if not answer.is_done:
             return
         data, cursor, end = answer.get()
+        known.output.is_cut |= self.hand.is_disturbed
         known.output.observe(offset, data, is_end=end is not None)
         if cursor is not None:
             known.cursors.append((cursor, offset + len(data)))
             del known.cursors[1:-_MOST_CURSORS]
-        if end is not None:
+        if end is not None and not self.hand.is_disturbed:
             known.check_end(end.outcome, end.exit_code)
 
     async def _wait(self) -> None:
@@ -157,6 +158,8 @@ class Processes(Surface):
         read = await self.hand.call("logs cat", _read(echo.process, None, follow=True, most=1_000_000), is_steady=True)
         if read.is_done:
             data, _, end = read.get()
+            if self.hand.is_disturbed:
+                return
             echo.output.observe(data)
             check("cat ends with 0", end is not None and end.exit_code == 0, end)
 
@@ -164,7 +167,7 @@ class Processes(Surface):
         """A process that is forgotten at its end, read without loss."""
         tag = self.hand.new_id("fleeting")
         answer = await self.hand.call(f"start {tag}", self._run_and_read(f"seq -f {tag}-%.0f 1 100", tag))
-        if answer.is_done:
+        if answer.is_done and not self.hand.is_disturbed:
             expected = "".join(f"{tag}-{line}\n" for line in range(1, 101)).encode()
             check("all of a fleeting process's output", answer.get()[0] == expected, answer.value)
 
@@ -183,6 +186,7 @@ class Processes(Surface):
             answer = await self.hand.call(f"logs {known.process.id} whole", reading, is_steady=True)
             if answer.is_done:
                 data, _, end = answer.get()
+                known.output.is_cut |= self.hand.is_disturbed
                 known.output.observe(0, data, is_end=end is not None)
                 check("a followed log ends with the process", end is not None, known.process.id)
             end_answer = await self.hand.call(f"wait {known.process.id}", known.process.wait(), is_steady=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from cove.api import Terminal
 from cove.errors import TerminalNotFound
-from cove.model import Exit, Gap, Output, Ready
+from cove.model import Exit, Gap, Outcome, Output, Ready
 from soak.hand import Hand, Step, Surface
 from soak.model import TypedModel, check
 from soak.possible import Violation
@@ -86,7 +86,10 @@ class Terminals(Surface):
         answer = await self.hand.call(label, _view(known, since, before), is_steady=is_steady)
         if not answer.is_done:
             return None
-        data, cursor = answer.get()
+        view = answer.get()
+        data, cursor = view.data, view.cursor
+        if view.outcome is not None:
+            raise Violation(f"the program of {known.terminal.id} ended: {view.outcome}")
         known.see(offset, data)
         if cursor is not None:
             known.cursors.append((cursor, offset + len(data)))
@@ -131,7 +134,16 @@ async def _type(terminal: Terminal, piece: bytes) -> None:
                     return
 
 
-async def _view(known: _Known, since: str | None, before: bytes) -> tuple[bytes, str | None]:
+@dataclass(frozen=True)
+class _View:
+    """What a viewer saw; `outcome` is how the program ended, if it did."""
+
+    data: bytes
+    cursor: str | None
+    outcome: Outcome | None = None
+
+
+async def _view(known: _Known, since: str | None, before: bytes) -> _View:
     data, cursor = bytearray(), since
     async with known.terminal.connect(since=since) as viewer, aclosing(viewer.events()) as events:
         async for event in events:
@@ -139,8 +151,8 @@ async def _view(known: _Known, since: str | None, before: bytes) -> tuple[bytes,
                 raise Violation(f"a gap of {event.bytes} bytes in {known.terminal.id}")
             cursor = event.cursor
             if isinstance(event, Exit):
-                raise Violation(f"the program of {known.terminal.id} ended: {event}")
+                return _View(bytes(data), cursor, event.outcome)
             data += event.data if isinstance(event, Output) else b""
             if known.typed.is_complete(before + data):
                 break
-    return bytes(data), cursor
+    return _View(bytes(data), cursor)
