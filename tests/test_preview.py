@@ -3,10 +3,11 @@
 import asyncio
 import hashlib
 import json
+import os
 import statistics
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -377,6 +378,33 @@ async def test_an_endless_answer_waits_for_its_reader_and_harms_no_other(server:
             assert (await other.get()).status == 200
             assert (await visitor.get()).status == 200
         assert memory_of(server) < before + (32 << 20)
+
+
+async def test_those_who_leave_at_any_time_leave_nothing_behind(server: Server) -> None:
+    async with preview(server, HTTP) as (sandbox, visitor):
+        assert (await visitor.get()).status == 200
+        pids = [await server.runtime(sandbox.id), *server.children()]
+        before = descriptors_of(pids)
+
+        async def leave(steps: int) -> None:
+            connection = sandbox.ports.connect(3000)
+            opening = asyncio.ensure_future(connection.open())
+            await asyncio.wait([opening], timeout=0.0005 * steps)
+            opening.cancel()
+            await asyncio.wait([opening])
+            await connection.close()
+            async with visitor.connect() as client:
+                visitor.ask(client, "/endless")
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(client.head(), 0.0005 * steps)
+
+        for _ in range(10):
+            await asyncio.gather(*map(leave, range(20)))
+        await eventually(lambda: descriptors_of(pids) <= before)
+
+
+def descriptors_of(pids: list[int]) -> int:
+    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
 
 
 def memory_of(server: Server) -> int:

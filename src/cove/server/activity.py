@@ -78,7 +78,7 @@ class Activity:
     def _wrap(self, answer: Answer) -> Answer:
         if isinstance(answer, Upgrade):
             run = partial(self._run, answer.run)
-            return Upgrade(answer.headers, run, abandon=answer.abandon, outlives_eof=answer.outlives_eof)
+            return Upgrade(answer.headers, run, release=answer.release, outlives_eof=answer.outlives_eof)
         if isinstance(answer, Response) and not isinstance(answer.body, bytes):
             return Response(answer.status, answer.headers, self._stream(answer.body))
         return answer

@@ -323,7 +323,12 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(render_switch(upgrade.headers))
         self._taker = stream = Stream(self._transport, outlives_eof=upgrade.outlives_eof)
         self.switch()
-        self._start(_run_upgrade(upgrade, stream), self._poured)
+
+        def over(task: asyncio.Task[None]) -> None:
+            upgrade.release()  # a task that is cancelled before its first step never enters its `finally`
+            self._poured(task)
+
+        self._start(_run_upgrade(upgrade, stream), over)
 
     def _start(self, work: Coroutine[object, object, T], on_end: Callable[[asyncio.Task[T]], None]) -> None:
         """The connection's only task: it ends before the server does."""
@@ -358,7 +363,7 @@ class HttpConnection(asyncio.Protocol):
     def _after_loss(self, task: asyncio.Task[Answer] | asyncio.Task[None]) -> None:
         self._server.remove(self)
         if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), Upgrade):
-            answer.abandon()
+            answer.release()
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, HttpError):
             log.error("%s %s failed after its client had gone", self.request.method, self.request.path, exc_info=error)
 

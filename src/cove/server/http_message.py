@@ -238,22 +238,22 @@ class Upgrade:
     """The answer 101; from then on the raw connection is `run`'s, until it returns.
 
     It is cancelled when the connection is lost, or, unless it `outlives_eof`, some seconds after the client has
-    closed its side. `abandon` is called instead of it where the client is gone before.
+    closed its side. `release` is called when it is over, also where it never began because the client was gone.
     """
 
-    __slots__ = ("abandon", "headers", "outlives_eof", "run")
+    __slots__ = ("headers", "outlives_eof", "release", "run")
 
     def __init__(
         self,
         headers: Headers,
         run: Callable[[Stream], Awaitable[None]],
         *,
-        abandon: Callable[[], None] = lambda: None,
+        release: Callable[[], None] = lambda: None,
         outlives_eof: bool = False,
     ) -> None:
         self.headers = headers
         self.run = run
-        self.abandon = abandon
+        self.release = release
         self.outlives_eof = outlives_eof
 
 

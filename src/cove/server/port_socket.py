@@ -22,7 +22,7 @@ async def port_socket(request: Request, inside: TcpStream) -> Upgrade:
             await inside.close()
 
     await inside.open()
-    return Upgrade(_SWITCH, run, abandon=inside.abort, outlives_eof=True)
+    return Upgrade(_SWITCH, run, release=inside.abort, outlives_eof=True)
 
 
 class _Client(TcpConnection):
