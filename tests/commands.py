@@ -30,7 +30,7 @@ class Cli:
     def text(self, *arguments: str, stdin: bytes = b"") -> str:
         """What it prints when it succeeds."""
         end = self(*arguments, stdin=stdin)
-        assert (end.returncode, end.stderr) == (0, b"")
+        assert (end.returncode, end.stderr) == (0, b""), end
         return end.stdout.decode()
 
     def json(self, *arguments: str) -> object:

@@ -75,11 +75,11 @@ async def _copy(server: Server, source: _Inside | str, target: _Inside | str) ->
 async def _into(server: Server, source: str, target: _Inside) -> None:
     async with server.sandbox(target.id) as sandbox:
         if source == _STREAM:
-            with progress(target.path, None) as count:
+            with progress(_name(target.path), None) as count:
                 await Counted(sandbox.files, count).write_stream(target.path, _standard_input())
             return
         path = await _landing(sandbox.files, target.path, _name(source))
-        with progress(source, _size(source)) as count:
+        with progress(_name(source), _size(source)) as count:
             await upload(Counted(sandbox.files, count), source, path)
 
 
@@ -89,14 +89,14 @@ async def _out(server: Server, source: _Inside, target: str) -> None:
             await _print(sandbox.files, source.path)
             return
         path = _local_landing(target, _name(source.path))
-        with progress(source.path, await _size_inside(sandbox.files, source.path)) as count:
+        with progress(_name(source.path), await _size_inside(sandbox.files, source.path)) as count:
             await download(Counted(sandbox.files, count), source.path, path)
 
 
 async def _between(server: Server, source: _Inside, target: _Inside) -> None:
     async with server.sandbox(source.id) as giver, server.sandbox(target.id) as taker:
         path = await _landing(taker.files, target.path, _name(source.path))
-        with progress(source.path, await _size_inside(giver.files, source.path)) as count:
+        with progress(_name(source.path), await _size_inside(giver.files, source.path)) as count:
             files = Counted(giver.files, count)
             if await _is_directory(giver.files, source.path):
                 async with aclosing(files.read_archive(source.path)) as archive:

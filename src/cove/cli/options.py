@@ -35,7 +35,8 @@ def make_spec(isolation: Isolation | None, network: Network | None, mounts: list
 
 
 def parse_command(words: list[str]) -> str | list[str]:
-    """One word is a shell line, several are a program and its arguments."""
+    """One word is a shell line, several are a program and its arguments. `--` may stand before them."""
+    words = words[1:] if words[0] == "--" and len(words) > 1 else words
     return words[0] if len(words) == 1 else words
 
 
