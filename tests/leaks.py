@@ -10,6 +10,7 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SETTLE_SECONDS = 5.0
+_HOMES = Path("/tmp")  # where the tests' state directories are
 
 
 def adopt_orphans() -> None:
@@ -35,7 +36,7 @@ class Footprint:
                 for number, text in self.descriptors.items()
                 if before.descriptors.get(number) != text
             ),
-            *(f"control group {path}" for path in self.groups - before.groups if _is_abandoned(path)),
+            *(f"control group {path}" for path in self.groups - before.groups if _is_abandoned(Path(path))),
             *(f"directory {path}" for path in self.directories - before.directories),
         ]
 
@@ -73,13 +74,13 @@ def processes_below(root: int) -> list[int]:
 def process_table() -> dict[int, tuple[str, int]]:
     """The state and the parent of every process of the machine."""
     table = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            table[int(name)] = (fields[0], int(fields[1]))
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                state, parent, _ = file.read().rpartition(b")")[2].split(maxsplit=2)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        table[int(name)] = (state.decode(), int(parent))
     return table
 
 
@@ -108,8 +109,8 @@ def control_groups() -> list[str]:
         _, point, kind, _ = line.split(" ")[:4]
         if kind in ("cgroup", "cgroup2"):
             for parent in (Path(point, "cove"), Path(point + _own_group(kind), "cove")):
-                if parent.is_dir():
-                    found += [str(entry) for entry in parent.iterdir() if entry.is_dir()]
+                with suppress(FileNotFoundError), os.scandir(parent) as entries:
+                    found += [entry.path for entry in entries if entry.is_dir()]
     return found
 
 
@@ -120,18 +121,18 @@ def _own_group(kind: str) -> str:
     return ""
 
 
-def _is_abandoned(path: str) -> bool:
-    """A new group without processes that stays: other programs on this machine have living ones."""
+def _is_abandoned(group: Path) -> bool:
+    """A new group that stays without processes and without a sandbox; tests that run beside this one have theirs."""
     until = time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < until:
-        if not os.path.isdir(path) or _has_processes(path):
+        if not group.is_dir() or _has_processes(group) or any(_HOMES.glob(f"cove-*/sandboxes/{group.name}")):
             return False
         time.sleep(0.05)
     return True
 
 
-def _has_processes(path: str) -> bool:
-    for folder, _, _ in os.walk(path):
+def _has_processes(group: Path) -> bool:
+    for folder, _, _ in os.walk(group):
         try:
             if Path(folder, "cgroup.procs").read_text():
                 return True
