@@ -14,33 +14,45 @@ import pytest
 PYTHON_PACKAGE = "openai-agents[cloudflare]==0.24.0"
 NODE_PACKAGES = ("@openai/agents-extensions@0.18.0", "@openai/agents@0.18.0", "ws@8", "zod@4")
 _SHARED = Path("/var/cache/cove-tests")
+_SYSTEM = "/usr/bin/python3"
 _SECONDS = 500
 
 
 def python_client() -> Path:
     """An interpreter that has the Python client, or skip."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    with _installed(f"openai-agents-0.24.0-python{version}") as (directory, is_new):
+    base = _interpreter()
+    version = _ask(base, "-c", "import sys; print(*sys.version_info[:2], sep='.')").stdout
+    with _installed(f"openai-agents-0.24.0-python{version.strip()}") as (directory, is_new):
         if is_new:
-            _run([sys.executable, "-m", "venv", str(directory / "venv")])
+            _run([base, "-m", "venv", str(directory / "venv")])
             _run([str(directory / "venv/bin/pip"), "install", "-q", "--disable-pip-version-check", PYTHON_PACKAGE])
     return directory / "venv/bin/python"
 
 
 def node_client() -> Path:
-    """A directory below which Node finds the JavaScript client, or skip."""
+    """The directory of packages in which Node finds the JavaScript client, or skip."""
     if shutil.which("npm") is None:
         pytest.skip("there is no npm on this machine")
     with _installed("openai-agents-extensions-0.18.0") as (directory, is_new):
         if is_new:
-            (directory / "package.json").write_text('{"private": true, "type": "module"}\n')
+            (directory / "package.json").write_text('{"private": true}\n')
             _run(["npm", "install", "--no-audit", "--no-fund", "--silent", *NODE_PACKAGES], cwd=directory)
-    return directory
+    return directory / "node_modules"
+
+
+def _interpreter() -> str:
+    """The system's, which every user can run, or else the one that runs the tests."""
+    if Path(_SYSTEM).exists() and _ask(_SYSTEM, "-c", "import ensurepip").returncode == 0:
+        return _SYSTEM
+    return sys.executable
 
 
 @contextmanager
 def _installed(name: str) -> Iterator[tuple[Path, bool]]:
     """A directory of the cache, and whether it has to be filled; only one test run at a time fills it."""
+    if (_SHARED / name / "ready").exists():
+        yield _SHARED / name, False
+        return
     directory = _cache() / name
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / "lock", "w") as lock:
@@ -60,8 +72,12 @@ def _cache() -> Path:
 
 def _run(command: list[str], cwd: Path | None = None) -> None:
     try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=_SECONDS)
+        done = _ask(*command, cwd=cwd)
     except subprocess.TimeoutExpired:
         pytest.skip(f"{command[0]} took too long to install the client")
     if done.returncode != 0:
         pytest.skip(f"the client cannot be installed here: {(done.stderr or done.stdout).strip()[-300:]}")
+
+
+def _ask(*command: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=_SECONDS)

@@ -20,7 +20,7 @@ from cove.server.http_message import Request, Response
 EVENT_STREAM: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./-]+")
 _CHUNK_BYTES = 48 << 10
-_SESSION_OUTPUT_BYTES = 64 << 20
+_SESSION_OUTPUT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,9 @@ async def _run_in_session(sessions: BridgeSessions, command: _Command, id: str) 
         return
     for stream, data in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):
         for chunk in _output(stream, data):
+            yield chunk
+    if result.truncated:
+        for chunk in _output("stderr", b"cove: there was more output than is kept; its middle is left out\n"):
             yield chunk
     yield _end(command, result.outcome, result.exit_code)
 
