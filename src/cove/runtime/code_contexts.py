@@ -16,6 +16,7 @@ from cove.errors import (
     FileNotFound,
     InterpreterNotReady,
     LimitExceeded,
+    SandboxDestroyed,
     SpawnFailed,
 )
 from cove.model import CodeContextInfo, CodeEvent, Outcome
@@ -142,6 +143,14 @@ class CodeContexts:
 
     async def _start(self, language: str, cwd: str, env: Mapping[str, str]) -> Executor:
         """A clean executor that has said that it is ready."""
+        try:
+            return await self._start_executor(language, cwd, env)
+        except SandboxDestroyed as error:
+            if self._spawner.closed:
+                raise
+            raise SpawnFailed("the Python that contexts are forked from was killed. Nothing was started.") from error
+
+    async def _start_executor(self, language: str, cwd: str, env: Mapping[str, str]) -> Executor:
         if language == "python":
             spawner = (await self._fork_server(cwd, env)).spawner
             argv: tuple[bytes, ...] = (b"python",)
