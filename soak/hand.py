@@ -90,7 +90,6 @@ class Hand:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             raise
-        self.subject.last_call = asyncio.get_running_loop().time()
         self.subject.where.history.counts[label.partition(" ")[0]] += 1
         if not done:
             task.cancel()
@@ -134,6 +133,7 @@ class Hand:
             return Answer(is_certain=False)
         error = task.exception()
         if error is None:
+            self.subject.last_answer = asyncio.get_running_loop().time()
             return self._judge_value(label, task.result())
         if not isinstance(error, CoveError):
             raise Violation(f"{label} raised {error!r}") from error

@@ -60,6 +60,7 @@ class Player:
         """Bring the sandbox back, and forget what ended meanwhile."""
         subject = self.hand.subject
         await subject.recover()
+        subject.doze()
         if self.generation != subject.generation:
             self.generation = subject.generation
             for surface in self.surfaces:

@@ -16,6 +16,7 @@ from soak.server import Server
 
 _RECOVERY_SECONDS = 30.0
 _PAUSE = 0.05
+_SOON = 0.7
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Subject:
     spec: SandboxSpec = field(default_factory=SandboxSpec)
     generation: int = 0
     is_lost: bool = False
-    last_call: float = 0.0
+    last_answer: float = 0.0
     _recovering: asyncio.Lock = field(default_factory=asyncio.Lock)
     _strikes: list[Strike] = field(default_factory=list)
 
@@ -119,6 +120,12 @@ class Subject:
                 await self._restart()
                 self.is_lost = False
 
+    def doze(self) -> None:
+        """One that stops when it is idle may have done so, when its users were slow."""
+        if self.idle_timeout is not None and _now() - self.last_answer > _SOON * self.idle_timeout:
+            self.strike(Fault.STOPPED)
+            self.ended()
+
     async def restart(self) -> None:
         """Restart one that is well."""
         async with self._recovering:
@@ -159,7 +166,7 @@ def small_disk() -> SandboxSpec:
 
 def sleepy() -> SandboxSpec:
     """One that stops when nobody uses it."""
-    return SandboxSpec(idle_timeout=2.0)
+    return SandboxSpec(idle_timeout=3.0)
 
 
 def _now() -> float:
