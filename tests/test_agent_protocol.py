@@ -4,6 +4,8 @@ from hypothesis import strategies as st
 
 from cove.agent.protocol import LIMIT, ProtocolError, decode, encode, encode_number, number
 
+pytestmark = pytest.mark.pure
+
 FIELDS = st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"\0", b"x")), min_size=1, max_size=20)
 
 

@@ -1,7 +1,10 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cove.core.capture import Capture
+
+pytestmark = pytest.mark.pure
 
 CHUNKS = st.lists(st.binary(max_size=40), max_size=40)
 

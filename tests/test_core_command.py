@@ -14,6 +14,8 @@ from cove.core.command import (
 )
 from cove.errors import ValidationFailed
 
+pytestmark = pytest.mark.pure
+
 
 def invocation_of(command: object, cwd: object = "/", env: dict[str, str] | None = None) -> object:
     return build_invocation(command, cwd=cwd, env=env or {})  # type: ignore[arg-type]

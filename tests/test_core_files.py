@@ -10,6 +10,8 @@ from cove.core.file_path import MOST_PATH_BYTES, below, decode_path, name_of, re
 from cove.core.git_clone import explain_failure, plan_clone
 from cove.errors import GitTimeout, ValidationFailed
 
+pytestmark = pytest.mark.pure
+
 FIELD = st.binary(max_size=200).filter(lambda data: b"\0" not in data)
 MESSAGES = st.lists(st.lists(FIELD, min_size=1, max_size=5), max_size=20)
 

@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 from cove.core.identifier import check_id, check_sandbox_id, new_identifier
 from cove.errors import ValidationFailed
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.mark.parametrize("value", ["a", "0", "a-b", "a--b", "x" * 128, "7abc", "a" + "-" * 126 + "z"])
 def test_a_sandbox_id_of_letters_digits_and_inner_hyphens_is_allowed(value: str) -> None:

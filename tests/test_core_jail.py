@@ -16,6 +16,8 @@ from cove.core.jail import (
 from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Mount, Network, SandboxSpec
 
+pytestmark = pytest.mark.pure
+
 HOST = Host(
     root_links={"bin": "usr/bin", "lib": "usr/lib"},
     root_directories=("lib64",),

@@ -11,6 +11,8 @@ from cove.core.limits import (
 )
 from cove.model import Limits
 
+pytestmark = pytest.mark.pure
+
 ALL = Limits(memory=1 << 30, cpus=1.5, pids=100, disk=5, open_files=64)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -19,6 +20,8 @@ from cove.core.output_log import (
     decode_batch,
     merge,
 )
+
+pytestmark = pytest.mark.pure
 
 LIMIT, WINDOW, SEGMENT = 2000, 1000, 700
 OVERHEAD = 160

@@ -12,6 +12,8 @@ from cove.core.port_target import HttpTarget, TcpTarget, make_target
 from cove.core.signals import parse_signal
 from cove.errors import ValidationFailed
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.mark.parametrize("value", ["TERM", "term", "SIGTERM", "sigterm", 15, signal.SIGTERM])
 def test_a_signal_is_named_in_any_usual_way(value: int | str) -> None:

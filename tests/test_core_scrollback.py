@@ -2,10 +2,13 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cove.core.scrollback import Scrollback
+
+pytestmark = pytest.mark.pure
 
 CHUNKS = st.lists(st.binary(max_size=60), max_size=60)
 

@@ -34,6 +34,8 @@ from cove.core.system_calls import (
     Numbers,
 )
 
+pytestmark = pytest.mark.pure
+
 ABIS = ("x86_64", "x32", "i386", "aarch64")
 ARCHITECTURES = {"x86_64": AUDIT_X86_64, "x32": AUDIT_X86_64, "i386": AUDIT_I386, "aarch64": AUDIT_AARCH64}
 BY_ARGUMENT = (CLONE, UNSHARE, PERSONALITY, IOCTL, SOCKET, SOCKETPAIR)

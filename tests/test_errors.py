@@ -7,6 +7,8 @@ import cove
 from cove import errors
 from cove.errors import CoveError, from_errno
 
+pytestmark = pytest.mark.pure
+
 # The codes of the contract that this version raises, and the one that only `check()` has.
 STABLE_CODES = {
     "VALIDATION_FAILED",

@@ -19,6 +19,8 @@ from cove.core.executor_protocol import (
 )
 from cove.model import Result
 
+pytestmark = pytest.mark.pure
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -19,7 +19,7 @@ from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.supervised import Supervised
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 Attack = Callable[[Peer], None]
 

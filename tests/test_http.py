@@ -16,7 +16,7 @@ from raw_http import PATIENCE, Client, connect, serve, talk
 from cove.errors import SandboxNotFound
 from cove.server.http import Answer, HttpLimits, Request, Response, Stream, Upgrade
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 MEGABYTE = 1 << 20
 HOST = b"Host: localhost\r\n"

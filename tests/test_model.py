@@ -17,6 +17,8 @@ from cove.model import (
     make_spec,
 )
 
+pytestmark = pytest.mark.pure
+
 
 def result(**fields: object) -> ExecResult:
     defaults = {"command": "x", "outcome": Outcome.EXITED, "exit_code": 0, "stdout_bytes": b"", "stderr_bytes": b""}

@@ -13,6 +13,8 @@ from cove.server.preview_headers import confine_cookie
 from cove.server.service_answer import AnswerHead, AnswerParser, BadAnswer
 from cove.wire.upgrade import parse_upgrade
 
+pytestmark = pytest.mark.pure
+
 
 class Taken:
     """An answer as it was taken."""

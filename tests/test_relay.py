@@ -23,7 +23,7 @@ from cove.server.relay import SocketRelay
 from cove.server.upstream import Upstreams
 from cove.server.websocket import WebSocket, accept
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 MEGABYTE = 1 << 20
 HOST = b"Host: localhost\r\n"

@@ -9,6 +9,8 @@ from cove.agent.protocol import ProtocolError
 from cove.core import shell_protocol
 from cove.core.shell_protocol import Exports, Report, ReportDecoder, encode_command, loop_script
 
+pytestmark = pytest.mark.pure
+
 FIELD = st.binary(max_size=20).map(lambda data: data.replace(b"\0", b""))
 IDS = st.from_regex(r"\Ai?[0-9]{1,6}\Z")
 REPORTS = st.lists(st.tuples(IDS, st.integers(0, 255), FIELD), max_size=5)

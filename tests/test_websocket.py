@@ -16,7 +16,7 @@ from cove.server.http import Answer, HttpLimits, Request
 from cove.server.websocket import WebSocket, accept
 from cove.server.websocket_frames import Closed, Event, FrameReader, Opcode, Ping, WebSocketError, make_frame, unmask
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 MASK = b"\x01\x02\x03\x04"
 LIMIT = 1 << 20

@@ -30,6 +30,8 @@ from cove.wire.errors import STATUS, ErrorBody, decode_error, encode_error, make
 from cove.wire.openapi import make_document
 from cove.wire.operations import OPERATIONS, Form, Operation, Target
 
+pytestmark = pytest.mark.pure
+
 NAMES = st.binary(min_size=1, max_size=30).map(
     lambda name: name.replace(b"\0", b"x").decode("utf-8", "surrogateescape")
 )
