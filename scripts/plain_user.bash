@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# As root: runs the tests once more as a user who owns nothing here. For anyone else there is nothing to do.
+# As root: runs the tests that depend on rights once more as a user who owns nothing here. For anyone else there is
+# nothing to do.
 #
 # That user can read neither root's home nor, often, this directory: the environment is built from the system's
 # Python in a place everyone can read, and each run works on a copy of the project that belongs to the user.
@@ -60,4 +61,4 @@ if ! as_user python -c 'import cove'; then
     exit 1
 fi
 echo "As a plain user (uid $user):"
-as_user bash scripts/test.bash python "$@"
+as_user bash scripts/test.bash python "not pure"

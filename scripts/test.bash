@@ -1,11 +1,27 @@
 #!/usr/bin/env bash
-# Runs the tests with the given Python. On a shared machine a test can miss its moment: those that failed get one
-# more try, in a program of their own, and both tries are shown.
+# test.bash PYTHON [MARKS]    Runs the tests with that Python, or those of them with these marks.
+#
+# Most wait more than they compute: several run at a time, then those that must be alone. On a shared machine a test
+# can miss its moment: those that failed get one more try, one after the other, and both tries are shown.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 python=$1
-shift
-"$python" -m pytest "$@" && exit
-echo "Once more, only what has failed:"
-"$python" -m pytest "$@" --last-failed --last-failed-no-failures none
+marks="not slow${2:+ and $2}"
+
+run_tests() {
+    "$python" -m pytest "$@"
+    local code=$?
+    if [ "$code" -gt 1 ]; then
+        exit "$code" # not all of them have run
+    fi
+    return "$code"
+}
+
+failed=0
+run_tests -m "$marks and not alone" --numprocesses "$(($(nproc) + 1))" --dist loadfile || failed=1
+run_tests -m "$marks and alone" || failed=1
+if [ "$failed" -eq 1 ]; then
+    echo "Once more, only what has failed:"
+    run_tests -m "$marks" --last-failed --last-failed-no-failures none
+fi
