@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # Sixty keys one after the other, of which the middle counts: a person does not notice less than this.
 UNNOTICED_SECONDS = 0.03
 # Ten scroll-backs would fit; what ten viewers are given at a time fits too.
 MEMORY_BYTES = 24 << 20
 
 
+@pytest.mark.alone
 def test_a_flood_is_bounded_can_be_ended_and_leaves_other_terminals_responsive() -> None:
     program = Path(__file__).with_name("flood.py")
     end = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=110)
