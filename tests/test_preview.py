@@ -12,8 +12,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from programs import wait_until_gone
 from raw_http import Client, Reply, connect
-from servers import Server, eventually
+from servers import Server, eventually, serving
 from services import ECHO, FLOOD, HTTP, RAW, start
 from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import ConnectionClosed
@@ -385,22 +386,34 @@ async def test_those_who_leave_at_any_time_leave_nothing_behind(server: Server) 
         assert (await visitor.get()).status == 200
         pids = [await server.runtime(sandbox.id), *server.children()]
         before = descriptors_of(pids)
-
-        async def leave(steps: int) -> None:
-            connection = sandbox.ports.connect(3000)
-            opening = asyncio.ensure_future(connection.open())
-            await asyncio.wait([opening], timeout=0.0005 * steps)
-            opening.cancel()
-            await asyncio.wait([opening])
-            await connection.close()
-            async with visitor.connect() as client:
-                visitor.ask(client, "/endless")
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(client.head(), 0.0005 * steps)
-
-        for _ in range(10):
-            await asyncio.gather(*map(leave, range(20)))
+        await come_and_go(sandbox, visitor)
         await eventually(lambda: descriptors_of(pids) <= before)
+
+
+async def test_a_server_stops_soon_whoever_has_left_it_before(other_home: Path) -> None:
+    with serving(other_home, "--on-stop", "destroy") as server:
+        async with preview(server, HTTP) as (sandbox, visitor):
+            await come_and_go(sandbox, visitor)
+        workers = [pid for pid, role in server.children().items() if role == "worker"]
+        server.process.terminate()
+        assert await asyncio.to_thread(wait_until_gone, workers, 10.0) == []
+
+
+async def come_and_go(sandbox: AsyncSandbox, visitor: Visitor) -> None:
+    async def leave(steps: int) -> None:
+        connection = sandbox.ports.connect(3000)
+        opening = asyncio.ensure_future(connection.open())
+        await asyncio.wait([opening], timeout=0.0005 * steps)
+        opening.cancel()
+        await asyncio.wait([opening])
+        await connection.close()
+        async with visitor.connect() as client:
+            visitor.ask(client, "/endless")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(client.head(), 0.0005 * steps)
+
+    for _ in range(10):
+        await asyncio.gather(*map(leave, range(20)))
 
 
 def descriptors_of(pids: list[int]) -> int:

@@ -173,8 +173,12 @@ class Upstreams:
 
     async def connect(self, path: str) -> Upstream:
         """A fresh connection; raises OSError."""
-        loop = asyncio.get_running_loop()
-        _, upstream = await loop.create_unix_connection(lambda: Upstream(self, path), path)
+        upstream = Upstream(self, path)
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: upstream, path)
+        except BaseException:
+            self.remove(upstream)  # uvloop closes what is cancelled after it was made without saying that it is lost
+            raise
         return upstream
 
     def start(self, relay: "SocketRelay") -> "asyncio.Task[None]":
