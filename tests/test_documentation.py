@@ -64,3 +64,10 @@ def test_the_makefile_has_the_commands_that_the_documents_name() -> None:
 
 def _read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    end = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert end.returncode == 0, end.stderr
+    assert (tmp_path / "site/sessions/index.html").exists()
