@@ -2,6 +2,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+MINUTES := 30
 BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 
 .DEFAULT_GOAL := help
@@ -45,6 +46,9 @@ docs: setup ## Make the documentation's site, in site/
 
 beside: setup ## Measure Cove beside its alternatives; draws docs/figures/beside.svg
 	$(BIN)/python -m bench.beside --json docs/figures/beside.json --svg docs/figures/beside.svg
+
+soak: setup ## Use sandboxes at random, with faults, for MINUTES (30), and check all that must be true
+	$(BIN)/python -m soak --minutes $(MINUTES)
 
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
