@@ -5,10 +5,15 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from bridge_client import BridgeClient, bridge_server, fresh_sandbox, read_events
 from servers import Server
+
+from cove.server import bridge_ids
+from cove.server.bridge_ids import UnusedIds
+from cove.server.directory import Directory
 
 
 @pytest.fixture(scope="module")
@@ -241,3 +246,12 @@ def test_health_is_open(bridge: BridgeClient) -> None:
 def test_a_web_page_that_is_not_ours_is_refused(bridge: BridgeClient) -> None:
     reply = bridge.send("GET", f"{bridge.root}/running", headers={"Origin": "http://evil.example"})
     assert reply.refusal[:2] == (403, "invalid_request")
+
+
+def test_ids_that_nobody_uses_are_forgotten_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_ids, "_MOST_UNUSED", 20)
+    directory = Directory(tmp_path)
+    directory.open()
+    unused = UnusedIds(directory)
+    made = [unused.make() for _ in range(50)]
+    assert 10 <= sum(map(unused.has, made)) <= 20

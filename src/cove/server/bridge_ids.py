@@ -43,6 +43,13 @@ class UnusedIds:
     def _forget_oldest(self) -> None:
         names = os.listdir(self._path)
         if len(names) > _MOST_UNUSED:
-            entries = sorted((entry for entry in os.scandir(self._path)), key=lambda entry: entry.stat().st_mtime)
-            for entry in entries[: len(names) // 2]:
-                os.unlink(entry.path)
+            for path in sorted((self._path / name for name in names), key=_made_at)[: len(names) // 2]:
+                path.unlink(missing_ok=True)
+
+
+def _made_at(path: Path) -> float:
+    """When; what another worker has just removed is the oldest of all."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
