@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -333,20 +334,89 @@ async def test_a_client_waits_for_a_runtime_that_does_not_read(path: Path) -> No
 # Ends
 
 
-async def test_a_connection_that_was_closed_meanwhile_is_replaced(path: Path) -> None:
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers the first request of a connection, and closes when the second has come."""
-        await request_of(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-        await request_of(reader)
+async def readable(sock: socket.socket) -> None:
+    """Something has come, or the other end is gone; nothing of it is read."""
+    loop = asyncio.get_running_loop()
+    found = loop.create_future()
+    loop.add_reader(sock, lambda: found.done() or found.set_result(None))
+    try:
+        await found
+    finally:
+        loop.remove_reader(sock)
 
-    async with scripted(path, once), relaying(path) as port, connect(port) as client:
-        for _ in range(5):
+
+@asynccontextmanager
+async def careless(path: Path, *, answers: int, seen: list[bytes]) -> AsyncIterator[None]:
+    """An upstream that answers so many requests per connection, and closes when the next has come, unread."""
+    loop = asyncio.get_running_loop()
+
+    async def serve_connections() -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.setblocking(False)
+            listener.bind(str(path))
+            listener.listen()
+            listening.set()
+            while True:
+                connection, _ = await loop.sock_accept(listener)
+                with connection:
+                    for _ in range(answers):
+                        seen.append(await loop.sock_recv(connection, 1 << 20))
+                        await loop.sock_sendall(connection, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                    await readable(connection)
+
+    listening = asyncio.Event()
+    serving = asyncio.ensure_future(serve_connections())
+    await listening.wait()
+    try:
+        yield
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+async def test_a_request_that_the_runtime_has_not_read_is_sent_again(path: Path) -> None:
+    seen: list[bytes] = []
+    async with careless(path, answers=1, seen=seen), relaying(path) as port, connect(port) as client:
+        for number in range(3):
             assert (await client.ask()).body == b"ok"
             assert (await client.ask(method="DELETE")).body == b"ok"
+            body = b"body %d" % number
+            assert (await client.ask(method="POST", body=body)).body == b"ok"
+            assert seen[-1].endswith(b"\r\n\r\n" + body)
+            client.send(b"PUT / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n")
+            assert (await client.reply()).body == b"ok"
+            assert seen[-1].endswith(b"\r\n\r\n4\r\nbody\r\n0\r\n\r\n")
+        assert len(seen) == 12
 
 
-async def test_a_request_whose_body_was_sent_is_not_sent_twice(path: Path) -> None:
+async def test_a_runtime_that_never_reads_is_not_tried_for_ever(path: Path) -> None:
+    async with careless(path, answers=0, seen=[]), relaying(path) as port, connect(port) as client:
+        assert (await client.ask(method="POST", body=b"abc")).status == 503
+
+
+async def test_a_body_that_is_too_large_to_be_kept_is_not_sent_again(path: Path) -> None:
+    seen: list[bytes] = []
+    async with careless(path, answers=1, seen=seen), relaying(path) as port, connect(port) as client:
+        assert (await client.ask()).body == b"ok"
+        assert (await client.ask(method="POST", body=bytes(100_000))).status == 503
+        assert len(seen) == 1
+
+
+async def test_a_request_that_was_read_is_not_sent_again_even_without_a_body(path: Path) -> None:
+    requests = []
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await request_of(reader))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        requests.append(await request_of(reader))
+
+    async with scripted(path, once), relaying(path) as port, connect(port) as client:
+        assert (await client.ask()).status == 200
+        assert (await client.ask(method="DELETE")).status == 503
+        assert len(requests) == 2
+
+
+async def test_a_request_whose_body_was_read_is_not_sent_twice(path: Path) -> None:
     bodies = []
 
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

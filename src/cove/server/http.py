@@ -97,6 +97,11 @@ class HttpServer:
                 connection.abort()
             await self._until_all_gone()
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anything that was read on any connection is still to be answered."""
+        return any(connection.is_in_use for connection in self._connections)
+
     def add(self, connection: HttpConnection) -> bool:
         """For connections: whether there is room for one more. It is owned in either case."""
         self._connections.add(connection)

@@ -230,6 +230,11 @@ class HttpConnection(asyncio.Protocol):
         """End the connection in the middle of an answer."""
         self._transport.close()
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anything that was read is still to be answered."""
+        return self._is_busy or bool(self._queue) or self._parser.is_in_head
+
     def shut_down(self) -> None:
         """The server closes: an answer under way is finished, anything else ends."""
         if self._state is _State.RAW or not self._is_busy:

@@ -2,9 +2,11 @@
 
 Theory of operation. Nothing here waits: what the client sends is written to the runtime's socket in the call that
 brought it, and the other way round; only a fresh connection needs a task. The runtime's answer is passed on as it
-came. A connection that was kept alive may turn out to be closed: a request none of whose body was sent is then tried
-once more on a fresh one. Whatever else ends a runtime's connection early is 503 when nothing was answered, and
-otherwise the end of the client's connection, so that the client sees that the answer is not complete.
+came. A runtime that closed before it had read all of a request has not begun with it (unix(7): who closes a socket
+with unread bytes resets its peer, who has read them all ends it): such a request is sent again, to where the runtime
+is found then, unless its body is too large to be kept. Whatever else ends a runtime's connection early is 503 when
+nothing was answered, and otherwise the end of the client's connection, so that the client sees that the answer is not
+complete.
 """
 
 import asyncio
@@ -20,6 +22,8 @@ _NOT_PASSED_ON = frozenset(
         *(b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"),
     )
 )
+_MOST_KEPT_BYTES = 64 << 10
+_MOST_TRIES = 4  # a sandbox that is stopped when idle can stop again before the request is there
 _PLAIN_CONNECTION = frozenset((b"keep-alive", b"close", b"upgrade", b""))
 
 
@@ -32,15 +36,16 @@ class SocketRelay(Relay):
         "_find_again",
         "_has_answered",
         "_has_client_ended",
-        "_has_sent_body",
         "_has_upstream_ended",
         "_head",
         "_headers",
         "_is_chunked",
         "_is_raw",
-        "_is_reused",
         "_is_sent",
+        "_kept",
+        "_kept_bytes",
         "_path",
+        "_tries",
         "_upstream",
         "_upstreams",
     )
@@ -63,9 +68,10 @@ class SocketRelay(Relay):
         self._connecting: asyncio.Task[None] | None = None
         self._head = b""
         self._is_chunked = False
-        self._is_reused = False
         self._is_sent = False
-        self._has_sent_body = False
+        self._kept: list[bytes] | None = []
+        self._kept_bytes = 0
+        self._tries = 1
         self._has_answered = False
         self._is_raw = False
         self._has_client_ended = False
@@ -79,7 +85,6 @@ class SocketRelay(Relay):
         if upstream is None:
             self._connecting = self._upstreams.start(self)
         else:
-            self._is_reused = True
             self._send(upstream)
 
     async def connect(self) -> None:
@@ -96,18 +101,22 @@ class SocketRelay(Relay):
             self._connecting = None
 
     async def _open(self) -> Upstream:
-        try:
-            return await self._upstreams.connect(self._path)
-        except (FileNotFoundError, ConnectionRefusedError):
-            if self._find_again is None:
-                raise
-            return await self._upstreams.connect(await self._find_again())
+        for _ in range(_MOST_TRIES - 1):
+            try:
+                return await self._upstreams.connect(self._path)
+            except (FileNotFoundError, ConnectionRefusedError):
+                if self._find_again is None:
+                    raise
+                self._path = await self._find_again()
+        return await self._upstreams.connect(self._path)
 
     def _send(self, upstream: Upstream) -> None:
         request = self._exchange.request
         self._upstream = upstream
         upstream.use(self, is_head_only=request.method == "HEAD")
         self._head = render_request(request, self._headers)
+        for data in self._kept or ():
+            self._write_body(data)
         request.pass_body_to(self)
         if self._head:
             self._write(b"")
@@ -120,7 +129,17 @@ class SocketRelay(Relay):
 
     def body_data(self, data: bytes) -> None:
         """The client's body goes to the runtime."""
-        self._has_sent_body = True
+        self._keep(data)
+        self._write_body(data)
+
+    def _keep(self, data: bytes) -> None:
+        self._kept_bytes += len(data)
+        if self._kept_bytes > _MOST_KEPT_BYTES:
+            self._kept = None
+        elif self._kept is not None:
+            self._kept.append(data)
+
+    def _write_body(self, data: bytes) -> None:
         self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     def body_end(self) -> None:
@@ -162,11 +181,11 @@ class SocketRelay(Relay):
         self._drop_upstream()
         self._break_off()
 
-    def upstream_lost(self) -> None:
-        """The runtime closed, or is gone."""
+    def upstream_lost(self, *, is_unread: bool) -> None:
+        """The runtime closed, or is gone; `is_unread` when it had not read all that was sent to it."""
         self._upstream = None
-        if self._is_reused and not self._has_answered and not self._has_sent_body:
-            self._is_reused = False
+        if is_unread and not self._has_answered and self._kept is not None and self._tries < _MOST_TRIES:
+            self._tries += 1
             self._exchange.request.keep_body()
             self._connecting = self._upstreams.start(self)
         elif self._has_answered and self._exchange.request.version == "1.0":

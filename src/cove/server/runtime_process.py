@@ -276,9 +276,10 @@ class _Process:
         activity = Activity(lambda: sandbox.running_processes)
         ended = asyncio.ensure_future(self._until_ended(sandbox))
         idle = asyncio.ensure_future(activity.until_idle(None if spec.keep_alive else spec.idle_timeout))
-        async with HttpServer(activity.count(with_bridge(sandbox, make_handler(sandbox))), [opened.listener]):
+        handler = activity.count(with_bridge(sandbox, make_handler(sandbox)))
+        async with HttpServer(handler, [opened.listener]) as server:
             await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
-            while not ended.done() and not await self._withdraw(opened, activity):
+            while not ended.done() and not await self._withdraw(opened, activity, server):
                 idle = asyncio.ensure_future(activity.until_idle(spec.idle_timeout))
                 await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
             if ended.done():  # whoever waits for an answer gets one: an idle sandbox has nobody
@@ -287,7 +288,7 @@ class _Process:
             idle.cancel()
         await self._end(opened)
 
-    async def _withdraw(self, opened: _Opened, activity: Activity) -> bool:
+    async def _withdraw(self, opened: _Opened, activity: Activity, server: HttpServer) -> bool:
         """Let nobody come any more. Whoever came just then is served: then it is not time to stop."""
         await in_thread(opened.reservation.hold_again)
         await in_thread(self._directory.write, msgspec.structs.replace(opened.record, status=SandboxStatus.STOPPED))
@@ -296,7 +297,7 @@ class _Process:
         path.rename(withdrawn)
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)  # connections that were made are accepted, and what was sent is read
-        if activity.is_quiet:
+        if activity.is_quiet and not server.is_in_use:  # a request is read before its call begins
             withdrawn.unlink()
             return True
         withdrawn.rename(path)

@@ -82,7 +82,7 @@ class Upstream(asyncio.Protocol):
         self._is_broken = True
         self._pool.remove(self)
         if self.relay is not None:
-            self.relay.upstream_lost()
+            self.relay.upstream_lost(is_unread=isinstance(error, ConnectionResetError | BrokenPipeError))
 
     def eof_received(self) -> bool:
         """A raw connection can be closed on one side."""
