@@ -6,7 +6,7 @@ MINUTES := 30
 BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clients check bench beside docs clean
+.PHONY: help setup demo test clients check bench beside scale soak docs clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
@@ -46,6 +46,9 @@ docs: setup ## Make the documentation's site, in site/
 
 beside: setup ## Measure Cove beside its alternatives; draws docs/figures/beside.svg
 	$(BIN)/python -m bench.beside --json docs/figures/beside.json --svg docs/figures/beside.svg
+
+scale: setup ## Measure how cost grows with numbers; draws docs/figures/scale.svg
+	$(BIN)/python -m bench scale --json docs/figures/scale.json --svg docs/figures/scale.svg
 
 soak: setup ## Use sandboxes at random, with faults, for MINUTES (30), and check all that must be true
 	$(BIN)/python -m soak --minutes $(MINUTES)

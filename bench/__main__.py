@@ -1,4 +1,4 @@
-"""python -m bench [names…] [--json FILE] [--quick]."""
+"""python -m bench [names…] [--json FILE] [--svg FILE] [--quick]."""
 
 import argparse
 import importlib
@@ -10,6 +10,7 @@ from bench.harness import Figure, Plan, Skipped
 from bench.loops import LOOPS, run_in_loop
 from bench.machine import machine_facts
 from bench.report import print_report, write_json
+from bench.scale_chart import draw
 from cove.errors import CoveError
 
 SUBJECTS = {
@@ -24,6 +25,7 @@ SUBJECTS = {
     "terminal": "bench.terminal",
     "code": "bench.code",
     "server": "bench.server",
+    "scale": "bench.scale",
 }
 
 
@@ -39,6 +41,8 @@ def main() -> int:
     print_report(facts, figures, remarks)
     if options.json:
         write_json(options.json, facts, figures, remarks)
+    if options.svg:
+        options.svg.write_text(draw(figures))
     is_missed = any(figure.passed is False for figure in figures)
     return int(options.check and (is_missed or any("failed" in remark for remark in remarks)))
 
@@ -57,6 +61,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Cove beside its floors.")
     parser.add_argument("names", nargs="*", choices=[*SUBJECTS, []], metavar="name", help=", ".join(SUBJECTS))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw how cost grows, as `scale` measures it")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, smaller amounts")
     parser.add_argument("--loop", choices=LOOPS, default="asyncio", help="the event loop that Cove is embedded in")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
