@@ -1,204 +1,29 @@
-"""One living sandbox: a jail and the calls that use it."""
+"""One living sandbox as its users see it: the calls."""
 
-import asyncio
 import builtins
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
-from functools import partial
 
-from cove.api import AsyncSandbox, CodeContext, Process, Session, Terminal
-from cove.core.command import Invocation, build_invocation, check_environment, check_timeout, merge_environment
-from cove.core.exposure import Exposure
-from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, PYTHON_DIRECTORY, SHELL_DIRECTORY, WORKSPACE
-from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
-from cove.linux.tcp_stream import Streams
+from cove.api import CodeContext, Process, Session, Terminal
+from cove.core.command import Invocation, build_invocation, check_timeout, merge_environment
+from cove.errors import SandboxDestroyed, ValidationFailed
 from cove.model import (
     CodeContextInfo,
     CodeEvent,
     ExecResult,
     Execution,
-    Isolation,
     Outcome,
-    SandboxInfo,
-    SandboxSpec,
-    SandboxStatus,
     SessionInfo,
     TerminalInfo,
-    TreeKill,
-    Usage,
 )
 from cove.runtime.code_context import collect
-from cove.runtime.code_contexts import CodeContexts, run_borrowed
-from cove.runtime.connection import connect_inside
-from cove.runtime.disk import attach_disk
-from cove.runtime.disk_watch import DiskWatch
-from cove.runtime.errand import Errands
+from cove.runtime.code_contexts import run_borrowed
 from cove.runtime.exec import run_command
-from cove.runtime.file_access import FileAccess
-from cove.runtime.files import Files
-from cove.runtime.git import Git
-from cove.runtime.groups import make_groups
-from cove.runtime.home import PACKAGES, PROLOGUE, Place
-from cove.runtime.interpreters import Interpreters, inside_jail
-from cove.runtime.jail import Jail, start_jail
-from cove.runtime.machine import Machine
-from cove.runtime.memory_kills import MemoryKills
-from cove.runtime.port_listener import PortListeners
-from cove.runtime.ports import Ports, Publisher
-from cove.runtime.processes import Processes
-from cove.runtime.sessions import Sessions
-from cove.runtime.spawner import Spawner
-from cove.runtime.terminals import Terminals
-from cove.runtime.threads import in_thread
-from cove.runtime.usage import measure_usage, processes_of
+from cove.runtime.sandbox_life import SandboxLife
 
 
-class Sandbox(AsyncSandbox):
-    """A sandbox at a place. `start` gives it its jail; it ends with `destroy`, or is lost with its jail."""
-
-    files: Files
-    ports: Ports
-
-    def __init__(
-        self, id: str, spec: SandboxSpec, machine: Machine, place: Place, *, created_at: datetime | None = None
-    ) -> None:
-        self._machine = machine
-        self._place = place
-        self._status = SandboxStatus.RUNNING
-        self._lost_because = ""
-        self._has_jail = False
-        self.loop = asyncio.get_running_loop()
-        self._restarting: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._destroying: asyncio.Task[None] | None = None
-        self._death: asyncio.TimerHandle | None = None
-        self.enforces_idle_timeout = False
-        self.on_end: Callable[[], None] = lambda: None
-        self.on_lost: Callable[[], None] = lambda: None
-        self.publish_ports(PortListeners(self._connect))
-        self.adopt(id, spec, created_at or datetime.now(UTC))
-
-    def adopt(self, id: str, spec: SandboxSpec, created_at: datetime) -> None:
-        """Be that sandbox: one whose jail is made alike. Nothing has run in it yet."""
-        self.id = id
-        self._spec = spec
-        self.created_at = created_at
-        self._env: Mapping[str, str] = merge_environment(_built_in_env(spec, self._machine, self._place), spec.env)
-        self._cwd = str(self._place.workspace) if _is_open(spec) and spec.workdir == WORKSPACE else spec.workdir
-        if self._death is not None:
-            self._death.cancel()
-        if spec.lifetime is not None:
-            left = spec.lifetime - (datetime.now(UTC) - created_at).total_seconds()
-            self._death = self.loop.call_later(max(left, 0), self._start_destroying)
-
-    def publish_ports(self, publisher: Publisher, exposures: Iterable[Exposure] = ()) -> None:
-        """Expose ports in this way, and these at once. Nobody has used any yet."""
-        self.ports = Ports(self._connect, publisher, self._check_running, exposures)
-
-    async def _connect(self, port: int) -> Streams:
-        self._check_running()
-        return await connect_inside(self._jail.link, port)
-
-    async def start(self) -> None:
-        """Start the jail at its place. The caller shields it from cancel."""
-        try:
-            await self._start()
-        except BaseException:
-            if self._death is not None:
-                self._death.cancel()
-            raise
-
-    async def _start(self) -> None:
-        limits, place = self._spec.limits, self._place
-        has_disk = await in_thread(attach_disk, place.path, limits, place.user_id)
-        groups = await in_thread(make_groups, self._machine.hierarchies, place.key, limits, has_disk=has_disk)
-        try:
-            jail = await start_jail(self._machine, self._place, self._spec, groups, self.lose)
-        except BaseException:
-            await in_thread(groups.remove)
-            raise
-        try:
-            await self.open(jail)
-        except BaseException:
-            await jail.close()
-            raise
-        self._has_jail = True
-
-    async def open(self, jail: Jail) -> None:
-        """Take over a started jail."""
-        self._jail = jail
-        kills = MemoryKills(jail.groups) if "memory" in jail.groups.controlled else None
-        self._spawner = Spawner(jail.link, jail.groups.tree, self.lose, kills)
-        self._processes = Processes(self._spawner, self._place.logs)
-        is_open = _is_open(self._spec)
-        access = FileAccess(jail.link)
-        errands = self._errands()
-        self.files = Files(access, errands, self._base)
-        self.git = Git(self._spawner, access, errands, self._base, lambda: self._env)
-        self._sessions = Sessions(
-            self._spawner,
-            self._processes,
-            self._place,
-            make_files=partial(Files, access, errands),
-            inside=str(self._place.shell) if is_open else SHELL_DIRECTORY,
-            prologue=f"{self._machine.agent if is_open else AGENT_DIRECTORY}/{PROLOGUE}",
-        )
-        self._terminals = Terminals(self._spawner)
-        interpreters = await in_thread(self._interpreters)
-        self._contexts = CodeContexts(self._spawner, interpreters, limit=self._spec.limits.contexts)
-        await self._spawner.open()
-        if jail.groups.is_disk_watched:
-            self._spawner.background.start(self._watch_disk(jail).run())
-
-    def _watch_disk(self, jail: Jail) -> DiskWatch:
-        return DiskWatch(
-            (self._place.workspace, self._place.home, self._place.tmp),
-            self._spec.limits,
-            lambda: processes_of(jail.groups, jail.pid),
-            self._spawner.end_everything,
-        )
-
-    def _errands(self) -> Errands:
-        if _is_open(self._spec):
-            return Errands(self._spawner, self._machine.interpreter.path, str(self._machine.agent))
-        return Errands(self._spawner, self._machine.interpreter_inside, AGENT_DIRECTORY)
-
-    def _base(self) -> str:
-        self._check_running()
-        return self._cwd
-
-    async def info(self) -> SandboxInfo:
-        """See AsyncSandbox."""
-        groups = self._jail.groups
-        warnings = groups.warnings()
-        if self._spec.idle_timeout is not None and not self.enforces_idle_timeout:
-            warnings.append("idle_timeout has no effect on a sandbox inside your program: it ends when you destroy it")
-        if _is_open(self._spec):
-            warnings.append("no isolation: code in this sandbox can do whatever you can")
-        return SandboxInfo(
-            id=self.id,
-            status=self._status,
-            created_at=self.created_at,
-            spec=self._spec,
-            isolation=self._spec.isolation,
-            tree_kill=TreeKill.SUBREAPER if groups.tree is None else TreeKill.CGROUP,
-            limits_enforced=groups.enforced,
-            warnings=tuple(warnings),
-        )
-
-    async def detach(self) -> None:
-        """See AsyncSandbox."""
-
-    async def usage(self) -> Usage:
-        """See AsyncSandbox."""
-        self._check_running()
-        directories = (self._place.workspace, self._place.home, self._place.tmp)
-        return await in_thread(measure_usage, self._jail.groups, self._jail.pid, directories)
-
-    async def set_env(self, env: Mapping[str, str | None]) -> None:
-        """See AsyncSandbox."""
-        self._env = merge_environment(self._env, check_environment(env))
+class Sandbox(SandboxLife):
+    """A running sandbox."""
 
     async def exec(
         self,
@@ -380,119 +205,6 @@ class Sandbox(AsyncSandbox):
             async for event in events:
                 yield event
 
-    def _interpreters(self) -> Interpreters:
-        machine, home = self._machine, self._env["HOME"]
-        has_packages = (machine.executor / PACKAGES).exists()
-        if not _is_open(self._spec):
-            return inside_jail(machine.python is not None, machine.node, home, has_packages=has_packages)
-        python = None if machine.python is None else str(machine.python)
-        return Interpreters(python, machine.node, str(machine.agent), str(machine.executor), home, has_packages)
-
-    async def restart(self) -> None:
-        """See AsyncSandbox."""
-        if self._restarting is None:
-            if self._closing is not None:
-                self._check_running()
-            self._restarting = self.loop.create_task(self._restart())
-        await asyncio.shield(self._restarting)
-
-    async def _restart(self) -> None:
-        try:
-            await self._end()
-            await in_thread(self._machine.home.refurnish, self._place)
-            self._status = SandboxStatus.RUNNING
-            await self._start()
-        except (CoveError, OSError) as error:
-            self._status, self._lost_because = SandboxStatus.LOST, str(error)
-            self.on_lost()
-            raise
-        finally:
-            self._restarting = None
-
-    async def close(self) -> None:
-        """End everything that runs; the files and the place stay as they are. Idempotent."""
-        await asyncio.shield(self._start_closing())
-
-    def _start_closing(self) -> "asyncio.Task[None]":
-        if self._closing is None:
-            if self._death is not None:
-                self._death.cancel()
-            self._status = SandboxStatus.STOPPED
-            self._closing = self.loop.create_task(self._close())
-            self.on_end()
-        return self._closing
-
-    async def _close(self) -> None:
-        if self._restarting is not None:
-            await asyncio.wait([self._restarting])
-            self._status = SandboxStatus.STOPPED
-        await self._end()
-        await self.ports.close()
-
-    async def _end(self) -> None:
-        if not self._has_jail:
-            return
-        self._has_jail = False
-        self._status = SandboxStatus.STOPPED
-        self.ports.end_connections()
-        await self._spawner.close(Outcome.KILLED)
-        await self._terminals.close()
-        await self._contexts.close()
-        self._sessions.close()
-        await self._processes.close()
-        await self._jail.close()
-
-    async def destroy(self) -> None:
-        """See AsyncSandbox."""
-        await asyncio.shield(self._start_destroying())
-
-    def _start_destroying(self) -> "asyncio.Task[None]":
-        if self._destroying is None:
-            self._destroying = self.loop.create_task(self._destroy())
-            self._start_closing()
-        return self._destroying
-
-    async def _destroy(self) -> None:
-        await self.close()
-        await in_thread(self._machine.home.release, self._place)
-
-    @property
-    def is_destroyed(self) -> bool:
-        """Whether its files go too, or are gone."""
-        return self._destroying is not None
-
-    @property
-    def running_processes(self) -> "builtins.list[Process]":
-        """Those that were started on their own and have not ended."""
-        return [process for process in self._processes.list() if process.ended_at is None]
-
-    def abandon(self) -> None:
-        """Without an event loop, at the end of the program: end the jail and remove the directories. Blocks."""
-        if self._has_jail:
-            self._jail.abandon()
-        self._machine.home.release(self._place)
-
-    def lose(self, reason: str) -> None:
-        """The agent is gone, or cannot be trusted: the sandbox ends, the program goes on."""
-        if self._status is not SandboxStatus.RUNNING:
-            return
-        self._status = SandboxStatus.LOST
-        self._lost_because = reason
-        self._jail.link.close()
-        self._spawner.closed = True
-        self._spawner.lose(Outcome.LOST)
-        self.on_lost()
-
-    def _check_running(self) -> None:
-        if self._restarting is not None:
-            raise SandboxUnavailable(f"sandbox {self.id} is restarting: try again")
-        if self._status is SandboxStatus.LOST:
-            raise SandboxUnavailable(
-                f"sandbox {self.id} was lost: {self._lost_because}. Restart it, or destroy it and make a new one."
-            )
-        if self._status is not SandboxStatus.RUNNING:
-            raise SandboxDestroyed(f"sandbox {self.id} was destroyed")
-
     def _invocation(
         self, command: str | Sequence[str], cwd: str | None, env: Mapping[str, str | None] | None
     ) -> Invocation:
@@ -506,17 +218,3 @@ class Sandbox(AsyncSandbox):
         if not isinstance(cwd, str):
             raise ValidationFailed(f"cwd must be a string, not {type(cwd).__name__}")
         return cwd if cwd.startswith("/") else f"{self._cwd}/{cwd}"
-
-
-def _is_open(spec: SandboxSpec) -> bool:
-    return spec.isolation is Isolation.NONE
-
-
-def _built_in_env(spec: SandboxSpec, machine: Machine, place: Place) -> dict[str, str]:
-    if not _is_open(spec):
-        return dict(BUILT_IN_ENV)
-    moved = {BUILT_IN_ENV["HOME"]: str(place.home), PYTHON_DIRECTORY: str(machine.python or PYTHON_DIRECTORY)}
-    env = dict(BUILT_IN_ENV)
-    for inside, outside in moved.items():
-        env = {name: value.replace(inside, outside) for name, value in env.items()}
-    return {**env, "TMPDIR": str(place.tmp)}
