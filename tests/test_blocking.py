@@ -167,9 +167,9 @@ def test_ctrl_c_while_a_sandbox_is_made_leaves_nothing(step: str, monkeypatch: p
     place = getattr(sandbox_life, path[0]) if path else sandbox_life
     work = getattr(place, name)
 
-    def interrupt(*args: object) -> object:
+    def interrupt(*args: object, **options: object) -> object:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        return work(*args)
+        return work(*args, **options)
 
     monkeypatch.setattr(place, name, interrupt)
     with pytest.raises(KeyboardInterrupt):
