@@ -130,6 +130,22 @@ async def test_the_head_is_passed_on_without_what_is_only_between_client_and_gat
         ]
 
 
+async def test_a_client_cannot_hide_the_length_of_its_body_from_the_runtime(path: Path) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    async def remember(request: Request) -> Answer:
+        seen.append((request.path, await request.read(1000)))
+        return Response(200, (), request.path.encode())
+
+    hidden = b"GET /hidden HTTP/1.1\r\n" + HOST + b"\r\n"
+    async with serve_unix(remember, path), relaying(path) as port, connect(port) as client, connect(port) as other:
+        client.send(b"POST /one HTTP/1.1\r\nConnection: keep-alive, Content-Length, Host\r\n" + HOST)
+        client.send(b"Content-Length: %d\r\n\r\n%b" % (len(hidden), hidden))
+        assert (await client.reply()).body == b"/one"
+        assert (await other.ask("/other")).body == b"/other"
+        assert seen == [("/one", hidden), ("/other", b"")]
+
+
 @pytest.mark.parametrize("is_chunked", [True, False])
 async def test_fifty_megabytes_reach_the_runtime_byte_by_byte(path: Path, is_chunked: bool) -> None:
     body = pieces(50 * MEGABYTE)

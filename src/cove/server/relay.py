@@ -24,7 +24,7 @@ _NOT_PASSED_ON = frozenset(
 )
 _MOST_KEPT_BYTES = 64 << 10
 _MOST_TRIES = 4  # a sandbox that is stopped when idle can stop again before the request is there
-_PLAIN_CONNECTION = frozenset((b"keep-alive", b"close", b"upgrade", b""))
+_NEVER_PRIVATE = frozenset((b"keep-alive", b"close", b"upgrade", b"", b"content-length", b"host"))
 
 
 class SocketRelay(Relay):
@@ -294,4 +294,4 @@ def _named_by_connection(request: Request) -> frozenset[bytes]:
     value = request.headers.get(b"connection")
     if value is None:
         return frozenset()
-    return frozenset(name.strip().lower() for name in value.split(b",")) - _PLAIN_CONNECTION
+    return frozenset(name.strip().lower() for name in value.split(b",")) - _NEVER_PRIVATE
