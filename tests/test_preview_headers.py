@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cove.core.exposure import Label
 from cove.errors import Internal, ValidationFailed
 from cove.server.configuration import Configuration
+from cove.server.http_message import HttpLimits, Request
+from cove.server.http_parser import RequestParser
 from cove.server.preview_address import PreviewAddress, address_of
-from cove.server.preview_headers import confine_cookie
+from cove.server.preview_headers import Visit, confine_cookie, render_answer, render_request
 from cove.server.service_answer import AnswerHead, AnswerParser, BadAnswer
 from cove.wire.upgrade import parse_upgrade
 
@@ -135,3 +138,70 @@ def test_the_answer_to_an_upgrade_has_a_status_and_a_length() -> None:
     assert parse_upgrade(b"HTTP/1.1 502 Bad\r\nContent-Length: 12\r\nX: y") == (502, 12)
     with pytest.raises(Internal):
         parse_upgrade(b"SSH-2.0")
+
+
+LABEL = Label(3000, "abcdefghijkl", "token")
+BY_HOST = Visit(LABEL, "http://3000-abcdefghijkl-token.localhost:8788", "")
+BY_PATH = Visit(LABEL, "http://127.0.0.1:8788", "/3000-abcdefghijkl-token")
+
+
+class NoBody:
+    """A request that is only a head."""
+
+    def want_body(self) -> None: ...
+
+    def pause_body(self) -> None: ...
+
+
+def request_of(head: bytes) -> Request:
+    requests: list[Request] = []
+    RequestParser(NoBody(), HttpLimits(), requests.append).feed(head)
+    return requests[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["X_Forwarded_For", "X-Forwarded_Host", "X-Real-IP", "Transfer_Encoding", "Content_Length", "Forwarded"]
+)
+def test_a_visitor_pretends_nothing_that_a_service_could_understand_in_another_spelling(name: str) -> None:
+    request = request_of(f"GET / HTTP/1.1\r\nHost: a\r\n{name}: forged\r\nX_Own: 1\r\n\r\n".encode())
+    rendered = render_request(request, BY_HOST, peer="", key=None)
+    assert b"forged" not in rendered
+    assert b"x_own: 1\r\n" in rendered
+
+
+def test_neither_side_can_hide_the_length_of_its_body() -> None:
+    request = request_of(b"POST / HTTP/1.1\r\nHost: a\r\nConnection: Content-Length\r\nContent-Length: 3\r\n\r\n")
+    assert b"content-length: 3\r\n" in render_request(request, BY_HOST, peer="", key=None)
+    head = AnswerHead(200, b"OK", [(b"connection", b"content-length"), (b"content-length", b"3")])
+    assert b"content-length: 3\r\n" in render_answer(head, BY_HOST, is_chunked=False)
+
+
+@pytest.mark.parametrize("status", [101, 204])
+def test_an_answer_that_has_no_body_claims_none(status: int) -> None:
+    head = AnswerHead(status, b"", [(b"content-length", b"3"), (b"upgrade", b"x")])
+    assert b"content-length" not in render_answer(head, BY_HOST, is_chunked=False)
+
+
+def test_a_service_says_nothing_to_a_browser_that_reaches_beyond_its_own_preview() -> None:
+    named = {b"clear-site-data": True, b"nel": False, b"report-to": False, b"alt-svc": False, b"accept-ch": False}
+    head = AnswerHead(200, b"OK", [(name, b"x") for name in named])
+    by_host = render_answer(head, BY_HOST, is_chunked=False)
+    by_path = render_answer(head, BY_PATH, is_chunked=False)
+    for name, is_beyond_the_host in named.items():
+        assert (name not in by_host) == is_beyond_the_host
+        assert name not in by_path
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 O\0K\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 \x1b[2J\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+def test_an_answer_that_could_be_understood_in_two_ways_is_refused(answer: bytes) -> None:
+    with pytest.raises(BadAnswer):
+        parse(answer)

@@ -2,7 +2,8 @@
 
 The service sees itself at `localhost` and its own port; where it names that address it is the visitor's. What is the
 business of one connection, what belongs to Cove (its key, its cookies), and what a visitor could pretend about itself
-is not passed on. Pages of different sandboxes share no origin: by path they would, so there they get an opaque one.
+is not passed on. Pages of different sandboxes share no origin: by path they would, so there they get an opaque one, and
+what a browser would remember about their common host is not passed on.
 """
 
 from dataclasses import dataclass
@@ -19,13 +20,22 @@ _OF_ONE_CONNECTION = frozenset(
 )
 _SAID_BY_US = frozenset(
     (
-        *(b"host", b"expect", b"forwarded"),
-        *(b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix"),
+        *(b"host", b"expect", b"forwarded", b"x-real-ip"),
+        *(b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix", b"x-forwarded-port"),
+    )
+)
+_ABOUT_OTHER_HOSTS = frozenset((b"clear-site-data",))  # cookies are cleared for the domain above all previews too
+_ABOUT_THE_HOST = _ABOUT_OTHER_HOSTS | frozenset(
+    (
+        *(b"nel", b"report-to", b"reporting-endpoints", b"alt-svc", b"strict-transport-security"),
+        *(b"service-worker-allowed", b"origin-agent-cluster", b"use-as-dictionary", b"accept-ch", b"critical-ch"),
     )
 )
 _OUR_COOKIES = b"cove_"
 _OPAQUE_ORIGIN = b"sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads"
 _WITHOUT_BODY = (204, 304)
+_WITHOUT_LENGTH = (101, 204)
+_LENGTH = frozenset((b"content-length",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ def render_request(request: Request, visit: Visit, *, peer: str, key: str | None
     parts = [f"{request.method} {target} HTTP/1.1\r\nhost: {visit.local_host}\r\n".encode()]
     dropped = _OF_ONE_CONNECTION | _SAID_BY_US | _named_by(request.headers.get(b"connection", b""))
     for name, value in request.raw_headers:
-        if name not in dropped and (kept := _request_value(name, value, visit, key)) is not None:
+        if not _is_dropped(name, dropped) and (kept := _request_value(name, value, visit, key)) is not None:
             parts.append(b"%b: %b\r\n" % (name, kept))
     parts.append(f"x-forwarded-host: {visit.host}\r\nx-forwarded-proto: {visit.scheme}\r\n".encode("latin-1"))
     if peer:
@@ -73,6 +83,11 @@ def render_request(request: Request, visit: Visit, *, peer: str, key: str | None
     else:
         parts.append(b"connection: close\r\n\r\n")
     return b"".join(parts)
+
+
+def _is_dropped(name: bytes, dropped: frozenset[bytes]) -> bool:
+    """Many services, all that speak CGI or WSGI, take `_` in a name for `-`."""
+    return name in dropped or (b"_" in name and name.replace(b"_", b"-") in dropped | _LENGTH)
 
 
 def _request_value(name: bytes, value: bytes, visit: Visit, key: str | None) -> bytes | None:
@@ -91,6 +106,9 @@ def render_answer(head: AnswerHead, visit: Visit, *, is_chunked: bool) -> bytes:
     """The head of the answer, for the visitor."""
     parts = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     dropped = _OF_ONE_CONNECTION | _named_by(head.get(b"connection") or b"")
+    dropped |= _ABOUT_THE_HOST if visit.prefix else _ABOUT_OTHER_HOSTS
+    if head.status in _WITHOUT_LENGTH:
+        dropped |= _LENGTH
     for name, value in head.headers:
         if name not in dropped and (kept := _answer_value(name, value, visit)) is not None:
             parts.append(b"%b: %b\r\n" % (name, kept))
@@ -149,4 +167,4 @@ def has_body(method: str, head: AnswerHead) -> bool:
 
 def _named_by(connection: bytes) -> frozenset[bytes]:
     """Either side may name more headers that concern only its own connection."""
-    return frozenset(name.strip().lower() for name in connection.split(b","))
+    return frozenset(name.strip().lower() for name in connection.split(b",")) - _LENGTH

@@ -98,6 +98,8 @@ class AnswerParser:
 
     def on_status(self, reason: bytes) -> None:
         """The words after the status."""
+        if any(byte < 0x20 and byte != 0x09 for byte in reason):
+            raise BadAnswer("the words after its status have a control character")
         if not self._has_head:
             self._head.reason += reason
 
@@ -119,7 +121,8 @@ class AnswerParser:
             return
         head = self._head
         head.status = status
-        if (encoding := head.get(b"transfer-encoding")) is not None and encoding.lower() != b"chunked":
+        encodings = [value.lower() for name, value in head.headers if name == b"transfer-encoding"]
+        if encodings not in ([], [b"chunked"]):
             raise BadAnswer("it uses a transfer encoding other than chunked")
         self._has_head = True
         self._taker.answer_head(head)
