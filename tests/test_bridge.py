@@ -99,6 +99,12 @@ def test_every_route_needs_the_key_and_starts_nothing_without_it(
     assert server.directory.find(bridge.id) is None
 
 
+@pytest.mark.parametrize("key", ["", None])
+def test_a_query_with_more_fields_than_anybody_needs_is_refused(bridge: BridgeClient, key: str | None) -> None:
+    query = "&".join(["a=1"] * 200)
+    assert bridge.send("GET", f"{bridge.root}/pty?{query}", key=key).refusal[:2] == (400, "invalid_request")
+
+
 @pytest.mark.parametrize("path", ["/v1/sandbox", "/v1/pool/stats", "/v1/pool/prime"])
 def test_routes_without_an_id_need_the_key_too(bridge: BridgeClient, path: str) -> None:
     assert bridge.send("POST", path, b"", key="").refusal[:2] == (401, "unauthorized")

@@ -7,6 +7,7 @@ rest. Clients that others wrote rely on every text and status here.
 import re
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -18,6 +19,7 @@ BELOW: Final = f"{ROOT}/"
 MOST_BODY_BYTES: Final = 32 << 20
 JSON: Final = ((b"content-type", b"application/json"),)
 
+_MOST_FIELDS: Final = 100
 _ID = re.compile(r"[a-z2-7]{1,128}")
 _SESSION_ID = re.compile(r"[a-zA-Z0-9._-]{1,128}")
 _ROUTES: Final = {
@@ -108,6 +110,15 @@ def decode_object(body: bytes, text: str = "Invalid JSON body") -> dict[str, obj
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise invalid(text) from None
     return value if isinstance(value, dict) else {}
+
+
+def read_query(query: str) -> dict[str, str]:
+    """The first value of each field that has one."""
+    try:
+        fields = parse_qs(query, errors="surrogateescape", max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise invalid("The query has too many fields") from None
+    return {name: values[0] for name, values in fields.items()}
 
 
 def answer_json(value: object) -> Response:

@@ -3,11 +3,10 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
-from urllib.parse import parse_qs
 
 from cove.errors import CoveError
 from cove.runtime.sandbox import Sandbox
-from cove.server.bridge import MOST_BODY_BYTES, answer_json, failed, invalid
+from cove.server.bridge import MOST_BODY_BYTES, answer_json, failed, invalid, read_query
 from cove.server.bridge_files import BodyOverLimit, LimitedBody
 from cove.server.bridge_path import WORKSPACE
 from cove.server.content import content_response
@@ -57,8 +56,7 @@ async def _continued(first: bytes, chunks: AsyncGenerator[bytes, None]) -> Async
 
 def _read_excludes(query: str) -> list[str]:
     """Paths below the workspace, separated by commas."""
-    values = parse_qs(query, errors="surrogateescape", max_num_fields=100).get("excludes", [])
-    items = [item.strip().removeprefix("./") for value in values[:1] for item in value.split(",")]
+    items = [item.strip().removeprefix("./") for item in read_query(query).get("excludes", "").split(",")]
     if any(".." in item for item in items):
         raise invalid('exclude paths must not contain ".."')
     return [item for item in items if item]

@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from functools import partial
 from types import TracebackType
 from typing import Final
-from urllib.parse import parse_qs
+from urllib.parse import unquote_plus
 
 import msgspec
 
@@ -13,7 +13,18 @@ from cove.model import SandboxSpec
 from cove.runtime.threads import in_thread
 from cove.server import bridge_pool
 from cove.server.access import Access
-from cove.server.bridge import BELOW, ROOT, Refusal, answer_json, check_id, check_route, not_found, refusal_of, split
+from cove.server.bridge import (
+    BELOW,
+    ROOT,
+    Refusal,
+    answer_json,
+    check_id,
+    check_route,
+    not_found,
+    read_query,
+    refusal_of,
+    split,
+)
 from cove.server.bridge_ids import UnusedIds
 from cove.server.bridge_pool import BridgePool
 from cove.server.bridge_terminal import FAST_PATH_HEADER
@@ -153,11 +164,11 @@ class BridgeGateway:
 
 def _take_key_from_query(request: Request) -> None:
     """Some clients cannot set headers for a WebSocket. The key goes no further than here."""
-    kept = [field for field in request.query.split("&") if not field.startswith("authorization=")]
-    shown = parse_qs(request.query, encoding="latin-1", max_num_fields=100).get("authorization")
-    request.query = "&".join(kept)
+    shown = read_query(request.query).get("authorization")
+    fields = request.query.split("&")
+    request.query = "&".join(field for field in fields if unquote_plus(field.partition("=")[0]) != "authorization")
     if shown and b"authorization" not in request.headers:
-        request.headers[b"authorization"] = shown[0].encode("latin-1", "replace")
+        request.headers[b"authorization"] = shown.encode("utf-8", "surrogateescape")
 
 
 def _describe(error: CoveError | HttpError) -> Refusal:

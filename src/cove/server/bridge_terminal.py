@@ -12,14 +12,13 @@ import math
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final, TypeGuard
-from urllib.parse import parse_qs
 
 import msgspec
 
 from cove import api
 from cove.errors import CoveError, ValidationFailed
 from cove.model import Exit, Output, Ready
-from cove.server.bridge import failed, invalid
+from cove.server.bridge import failed, invalid, read_query
 from cove.server.bridge_path import WORKSPACE
 from cove.server.bridge_session import BridgeSessions, chosen_session
 from cove.server.http_message import Request, Upgrade
@@ -79,7 +78,7 @@ async def open_terminal(sandbox: api.AsyncSandbox, sessions: BridgeSessions, req
 
 
 def _read_query(request: Request) -> _Wanted:
-    query = {name: values[0] for name, values in parse_qs(request.query, max_num_fields=100).items()}
+    query = read_query(request.query)
     cols, rows = _read_size(query.get("cols"), 80), _read_size(query.get("rows"), 24)
     session = chosen_session(request, query.get("session", ""))
     is_plain = request.query == _TYPED_QUERY and session is None
