@@ -1,11 +1,13 @@
 """A directory whose files are known."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextlib import aclosing
 
 from cove.errors import FileNotFound, NoSpace
 from cove.model import FileEventKind
+from soak.faults import Fault
 from soak.hand import Hand, Step, Surface
 from soak.model import check
 from soak.possible import Possible, Violation
@@ -178,12 +180,14 @@ class FileTree(Surface):
                         return
 
     async def _fill(self) -> None:
-        """A full disk costs what is written, not what is there."""
+        """A full disk costs what is written, not what is there; without a file system of its own, all that runs."""
+        if os.geteuid() != 0:
+            self.hand.subject.strike(Fault.EVERYTHING_INSIDE_KILLED)
         path = f"{self._directory}/filling"
         command = f"mkdir -p {self._directory}; head -c {_FILLING} /dev/zero > {path}"
         answer = await self.hand.call("exec fill", self.hand.sandbox.exec(command), is_steady=True)
         if answer.is_done:
-            check("a full disk is noticed", not answer.get().ok, answer.value)
+            check("a full disk is noticed", not answer.get().ok or os.geteuid() != 0, answer.value)
             name, file = self._any()
             content = self.hand.random.randbytes(2_000_000)
             written = self.hand.sandbox.files.write(self._path(name), content)
@@ -193,6 +197,8 @@ class FileTree(Surface):
             elif full.error is None:
                 file.become(content)
         await self.hand.insist("exec rm", lambda: self.hand.sandbox.exec(f"rm -f {path}"))
+        if os.geteuid() != 0:
+            self.hand.subject.ended()
 
     async def verify(self) -> None:
         """See Surface."""

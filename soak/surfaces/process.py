@@ -14,6 +14,7 @@ from soak.possible import Violation
 _MOST = 4
 _MOST_CURSORS = 8
 _LONG = 20.0
+_FLOOD_BYTES = 72 << 20
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Processes(Surface):
             self._write: 1 if self._echo else 0,
             self._close: 0.2 if self._echo else 0,
             self._not_kept: 0.5,
+            self._flood: 0.1,
         }
 
     def forget(self) -> None:
@@ -179,6 +181,16 @@ class Processes(Surface):
             # Nobody had come to read before it ended: it is forgotten as promised.
             return "".join(f"{id}-{line}\n" for line in range(1, 101)).encode(), None, None
 
+    async def _flood(self) -> None:
+        """More than a log keeps: what is not read is counted."""
+        id = self.hand.new_id("flood")
+        started = self.hand.sandbox.start_process(["head", "-c", str(_FLOOD_BYTES), "/dev/zero"], id=id, keep=False)
+        answer = await self.hand.call(f"start {id}", started)
+        if answer.is_done:
+            counted = await self.hand.call(f"logs {id}", _count(answer.get()), ProcessNotFound)
+            if counted.is_done and not self.hand.is_disturbed:
+                check("every byte is read or counted as gone", counted.get() == _FLOOD_BYTES, counted.value)
+
     async def verify(self) -> None:
         """All of the output of all, and their ends."""
         for known in list(self._known):
@@ -200,6 +212,14 @@ class Processes(Surface):
         for work in (sandbox.kill_all_processes("KILL"), sandbox.cleanup_processes()):
             await self.hand.call("kill-all", work, is_steady=True)
         self.forget()
+
+
+async def _count(process: Process) -> int:
+    count = 0
+    async with aclosing(process.logs()) as events:
+        async for event in events:
+            count += len(event.data) if isinstance(event, Output) else event.bytes if isinstance(event, Gap) else 0
+    return count
 
 
 async def _read(
