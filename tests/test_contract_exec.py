@@ -210,6 +210,12 @@ async def test_a_timeout_ends_the_whole_tree_and_gives_the_partial_output(make_s
         assert await commands_inside(sandbox) == []
 
 
+async def test_a_timeout_beyond_all_time_is_none(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox() as sandbox:
+        for timeout in (float("inf"), 1e308, 1e18, 10**400):
+            assert (await sandbox.exec("echo on", timeout=timeout)).stdout == "on\n"
+
+
 async def test_a_background_child_does_not_delay_the_result_and_its_words_are_dropped(
     make_sandbox: MakeSandbox,
 ) -> None:

@@ -1,6 +1,5 @@
 """From what the caller asks to run to the exact arguments and environment that the kernel gets."""
 
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ _READ_SCRIPT = (
     f'IFS= read -r -d "" -u {SCRIPT_DESCRIPTOR} BASH_EXECUTION_STRING; '
     f'exec {SCRIPT_DESCRIPTOR}<&-; eval "$BASH_EXECUTION_STRING"'
 )
+_FOREVER = 100 * 365 * 86400
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Command = str | Sequence[str]
@@ -82,9 +82,9 @@ def check_timeout(timeout: float | None) -> float | None:
     """Return the timeout, or raise ValidationFailed."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout) or timeout < 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise ValidationFailed(f"timeout must be None or a number of seconds, 0 or more, not {timeout!r}")
-    return None if math.isinf(timeout) else float(timeout)
+    return float(timeout) if timeout < _FOREVER else None
 
 
 def _argv(command: Command) -> tuple[tuple[bytes, ...], bytes | None]:

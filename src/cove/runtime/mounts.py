@@ -6,7 +6,7 @@ import stat
 import msgspec
 
 from cove.core.jail import check_mount
-from cove.errors import PermissionDenied, from_errno
+from cove.errors import PermissionDenied, ValidationFailed, from_errno
 from cove.model import Mount, SandboxSpec
 
 
@@ -19,6 +19,8 @@ def resolve_mounts(spec: SandboxSpec, state_directory: str) -> SandboxSpec:
             _check_source(source)
         except OSError as error:
             raise from_errno(error.errno or 0, f"mount source {mount.source}") from None
+        except ValueError:
+            raise ValidationFailed(f"mount source {mount.source!r} is not the name of a file") from None
         resolved.append(
             check_mount(
                 Mount(source=source, target=mount.target, read_only=mount.read_only), state_directory=state_directory

@@ -301,6 +301,8 @@ class SandboxLife(AsyncSandbox):
             raise SandboxUnavailable(
                 f"sandbox {self.id} was lost: {self._lost_because}. Restart it, or destroy it and make a new one."
             )
+        if self._status is not SandboxStatus.RUNNING and not self.is_destroyed:
+            raise SandboxUnavailable(f"sandbox {self.id} has stopped; its files are kept: try again")
         if self._status is not SandboxStatus.RUNNING:
             raise SandboxDestroyed(f"sandbox {self.id} was destroyed")
 

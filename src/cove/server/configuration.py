@@ -85,7 +85,10 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
 
     def _admit_mount(self, mount: Mount) -> Mount:
-        source = os.path.realpath(mount.source)
+        try:
+            source = os.path.realpath(mount.source)
+        except ValueError:
+            raise ValidationFailed(f"{mount.source!r} is not the name of a directory") from None
         for prefix in map(os.path.realpath, self.allow_mounts):
             if source == prefix or source.startswith(prefix.rstrip("/") + "/"):
                 return msgspec.structs.replace(mount, source=source)
