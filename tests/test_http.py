@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 MEGABYTE = 1 << 20
 HOST = b"Host: localhost\r\n"
+GET = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
 
 
 @pytest.fixture(
@@ -377,12 +378,57 @@ async def test_a_client_that_asks_and_never_listens_is_cut_off() -> None:
                 assert (await client.ask()).status == 200
 
 
-async def test_one_connection_too_many_is_told_so() -> None:
-    async with serve(echo, limits=HttpLimits(connections=2)) as port, connect(port) as one, connect(port) as two:
-        assert (await one.ask()).status == (await two.ask()).status == 200
+async def test_one_connection_too_many_is_told_so_while_all_others_are_in_use() -> None:
+    entered, released = asyncio.Semaphore(0), asyncio.Event()
+
+    async def wait(request: Request) -> Answer:
+        entered.release()
+        await released.wait()
+        return Response(200)
+
+    async with serve(wait, limits=HttpLimits(connections=2)) as port, connect(port) as one, connect(port) as two:
+        for client in (one, two):
+            client.send(GET)
+            await entered.acquire()
         async with connect(port) as three:
             assert (await three.reply()).status == 503
+        released.set()
+        assert (await one.reply()).status == (await two.reply()).status == 200
         assert (await one.ask()).status == 200
+
+
+async def test_whoever_only_holds_connections_locks_nobody_out() -> None:
+    limits = HttpLimits(connections=3)
+    async with serve(echo, limits=limits) as port, AsyncExitStack() as stack:
+        silent = [await stack.enter_async_context(connect(port)) for _ in range(3)]
+        silent[2].send(b"GET / HT")
+        used = await stack.enter_async_context(connect(port))
+        assert (await used.ask()).status == 200
+        assert await silent[0].reader.read() == b""
+        for _ in range(5):
+            await stack.enter_async_context(connect(port))
+            assert (await used.ask()).status == 200
+
+
+async def test_refusals_of_a_crowded_server_do_not_add_up() -> None:
+    entered, released = asyncio.Event(), asyncio.Event()
+
+    async def wait(request: Request) -> Answer:
+        entered.set()
+        await released.wait()
+        return Response(204)
+
+    async with serve(wait, limits=HttpLimits(connections=1)) as port, connect(port) as busy, AsyncExitStack() as stack:
+        busy.send(GET)
+        await entered.wait()
+        others = [await stack.enter_async_context(connect(port)) for _ in range(200)]
+        told = []
+        for other in others:
+            with suppress(ConnectionError):
+                told.append(await other.reader.read(12))
+        assert told.count(b"HTTP/1.1 503") < 100
+        released.set()
+        assert (await busy.reply()).status == 204
 
 
 # What handlers get

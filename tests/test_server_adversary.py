@@ -8,6 +8,7 @@ import pytest
 from servers import serving
 
 from cove import AsyncSandbox
+from cove.server.worker import limits_for
 
 pytestmark = pytest.mark.anyio
 
@@ -27,3 +28,8 @@ async def test_a_sandbox_that_stops_all_the_time_answers_every_call_once(other_h
         await asyncio.gather(*map(use, made))
         for sandbox in made:
             await sandbox.destroy()
+
+
+def test_a_worker_takes_no_more_connections_than_it_has_descriptors_for() -> None:
+    assert limits_for(256).connections == 51
+    assert limits_for(1 << 20).connections == 4096

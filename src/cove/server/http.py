@@ -40,12 +40,15 @@ __all__ = [
 ]
 
 _BACKLOG = 1024
+_MOST_REFUSED = 64
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
 
 
 class HttpServer:
     """Serves while it is open; owns the sockets and every connection.
 
+    When there are as many as there may be, a new one takes the place of the one that has waited longest for a request:
+    whoever only holds connections open locks nobody out.
     Closing stops accepting, lets answers under way end within the grace, then cancels their handlers.
     """
 
@@ -64,6 +67,7 @@ class HttpServer:
         self._grace = grace
         self._listeners: list[asyncio.Server] = []
         self._connections: set[HttpConnection] = set()
+        self._admitted: dict[HttpConnection, None] = {}  # first who has been there longest since its last answer
         self._all_gone = asyncio.Event()
 
     async def __aenter__(self) -> "HttpServer":
@@ -105,10 +109,33 @@ class HttpServer:
     def add(self, connection: HttpConnection) -> bool:
         """For connections: whether there is room for one more. It is owned in either case."""
         self._connections.add(connection)
-        return len(self._connections) <= self._limits.connections and not self.is_closing
+        if self.is_closing or (len(self._admitted) >= self._limits.connections and not self._make_room()):
+            return False
+        self._admitted[connection] = None
+        return True
+
+    @property
+    def is_crowded(self) -> bool:
+        """For connections: whether not even a refusal can be waited for."""
+        return len(self._connections) - len(self._admitted) > _MOST_REFUSED
+
+    def has_answered(self, connection: HttpConnection) -> None:
+        """For connections: it waits for its next request."""
+        if connection in self._admitted:
+            del self._admitted[connection]
+            self._admitted[connection] = None
+
+    def _make_room(self) -> bool:
+        waiting = next((connection for connection in self._admitted if connection.is_waiting), None)
+        if waiting is None:
+            return False
+        del self._admitted[waiting]
+        waiting.abort()
+        return True
 
     def remove(self, connection: HttpConnection) -> None:
         """For connections: it is lost, and its handler has ended."""
+        self._admitted.pop(connection, None)
         self._connections.discard(connection)
         if not self._connections:
             self._all_gone.set()

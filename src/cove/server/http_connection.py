@@ -88,6 +88,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         if self._server.add(self):
             self._deadline.set(self._limits.keep_alive_timeout)
+        elif self._server.is_crowded:
+            self.abort()
         else:
             self._reject(error_response(503, "LIMIT_EXCEEDED", "the server has too many connections"))
 
@@ -222,6 +224,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
         else:
             self._deadline.set(self._limits.keep_alive_timeout)
+            self._server.has_answered(self)
             if self.request.is_upgrade:
                 self._release()
             self._advance()
@@ -234,6 +237,11 @@ class HttpConnection(asyncio.Protocol):
     def is_in_use(self) -> bool:
         """Whether anything that was read is still to be answered."""
         return self._is_busy or bool(self._queue) or self._parser.is_in_head
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether only its client could miss it: nothing is being answered."""
+        return not self._is_busy and not self._queue
 
     def shut_down(self) -> None:
         """The server closes: an answer under way is finished, anything else ends."""

@@ -2,20 +2,22 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvloop
 
+from cove.linux.descriptors import raise_descriptor_limit
 from cove.server.access import Access
 from cove.server.bridge_gateway import BridgeGateway
 from cove.server.configuration import Configuration
 from cove.server.directory import Directory
 from cove.server.documents import PREFIX, make_documents
 from cove.server.gateway import Gateway
-from cove.server.http import HttpServer
+from cove.server.http import HttpLimits, HttpServer
 from cove.server.preview import Preview
 from cove.server.preview_address import address_of
 from cove.server.starter import Starter
@@ -35,8 +37,15 @@ class Work:
 
 def run_worker(work: Work) -> None:
     """Serve until told to stop. Returns when the answers under way are given."""
+    raise_descriptor_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(work))
+
+
+def limits_for(descriptors: int) -> HttpLimits:
+    """As many connections as there are descriptors for: the API and previews each take two, and a rest is left."""
+    usual = HttpLimits()
+    return replace(usual, connections=min(usual.connections, descriptors // 5))
 
 
 async def _serve(work: Work) -> None:
@@ -46,15 +55,16 @@ async def _serve(work: Work) -> None:
     access = Access(
         work.key, is_loopback=configuration.is_loopback, names=configuration.names, origins=configuration.origins
     )
+    limits = limits_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     starter = Starter(work.home, configuration)
     directory = Directory(work.home)
     address = address_of(configuration, work.previews.getsockname()[1])
     async with (
         BridgeGateway(directory, starter, access, configuration) as bridge,
         Gateway(directory, starter, access, mounted={PREFIX: make_documents()}, bridge=bridge) as gateway,
-        HttpServer(gateway, [work.api]),
+        HttpServer(gateway, [work.api], limits=limits),
         Preview(directory, address, work.key) as preview,
-        HttpServer(preview, [work.previews]),
+        HttpServer(preview, [work.previews], limits=limits),
     ):
         os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()
