@@ -12,6 +12,11 @@ pytestmark = pytest.mark.pure
 # The codes of the contract that this version raises, and the one that only `check()` has.
 STABLE_CODES = {
     "VALIDATION_FAILED",
+    "NOT_FOUND",
+    "METHOD_NOT_ALLOWED",
+    "CONNECTION_LOST",
+    "PORT_NOT_EXPOSED",
+    "PORT_ALREADY_EXPOSED",
     "UNAUTHORIZED",
     "PERMISSION_DENIED",
     "SANDBOX_NOT_FOUND",
@@ -50,7 +55,7 @@ STABLE_CODES = {
     "GIT_FAILED",
     "COMMAND_FAILED",
 }
-FAMILIES = {"RequestError", "NothingStarted", "MayHaveRun", "NotFound", "AlreadyExists", "FileError", "GitError"}
+FAMILIES = {"RequestError", "NothingStarted", "MayHaveRun", "AlreadyExists", "FileError", "GitError"}
 
 
 def classes() -> list[type[CoveError]]:

@@ -12,13 +12,14 @@ from cove.agent.archive import Budget, Stream, pack, unpack
 from cove.agent.tar import Refused, Truncated
 from cove.errors import IsDirectory, ValidationFailed
 from cove.linux.remove_tree import remove_tree
-from cove.model import FileInfo
+from cove.model import FileInfo, FileKind
 from cove.runtime.file_archive import read_pipe
 from cove.runtime.file_content import Stop, finished, settled, start_transfer, write_all
 from cove.runtime.file_transfer import MOST_BYTES, MOST_ENTRIES, make_local, make_pipe, open_local, translated
 from cove.runtime.stdin import Stdin
 
 _CHUNK_BYTES = 1 << 20
+_MODE_BEHIND_A_LINK = 0o644  # `stat` describes the link itself
 
 
 class Contents(Protocol):
@@ -98,7 +99,8 @@ def _pack_into(local: bytes, write: int, stop: Stop) -> None:
 
 
 async def _download_file(files: Contents, path: str, local: str) -> None:
-    mode = (await files.stat(path)).mode & 0o777
+    found = await files.stat(path)
+    mode = found.mode & 0o777 if found.kind is FileKind.FILE else _MODE_BEHIND_A_LINK
     with translated(local):
         async with aclosing(files.read_stream(path)) as chunks:
             first = await anext(chunks, b"")
