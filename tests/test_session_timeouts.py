@@ -162,3 +162,16 @@ async def test_a_session_deleted_while_a_timeout_is_handled_leaves_nothing() -> 
             await asyncio.wait([call])
             call.exception()
             assert await commands_inside(sandbox) == []
+
+
+async def test_a_shell_that_is_replaced_twice_says_both_times_as_of_which_command() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("a=1")
+        await asyncio.sleep(0.1)  # a snapshot is taken when the session is idle, and not again before the next one
+        await session.exec("a=2")
+        for _ in range(2):
+            result = await session.exec("trap '' INT TERM RTMAX-7; while :; do :; done", timeout=0.2)
+            assert result.session_restarted
+            await asyncio.sleep(0.1)
+        assert result.restored_command == f"a={(await session.exec('echo $a')).stdout.strip()}"

@@ -93,6 +93,7 @@ class SessionShell:
         self._old = [old for old in (*self._old, shell) if old.process.launcher is not None]
         if not self._is_abandoned and not self._spawner.closed:
             self.current = await self._start_shell(self._state)
+            self.last_command = self.state_command
             shell.close()
             await in_thread(shell.channel.remove)
             self.note(await self.current.run_internal(":"))
