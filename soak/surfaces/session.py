@@ -192,7 +192,7 @@ class Sessions(Surface):
         await self._interrupted(f"{what} # {self.hand.number()}")
 
     async def _time_out_stubborn(self) -> None:
-        await self._interrupted(f"trap '' INT TERM; while :; do :; done # {self.hand.number()}")
+        await self._interrupted(f"trap '' INT TERM RTMAX-7; while :; do :; done # {self.hand.number()}")
 
     async def _interrupted(self, command: str) -> None:
         known = self._any()
