@@ -6,7 +6,7 @@ MINUTES := 30
 BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clients check bench beside scale soak docs clean
+.PHONY: help setup demo test clients check bench beside scale soak docs load clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
@@ -52,6 +52,9 @@ scale: setup ## Measure how cost grows with numbers; draws docs/figures/scale.sv
 
 soak: setup ## Use sandboxes at random, with faults, for MINUTES (30), and check all that must be true
 	$(BIN)/python -m soak --minutes $(MINUTES)
+
+load: setup ## Put a server under load for a minute: 200 clients, killed runtimes
+	$(BIN)/python scripts/load.py
 
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
