@@ -162,7 +162,7 @@ async def _remote_sessions(url: str, key: str, count: int) -> AsyncGenerator[lis
             await stack.enter_async_context(AsyncSandbox.create(url=url, api_key=key))
             for _ in range(-(-count // _SESSIONS_ON_SERVER))
         ]
-        sessions = []
+        sessions: list[Session] = []
         for at in range(count):
             home = sandboxes[at % len(sandboxes)]
             transport = Transport(url, key)

@@ -29,9 +29,14 @@ class Where:
     has_python: bool = True
 
     @property
-    def arguments(self) -> dict[str, str]:
-        """How `create` and `connect` are told."""
-        return {} if self.server is None else {"url": self.server.url, "api_key": self.server.key}
+    def url(self) -> str | None:
+        """The server's address."""
+        return None if self.server is None else self.server.url
+
+    @property
+    def key(self) -> str | None:
+        """What the server is shown."""
+        return None if self.server is None else self.server.key
 
 
 @dataclass
@@ -52,7 +57,9 @@ class Subject:
         while True:
             began = _now()
             try:
-                self.sandbox = await AsyncSandbox.create(id=id, spec=self.spec, exist_ok=True, **self.where.arguments)
+                self.sandbox = await AsyncSandbox.create(
+                    id=id, spec=self.spec, exist_ok=True, url=self.where.url, api_key=self.where.key
+                )
                 return
             except CoveError as error:
                 if not self.where.weather.permits(error, self.name, began):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from cove import AsyncSandbox
-from cove.errors import CoveError, SandboxAlreadyExists, SandboxDestroyed, SandboxNotFound
+from cove.errors import CoveError, SandboxDestroyed, SandboxNotFound
 from cove.model import SandboxStatus
 from soak.faults import Fault
 from soak.hand import Step, Surface
@@ -70,25 +70,24 @@ class Life(Surface):
             await self._remove(id)
 
     async def _visit(self, id: str) -> str:
-        where = self.hand.subject.where.arguments
-        async with AsyncSandbox.create(id=id, **where) as visitor:
+        where = self.hand.subject.where
+        async with AsyncSandbox.create(id=id, url=where.url, api_key=where.key) as visitor:
             output = (await visitor.exec(f"ls /workspace; echo {id}")).stdout
             check("a new sandbox is empty", output == f"{id}\n", output)
             return output
 
     async def _remove(self, id: str) -> None:
         """Whoever gave up does not know whether it exists."""
-        began = asyncio.get_running_loop().time()
+        began, where = asyncio.get_running_loop().time(), self.hand.subject.where
         while True:
             try:
-                async with AsyncSandbox.connect(id, **self.hand.subject.where.arguments) as visitor:
+                async with AsyncSandbox.connect(id, url=where.url, api_key=where.key) as visitor:
                     await visitor.destroy()
                 return
             except SandboxNotFound:
                 return
             except CoveError as error:
-                weather = self.hand.subject.where.weather
-                if isinstance(error, SandboxAlreadyExists) or not weather.permits(error, self.hand.subject.name, began):
+                if not where.weather.permits(error, self.hand.subject.name, began):
                     raise Violation(f"{id} cannot be removed: {error!r}") from error
                 await asyncio.sleep(_PAUSE)
 
