@@ -19,11 +19,11 @@ import aiohttp
 from yarl import URL
 
 from cove.client.raw_connection import open_raw
-from cove.errors import ConnectionLost, SandboxUnavailable, ValidationFailed
+from cove.errors import ConnectionLost, Internal, SandboxUnavailable, ValidationFailed
 from cove.linux.tcp_stream import Streams
 from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
-from cove.wire.frames import EVENT, FAILURE, FRAMES, FrameReader, decode_failure, decoder_for
+from cove.wire.frames import EVENT, FAILURE, FRAMES, MOST_FRAME_BYTES, FrameReader, decode_failure, decoder_for
 from cove.wire.operations import Form, Operation
 from cove.wire.requests import Request
 
@@ -35,6 +35,8 @@ _LONGEST_PAUSE: Final = 1.0
 _CONNECT_SECONDS: Final = 10.0
 _END_SECONDS: Final = 2.0
 _READ_BYTES: Final = 256 << 10
+_MOST_REPLY_BYTES: Final = 1 << 30
+_MOST_ERROR_BYTES: Final = 16 << 20
 _JSON: Final = {"Content-Type": "application/json"}
 _CONTENT: Final = {"Content-Type": "application/octet-stream"}
 _FRAMES: Final = {"Accept": FRAMES}
@@ -75,7 +77,7 @@ class Transport:
 
     async def _call(self, operation: Operation, path: str, request: Request | None) -> bytes:
         async with self._open(operation, path, request) as response:
-            return await response.read()
+            return await _read(response, _MOST_REPLY_BYTES)
 
     async def upload(
         self, operation: Operation, path: str, request: Request | None, content: bytes | AsyncIterable[bytes]
@@ -83,11 +85,11 @@ class Transport:
         """Send bytes; the body of the answer. What the source of the bytes raises is raised here."""
         if isinstance(content, bytes):
             async with self._open(operation, path, request, content) as response:
-                return await response.read()
+                return await _read(response, _MOST_REPLY_BYTES)
         source = _Source(content)
         try:
             async with self._open(operation, path, request, source.chunks()) as response:
-                return await response.read()
+                return await _read(response, _MOST_REPLY_BYTES)
         except ConnectionLost:
             if source.failure is not None:
                 raise source.failure from None
@@ -119,7 +121,9 @@ class Transport:
         check_types(request)
         async with self._in_use() as session:
             try:
-                opened = session.ws_connect(self._url(path, request), autoping=True, max_msg_size=0, compress=0)
+                opened = session.ws_connect(
+                    self._url(path, request), autoping=True, max_msg_size=MOST_FRAME_BYTES, compress=0
+                )
                 async with opened as websocket:
                     yield websocket
             except aiohttp.WSServerHandshakeError as error:
@@ -138,7 +142,7 @@ class Transport:
     async def _explain(self, path: str, error: aiohttp.WSServerHandshakeError) -> Exception:
         """The handshake's error has no body: ask again without an upgrade for what is wrong."""
         async with self._in_use() as session, session.get(self._url(path, None)) as response:
-            body = await response.read()
+            body = await _read(response, _MOST_ERROR_BYTES)
             return decode_error(body, response.status) if response.status != error.status or body else error
 
     @asynccontextmanager
@@ -165,7 +169,7 @@ class Transport:
             ) as response,
         ):
             if response.status >= 300:
-                raise decode_error(await response.read(), response.status)
+                raise decode_error(await _read(response, _MOST_ERROR_BYTES), response.status)
             yield response
 
     def _url(self, path: str, request: Request | None) -> URL:
@@ -203,12 +207,38 @@ class Transport:
             read_bufsize=_READ_BYTES,
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
+            trace_configs=[_without_redirects()],
         )
 
     async def _close_unused(self) -> None:
         if self._holders <= 0 and not self._calls and self._session is not None and self._keeping is not None:
             self._session = None
             await _end(self._keeping)
+
+
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body; one that is larger than anything a server of ours says is not waited for."""
+    if response.content_length is not None and response.content_length <= most:
+        return await response.read()
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        parts.append(chunk)
+        size += len(chunk)
+        if size > most:
+            raise Internal(f"the server's answer is larger than {most} bytes")
+    return b"".join(parts)
+
+
+def _without_redirects() -> aiohttp.TraceConfig:
+    """No call leads to another server, whose business neither the key nor what is sent would be."""
+
+    async def refuse(_: object, __: object, call: aiohttp.TraceRequestRedirectParams) -> None:
+        raise Internal(f"the server sends {call.url} elsewhere, where no Cove server sends anybody")
+
+    config = aiohttp.TraceConfig()
+    config.on_request_redirect.append(refuse)
+    return config
 
 
 _kept: "WeakSet[asyncio.Task[None]]" = WeakSet()

@@ -1,0 +1,128 @@
+"""What a hostile server can do to a client: learn nothing that is not its business, and cost bounded memory."""
+
+import asyncio
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+import pytest
+
+from cove.client import transport as transport_module
+from cove.client.transport import Transport
+from cove.errors import ConnectionLost, CoveError, Internal
+from cove.wire import operations, requests
+
+pytestmark = pytest.mark.anyio
+
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def hostile(script: Script) -> AsyncIterator[str]:
+    """A server that does what the script says to every connection, whose head it has read."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await script(reader, writer)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.ensure_future(run(reader, writer)))
+
+    server = await asyncio.start_server(begin, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def client(url: str) -> AsyncIterator[Transport]:
+    transport = Transport(url, "the-key-of-this-user")
+    transport.acquire()
+    try:
+        yield transport
+    finally:
+        await transport.release()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_no_redirect_leads_a_client_to_another_server(status: int) -> None:
+    visits: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        visits.append(await reader.readuntil(b"\r\n\r\n"))
+
+    async with hostile(listen) as elsewhere:
+
+        async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(f"HTTP/1.1 {status} Go\r\nLocation: {elsewhere}/x\r\nContent-Length: 0\r\n\r\n".encode())
+
+        async with hostile(redirect) as url, client(url) as transport:
+            with pytest.raises(CoveError):
+                await transport.call(operations.LIST, operations.LIST.path)
+            with pytest.raises(CoveError):
+                await transport.call(operations.CREATE, operations.CREATE.path, requests.CreateSandbox())
+            with pytest.raises(CoveError):
+                async with transport.socket("/v1/sandboxes/x/terminals/t/connect", requests.Connect()):
+                    pass
+            with pytest.raises(CoveError):
+                await transport.raw("/v1/sandboxes/x/ports/1/connect")
+    assert visits == []
+
+
+@pytest.mark.parametrize("status", ["200 OK", "500 Failed"])
+async def test_an_answer_without_end_is_not_waited_for(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "_MOST_REPLY_BYTES", 1 << 20)
+    monkeypatch.setattr(transport_module, "_MOST_ERROR_BYTES", 1 << 20)
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        while True:
+            writer.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+            await writer.drain()
+
+    async with hostile(flood) as url, client(url) as transport:
+        with pytest.raises(Internal, match="larger than"):
+            await transport.call(operations.CREATE, operations.CREATE.path, requests.CreateSandbox())
+
+
+async def test_a_head_without_end_is_not_waited_for() -> None:
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            writer.write(b"X-More: %b\r\n" % (b"x" * 1000) * 100)
+            await writer.drain()
+
+    async with hostile(flood) as url, client(url) as transport:
+        with pytest.raises(ConnectionLost):
+            await transport.call(operations.CREATE, operations.CREATE.path, requests.CreateSandbox())
+        with pytest.raises(ConnectionLost):
+            await transport.raw("/v1/sandboxes/x/ports/1/connect")
+
+
+async def test_a_message_of_a_terabyte_is_not_waited_for() -> None:
+    async def promise(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        key = re.search(rb"sec-websocket-key: (\S+)", head, re.IGNORECASE)
+        assert key is not None
+        accepted = base64.b64encode(hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")
+        writer.write(b"Sec-WebSocket-Accept: %b\r\n\r\n\x82\x7f" % accepted + (1 << 40).to_bytes(8, "big"))
+        await reader.read()
+
+    path = "/v1/sandboxes/x/terminals/t/connect"
+    async with hostile(promise) as url, client(url) as transport, transport.socket(path, requests.Connect()) as socket:
+        assert (await socket.receive(timeout=20)).type is aiohttp.WSMsgType.ERROR
