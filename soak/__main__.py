@@ -39,11 +39,12 @@ def _run(plan: Plan, report: Path | None) -> int:
     for name, count, size, rate in census.growth():
         print(f"{name}: {size:.1f} MiB, {rate:+.3f} MiB per minute over {count} rounds")
     print(f"{way}: {history.counts.total()} calls: {dict(history.counts.most_common())}")
-    text = "\n\n".join(history.failures)
-    print(f"{way}: {len(history.failures)} failures\n{text}", flush=True)
+    print(f"{way}: {len(history.failures)} failures", flush=True)
     if report is not None:
         with report.open("a") as file:
-            file.write(f"{way}, seed {plan.seed}: {len(history.failures)} failures\n{text}\n")
+            file.write(
+                "\n\n".join((f"{way}, seed {plan.seed}: {len(history.failures)} failures", *history.failures, ""))
+            )
     return len(history.failures)
 
 

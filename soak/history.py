@@ -1,5 +1,6 @@
 """What was done, so that a failure can be read and replayed."""
 
+import sys
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -23,8 +24,10 @@ class History:
         self._steps.append((time.monotonic() - self._began, who, step, what))
 
     def fail(self, who: str, step: int, error: str) -> None:
-        """Something that must be true was not."""
+        """Something that must be true was not: it is told at once."""
         place = who.partition("/")[0]
         before = [entry for entry in self._steps if entry[1].partition("/")[0] in (place, "all")]
         lines = [f"{at:9.3f} {name} step {number}: {what}" for at, name, number, what in before[-_SHOWN:]]
-        self.failures.append(f"FAILURE in {who} at step {step}, seed {self.seed}: {error}\n  " + "\n  ".join(lines))
+        failure = f"FAILURE in {who} at step {step}, seed {self.seed}: {error}\n  " + "\n  ".join(lines)
+        self.failures.append(failure)
+        print(failure, file=sys.stderr, flush=True)
