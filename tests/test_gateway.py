@@ -192,6 +192,15 @@ async def test_a_page_of_another_origin_is_refused(directory: Directory, origin:
         assert (await client.ask("/v1/sandboxes", Origin=origin)).status == status
 
 
+@pytest.mark.parametrize(
+    ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)]
+)
+async def test_an_image_in_a_page_elsewhere_starts_nothing(directory: Directory, site: str, status: int) -> None:
+    access = Access(None, is_loopback=True)
+    async with gateway(directory, access) as port, connect(port) as client:
+        assert (await client.ask("/v1/sandboxes", **{"Sec-Fetch-Site": site})).status == status
+
+
 # Where requests go
 
 

@@ -10,6 +10,7 @@ from cove.server.http_message import Request, Response, error_response
 _HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _LOOPBACK = (b"localhost", b"127.0.0.1", b"[::1]")
 _DOCUMENTS = ("/v1/openapi.json", "/v1/openapi.html", "/v1/openapi")
+_ELSEWHERE = (b"cross-site", b"same-site")
 _MOST_REMEMBERED = 64
 
 
@@ -17,7 +18,8 @@ class Access:
     """Decides about a head alone. Without a key everybody on this machine is let in.
 
     A web page can make a browser send requests to this machine, and by a name of its own that it points here (DNS
-    rebinding) even read the answers. Such requests carry a Host that is not ours, or an Origin that is not the Host.
+    rebinding) even read the answers. Such requests carry a Host that is not ours, an Origin that is not the Host, or,
+    where browsers send no Origin (images, frames, links), a Sec-Fetch-Site that says where they come from.
     """
 
     def __init__(
@@ -37,6 +39,8 @@ class Access:
         origin = request.headers.get(b"origin")
         if origin is not None and not self._is_our_origin(origin.lower(), host.lower()):
             return error_response(403, "PERMISSION_DENIED", "requests from other origins are not served")
+        if origin is None and request.headers.get(b"sec-fetch-site") in _ELSEWHERE and request.path not in _DOCUMENTS:
+            return error_response(403, "PERMISSION_DENIED", "requests from other sites are not served")
         if self._key is not None and not self._shows_key(request):
             challenge = ((b"www-authenticate", b"Bearer"),)
             return error_response(401, "UNAUTHORIZED", "show the server's key: Authorization: Bearer KEY", challenge)
