@@ -60,6 +60,7 @@ class Subject:
                 self.sandbox = await AsyncSandbox.create(
                     id=id, spec=self.spec, exist_ok=True, url=self.where.url, api_key=self.where.key
                 )
+                self.last_answer = _now()
                 return
             except CoveError as error:
                 if not self.where.weather.permits(error, self.name, began):
@@ -129,7 +130,11 @@ class Subject:
 
     def doze(self) -> None:
         """One that stops when it is idle may have done so, when its users were slow."""
-        if self.idle_timeout is not None and _now() - self.last_answer > _SOON * self.idle_timeout:
+        if (
+            self.idle_timeout is not None
+            and self.where.server is not None
+            and _now() - self.last_answer > _SOON * self.idle_timeout
+        ):
             self.strike(Fault.STOPPED)
             self.ended()
 
