@@ -73,6 +73,7 @@ class Client:
         self._server = server
         self._chance = chance
         self._session: Session | None = None
+        self._session_since = 0
         self._steps = 0
         self.tally: Counter[str] = Counter()
         self._actions: list[tuple[int, Callable[[], Awaitable[None]]]] = [
@@ -122,8 +123,9 @@ class Client:
 
     async def session_exec(self) -> None:
         """Its own shell counts."""
-        if self._session is None:
-            self._session, self._steps = await self.sandbox.create_session(env={"TOKEN": self.token}), 0
+        if self._session is None or self._session_since != self._place.upheavals:
+            self._session_since, self._steps = self._place.upheavals, 0
+            self._session = await self.sandbox.create_session(env={"TOKEN": self.token})
         self._steps += 1
         result = await self._session.exec("echo $((++steps)) $TOKEN")
         check(result.stdout, f"{self._steps} {self.token}\n")
@@ -186,8 +188,10 @@ class Client:
     async def cancel(self) -> None:
         """A caller that gives up."""
         call = asyncio.ensure_future(self.sandbox.exec(f"exec -a {self.token} sleep 1000"))
-        await asyncio.wait([call], timeout=self._chance.random() * 0.1)
-        call.cancel()
+        try:
+            await asyncio.wait([call], timeout=self._chance.random() * 0.1)
+        finally:
+            call.cancel()
         with suppress(asyncio.CancelledError):
             await call
 
@@ -286,7 +290,13 @@ class Load:
         early, late = samples[len(samples) // 3].memory, samples[-1].memory
         if late > early * _GROWTH + _SLACK_BYTES:
             raise Wrong(f"the server's memory grew from {early >> 20} MB to {late >> 20} MB")
-        return {"memory of the server, MB": [sample.memory >> 20 for sample in (samples[0], samples[-1])]}
+        return {
+            "memory of the server at first, after a third, at last, MB": [
+                samples[0].memory >> 20,
+                early >> 20,
+                late >> 20,
+            ]
+        }
 
     async def _settle(self, before: Footprint) -> None:
         """What ends with its client ends a moment later; then nothing may be left."""
