@@ -1,13 +1,18 @@
 """What hostile sandboxes, hostile and careless clients, and bad luck do to a server."""
 
 import asyncio
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
-from servers import serving
+from servers import Server, serving
 
 from cove import AsyncSandbox
+from cove.errors import SandboxAlreadyExists, SandboxUnavailable
+from cove.server.keys import load_key
+from cove.server.sweeping import sweep
 from cove.server.worker import limits_for
 
 pytestmark = pytest.mark.anyio
@@ -33,3 +38,60 @@ async def test_a_sandbox_that_stops_all_the_time_answers_every_call_once(other_h
 def test_a_worker_takes_no_more_connections_than_it_has_descriptors_for() -> None:
     assert limits_for(256).connections == 51
     assert limits_for(1 << 20).connections == 4096
+
+
+async def test_an_id_that_is_made_anew_while_its_hung_runtime_is_ended_leads_to_the_new_sandbox(
+    other_home: Path,
+) -> None:
+    with serving(other_home) as server:
+        old = await server.create("x")
+        await asyncio.gather(*(old.exec("echo old > marker; sleep 0.1") for _ in range(8)))  # all workers know it
+        os.kill(await server.runtime("x"), signal.SIGSTOP)
+        destroying = asyncio.ensure_future(old.destroy())
+        new = await _create_when_free(server, "x")
+        seen = await asyncio.gather(*(new.exec("cat marker 2>&- || echo new") for _ in range(8)))
+        assert [each.stdout for each in seen] == ["new\n"] * 8
+        await destroying
+        await new.destroy()
+
+
+async def _create_when_free(server: Server, id: str) -> AsyncSandbox:
+    while True:
+        try:
+            return await server.create(id)
+        except SandboxAlreadyExists:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_record_that_is_spoilt_takes_no_other_sandbox_with_it(other_home: Path) -> None:
+    with serving(other_home) as server:
+        spoilt, fine = await server.create("spoilt"), await server.create("fine")
+        place = server.directory.place((await server.record("spoilt")).key)
+        (place / "sandbox.json").write_bytes(b"")
+        assert [info.id for info in await AsyncSandbox.list(url=server.url, api_key=server.key)] == ["fine"]
+        await asyncio.to_thread(sweep, other_home)
+        with pytest.raises(SandboxUnavailable, match="cannot be read"):
+            await server.connect("spoilt")
+        await spoilt.destroy()
+        await fine.destroy()
+        assert not place.exists()
+
+
+async def test_nobody_else_can_hold_a_lock_against_a_runtime(other_home: Path) -> None:
+    with serving(other_home) as server:
+        sandbox = await server.create("x")
+        place = server.directory.place((await server.record("x")).key)
+        readable = [path.name for path in place.iterdir() if path.is_file() and path.stat().st_mode & 0o044]
+        assert readable in ([], ["user"])
+        await sandbox.destroy()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file that belongs to somebody else")
+def test_a_key_that_somebody_else_has_put_there_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COVE_API_KEY", raising=False)
+    key = tmp_path / "key"
+    key.write_text("known-to-somebody")
+    key.chmod(0o600)
+    os.chown(key, 12345, 12345)
+    with pytest.raises(SandboxUnavailable, match="another user"):
+        load_key(tmp_path)

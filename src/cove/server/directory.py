@@ -6,7 +6,9 @@
 
 import builtins
 import hashlib
+import logging
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from cove.runtime.home import LOCK, RECORD, SOCKET
 
 _MOST_PATH_BYTES = 107  # unix(7)
 _KEY_BYTES = 64
+
+log = logging.getLogger("cove.server")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +74,22 @@ class Directory:
 
     def list(self) -> builtins.list[Record]:
         """All sandboxes, oldest first."""
-        found = [self.read(entry.name) for entry in os.scandir(self._sandboxes)]
-        living = [record for record in found if record is not None and self.is_known(record)]
-        return sorted(living, key=lambda record: record.created_at)
+        return sorted(filter(self.is_known, self._readable()), key=lambda record: record.created_at)
 
     def unknown(self) -> builtins.list[Record]:
         """Those to be removed: their lifetime is over, or their removal was begun by somebody who is gone."""
-        found = [self.read(entry.name) for entry in os.scandir(self._sandboxes)]
-        return [record for record in found if record is not None and not self.is_known(record)]
+        return [record for record in self._readable() if not self.is_known(record)]
+
+    def _readable(self) -> Iterator[Record]:
+        """One record that a crash of the machine spoilt takes no other with it."""
+        for entry in os.scandir(self._sandboxes):
+            try:
+                record = self.read(entry.name)
+            except SandboxUnavailable as error:
+                log.error("%s", error)
+            else:
+                if record is not None:
+                    yield record
 
     def is_known(self, record: Record) -> bool:
         """Whether the record is a sandbox, and not what is left of one."""
@@ -129,10 +141,13 @@ class Directory:
         """The record of that place, if it has one."""
         if not key:
             return None
+        path = self.place(key) / RECORD
         try:
-            return msgspec.json.decode((self.place(key) / RECORD).read_bytes(), type=Record)
+            return msgspec.json.decode(path.read_bytes(), type=Record)
         except FileNotFoundError:
             return None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SandboxUnavailable(f"{path} cannot be read: repair it, or destroy the sandbox: {error}") from None
 
     def write(self, record: Record) -> None:
         """Replace the record, all at once."""

@@ -32,7 +32,10 @@ def _check(key: str) -> str:
 
 def _read(path: Path) -> str:
     with path.open() as file:
-        if os.fstat(file.fileno()).st_mode & 0o077:
+        found = os.fstat(file.fileno())
+        if found.st_uid not in (0, os.geteuid()):
+            raise SandboxUnavailable(f"the server's key in {path} belongs to another user, who knows it: remove it")
+        if found.st_mode & 0o077:
             raise SandboxUnavailable(f"others can read the server's key: `chmod 600 {path}`, or remove it")
         return _check(file.read().strip())
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from io import FileIO
 
 from cove.core.identifier import new_identifier
+from cove.errors import SandboxUnavailable
 from cove.server.directory import Directory
 
 _KEY_BYTES = 64
@@ -88,7 +89,7 @@ def forget_stale(directory: Directory) -> None:
     for gone in directory.server.glob(f"{_FREED}*"):
         gone.unlink(missing_ok=True)
     for path in directory.ids.iterdir():
-        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+        with suppress(FileNotFoundError, BlockingIOError, SandboxUnavailable), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if directory.read(file.read(_KEY_BYTES).decode()) is None:
                 path.unlink()  # who waits for this lock finds that it is not current
