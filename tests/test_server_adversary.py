@@ -10,7 +10,8 @@ import pytest
 from servers import Server, serving
 
 from cove import AsyncSandbox
-from cove.errors import SandboxAlreadyExists, SandboxUnavailable
+from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxUnavailable
+from cove.runtime.terminals import MOST_RUNNING
 from cove.server.keys import load_key
 from cove.server.sweeping import sweep
 from cove.server.worker import limits_for
@@ -95,3 +96,12 @@ def test_a_key_that_somebody_else_has_put_there_is_not_used(tmp_path: Path, monk
     os.chown(key, 12345, 12345)
     with pytest.raises(SandboxUnavailable, match="another user"):
         load_key(tmp_path)
+
+
+async def test_one_sandbox_cannot_use_up_the_terminals_of_the_machine(shared_server: Server) -> None:
+    async with AsyncSandbox.create(url=shared_server.url, api_key=shared_server.key) as sandbox:
+        terminals = await asyncio.gather(*(sandbox.terminal(shell=["sleep", "1000"]) for _ in range(MOST_RUNNING)))
+        with pytest.raises(LimitExceeded):
+            await sandbox.terminal()
+        await terminals[0].destroy()
+        await sandbox.terminal(id="another")

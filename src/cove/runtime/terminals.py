@@ -7,7 +7,15 @@ from functools import partial
 
 from cove.core.command import Invocation
 from cove.core.identifier import check_id, new_identifier
-from cove.errors import CoveError, FileNotFound, PermissionDenied, SandboxDestroyed, SpawnFailed, TerminalNotFound
+from cove.errors import (
+    CoveError,
+    FileNotFound,
+    LimitExceeded,
+    PermissionDenied,
+    SandboxDestroyed,
+    SpawnFailed,
+    TerminalNotFound,
+)
 from cove.linux.descriptors import Kind, is_kind
 from cove.linux.packets import close_all
 from cove.model import TerminalInfo
@@ -17,6 +25,8 @@ from cove.runtime.terminal import Terminal, check_size, expect_utf8, set_size
 
 # Ended terminals whose last words can still be read.
 MOST_REMEMBERED = 32
+# The machine has kernel.pty.max of them for all its users, 4096 as a rule.
+MOST_RUNNING = 256
 
 
 @dataclass(slots=True, eq=False)
@@ -45,8 +55,14 @@ class Terminals:
         if existing is not None and existing.is_running:
             return existing
         if id not in self._making:
+            self._check_room()
             self._start_making(id, invocation, (cols, rows))
         return await self._wait(id, self._making[id])
+
+    def _check_room(self) -> None:
+        running = sum(terminal.is_running for terminal in self._terminals.values())
+        if running + len(self._making) >= MOST_RUNNING:
+            raise LimitExceeded(f"this sandbox has {MOST_RUNNING} terminals already: destroy some")
 
     def get(self, id: str) -> Terminal:
         """The terminal with that id."""

@@ -30,7 +30,7 @@ from cove.server.activity import Activity
 from cove.server.bridge_runtime import with_bridge
 from cove.server.directory import Directory, Record
 from cove.server.exposures import RecordedPorts, read_exposures
-from cove.server.http import HttpServer
+from cove.server.http import HttpLimits, HttpServer
 from cove.server.removal import remove
 from cove.server.reservation import Reservation
 from cove.server.routes import make_handler
@@ -42,6 +42,8 @@ from cove.wire.errors import ErrorBody
 _REQUEST_SECONDS = 10.0
 _BACKLOG = 1024
 _ROUNDS = 4
+# Half of what a gateway worker takes: one sandbox alone locks nobody out.
+_LIMITS = HttpLimits(connections=HttpLimits().connections // 2)
 
 
 def run_runtime(connection: socket.socket, directory: Directory, machine: Machine | None) -> None:
@@ -277,7 +279,7 @@ class _Process:
         ended = asyncio.ensure_future(self._until_ended(sandbox))
         idle = asyncio.ensure_future(activity.until_idle(None if spec.keep_alive else spec.idle_timeout))
         handler = activity.count(with_bridge(sandbox, make_handler(sandbox)))
-        async with HttpServer(handler, [opened.listener]) as server:
+        async with HttpServer(handler, [opened.listener], limits=_LIMITS) as server:
             await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
             while not ended.done() and not await self._withdraw(opened, activity, server):
                 idle = asyncio.ensure_future(activity.until_idle(spec.idle_timeout))
