@@ -34,4 +34,5 @@ fi
 if ! "$1/bin/python" -c "$usable" >/dev/null 2>&1; then
     "$python" -m venv --clear "$1"
 fi
+echo "Installing Cove and what its development needs into $1 (a minute or two) ..."
 "$1/bin/python" -m pip install -qq --disable-pip-version-check --editable '.[dev]' </dev/null
