@@ -23,6 +23,7 @@ from cove.errors import (
     TerminalNotFound,
 )
 
+_LONGEST_CALL: Final = 300.0
 AFTERMATH: Final = 2.0  # seconds after the end of a fault in which a call may still meet it
 
 
@@ -74,10 +75,13 @@ class Strike:
 class Weather:
     """The faults so far. `place` is the sandbox that a fault is for; None is for all of them."""
 
+    count: int = 0
     _strikes: list[Strike] = field(default_factory=list)
 
     def begin(self, fault: Fault, place: str | None, now: float) -> Strike:
-        """From here on it has its effects."""
+        """From here on it has its effects. Those that no call can have met are forgotten."""
+        self.count += 1
+        self._strikes = [each for each in self._strikes if each.ended is None or each.ended + _LONGEST_CALL > now]
         self._strikes.append(Strike(fault, place, now))
         return self._strikes[-1]
 
@@ -96,8 +100,3 @@ class Weather:
     def permits_loss(self, place: str, began: float) -> bool:
         """Whether what ran in that time may have been lost."""
         return any(fault in LOSING for fault in self.during(place, began))
-
-    @property
-    def count(self) -> int:
-        """How many there were."""
-        return len(self._strikes)
