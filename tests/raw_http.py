@@ -41,7 +41,7 @@ class Client:
         async with asyncio.timeout(PATIENCE):
             head = await self.reader.readuntil(b"\r\n\r\n")
             status, headers = _parse_head(head)
-            if head_only or status in (101, 204, 304):
+            if head_only or status < 200 or status in (204, 304):
                 body = b""
             elif headers.get("transfer-encoding") == "chunked":
                 body = b"".join([chunk async for chunk in self.chunks()])

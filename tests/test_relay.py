@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -718,3 +719,92 @@ async def test_a_raw_connection_has_backpressure_too(path: Path) -> None:
         await asyncio.sleep(0.3)
         assert sent < 30
         assert len(await client.rest()) == 100 * MEGABYTE
+
+
+# Nobody gets what is another's
+
+
+async def peculiar(request: Request) -> Answer:
+    """Answers with the name that is asked for, in one of the ways in which an answer can end."""
+    name = request.query.encode()
+    if request.path == "/early":
+        return Response(413, ((b"x-name", name),), name)
+    if request.path == "/stream":
+        await request.read(MEGABYTE)
+        return Response(200, ((b"x-name", name),), stream(name))
+    if request.path == "/nothing":
+        return Response(204, ((b"x-name", name),))
+    if request.path == "/raw" and request.is_upgrade:
+        return Upgrade(((b"upgrade", b"x"), (b"connection", b"upgrade"), (b"x-name", name)), raw_answer(name))
+    body = await request.read(MEGABYTE)
+    return Response(200, ((b"x-name", name),), name + b" " + hashlib.sha256(body).hexdigest().encode())
+
+
+async def stream(name: bytes) -> AsyncGenerator[bytes, None]:
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+        yield name
+
+
+def raw_answer(name: bytes) -> Callable[[Stream], Awaitable[None]]:
+    async def run(stream: Stream) -> None:
+        stream.write(name)
+        await stream.drain()
+
+    return run
+
+
+def peculiar_request(chance: random.Random, name: str) -> tuple[str, bytes]:
+    method = chance.choice(["GET", "HEAD", "POST", "POST", "PUT", "DELETE"])
+    path = chance.choice(["/whole", "/whole", "/early", "/stream", "/nothing", "/raw"])
+    lines = [f"{method} {path}?{name} HTTP/1.1", "Host: localhost"]
+    body = os.urandom(chance.choice([0, 1, 1000, 100_000]))
+    if path == "/raw":
+        lines += ["Connection: upgrade", "Upgrade: x"]
+    elif method in ("POST", "PUT") and chance.random() < 0.5:
+        lines.append("Transfer-Encoding: chunked")
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
+    elif method in ("POST", "PUT"):
+        lines.append(f"Content-Length: {len(body)}")
+    lines += chance.choice(
+        [[], ["Connection: content-length, x"], ["Expect: 100-continue"]] if path != "/raw" else [[]]
+    )
+    has_body = method in ("POST", "PUT") and path != "/raw"
+    return method, "\r\n".join([*lines, "", ""]).encode() + (body if has_body else b"")
+
+
+async def behave_badly(port: int, seed: int) -> int:
+    """Ask, cut off and leave at any point; how many answers came. Each must be one's own."""
+    chance = random.Random(seed)
+    answers = 0
+    for number in range(25):
+        async with connect(port) as client:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                for step in range(3):
+                    name = f"{seed}.{number}.{step}"
+                    method, data = peculiar_request(chance, name)
+                    is_cut = chance.random() < 0.3
+                    client.send(data[: chance.randrange(len(data))] if is_cut else data)
+                    if is_cut:
+                        await asyncio.sleep(chance.choice([0, 0.001, 0.005]))
+                        break
+                    if chance.random() < 0.2:
+                        await client.reader.read(chance.randrange(1, 200))
+                        break
+                    reply = await client.reply(head_only=method == "HEAD")
+                    while reply.status == 100:
+                        reply = await client.reply(head_only=method == "HEAD")
+                    answers += 1
+                    assert reply.headers["x-name"] == name, (name, reply)
+                    assert not reply.body or reply.body.startswith(name.encode())
+                    if reply.status in (101, 413):
+                        break
+    return answers
+
+
+async def test_whatever_clients_do_nobody_gets_the_answer_to_another(path: Path) -> None:
+    async with serve_unix(peculiar, path), relaying(path) as port:
+        answers = await asyncio.gather(*(behave_badly(port, seed) for seed in range(12)))
+        assert sum(answers) > 150
+        async with connect(port) as client:
+            assert (await client.ask("/whole?last")).headers["x-name"] == "last"
