@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from servers import Server, serving
+from servers import Server, eventually, serving
 
 from cove import AsyncSandbox
 from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxUnavailable
@@ -105,3 +105,18 @@ async def test_one_sandbox_cannot_use_up_the_terminals_of_the_machine(shared_ser
             await sandbox.terminal()
         await terminals[0].destroy()
         await sandbox.terminal(id="another")
+
+
+async def test_an_idle_sandbox_whose_record_cannot_be_written_is_not_lost(other_home: Path) -> None:
+    with serving(other_home) as server:
+        sandbox = await server.create("x", idle_timeout=0.2)
+        runtime = await server.runtime("x")
+        place = server.directory.place((await server.record("x")).key)
+        (place / "sandbox.new").mkdir()  # as on a full disk, nothing can be written there
+        await eventually(lambda: "cannot be stopped" in (place / "runtime.log").read_text())
+        assert (await sandbox.exec("echo still here")).stdout == "still here\n"
+        assert await server.runtime("x") == runtime
+        (place / "sandbox.new").rmdir()
+        await eventually(lambda: not server.directory.is_held(place.name))
+        assert (await sandbox.exec("echo back")).stdout == "back\n"
+        await sandbox.destroy()

@@ -31,7 +31,7 @@ class Activity:
             yield
         finally:
             self._calls -= 1
-            self._touch()
+            self.touch()
             if self._calls == 0:
                 self._quiet.set()
 
@@ -49,14 +49,15 @@ class Activity:
             await self._quiet.wait()
             if running := self._running():
                 await asyncio.gather(*(process.wait() for process in running))
-                self._touch()
+                self.touch()
                 continue
             left = self._last + seconds - asyncio.get_running_loop().time()
             if left <= 0:
                 return
             await asyncio.sleep(left)
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
+        """Something goes on: it is not idle from here on."""
         self._last = asyncio.get_running_loop().time()
 
     def count(self, handler: Handler) -> Handler:
@@ -66,7 +67,7 @@ class Activity:
             if _only_looks(request):
                 return handler(request)
             answer = handler(request)
-            self._touch()
+            self.touch()
             return self._wait_for(answer) if isinstance(answer, Coroutine) else self._wrap(answer)
 
         return handle

@@ -8,6 +8,7 @@ that says which.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -44,6 +45,8 @@ _BACKLOG = 1024
 _ROUNDS = 4
 # Half of what a gateway worker takes: one sandbox alone locks nobody out.
 _LIMITS = HttpLimits(connections=HttpLimits().connections // 2)
+
+log = logging.getLogger("cove.server")
 
 
 def run_runtime(connection: socket.socket, directory: Directory, machine: Machine | None) -> None:
@@ -293,7 +296,13 @@ class _Process:
     async def _withdraw(self, opened: _Opened, activity: Activity, server: HttpServer) -> bool:
         """Let nobody come any more. Whoever came just then is served: then it is not time to stop."""
         await in_thread(opened.reservation.hold_again)
-        await in_thread(self._directory.write, msgspec.structs.replace(opened.record, status=SandboxStatus.STOPPED))
+        try:
+            await in_thread(self._directory.write, msgspec.structs.replace(opened.record, status=SandboxStatus.STOPPED))
+        except OSError as error:  # without a record it would be lost: it stays until there is room for one
+            log.error("an idle sandbox cannot be stopped: %s", error)
+            opened.reservation.let_go()
+            activity.touch()
+            return False
         path = self._directory.socket(opened.record)
         withdrawn = path.with_suffix(".withdrawn")
         path.rename(withdrawn)
