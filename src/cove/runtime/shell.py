@@ -33,6 +33,8 @@ _ESCALATION = ((signal.SIGINT, 0.2), (signal.SIGTERM, 0.3), (signal.SIGKILL, 0.3
 # A shell at its loop reports within microseconds; these are for a busy machine.
 _REPORT_SECONDS = 0.1
 _FIRST_LOOK_SECONDS, _LOOK_SECONDS = 0.02, 0.4
+# A shell that gets no time of the machine has not read yet; one whose fifo somebody has filled never will.
+_STARVED_SECONDS = 30.0
 _LEFTOVER_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 0.005
 _INTERNAL_SECONDS = 5.0
 _KILL_SECONDS = 1.0
@@ -50,10 +52,11 @@ class ShellEnded(Exception):
 class ShellCommand:
     """A command under way. It ends once, whoever still waits for it."""
 
-    __slots__ = ("_end", "_waiters", "id")
+    __slots__ = ("_end", "_waiters", "id", "since")
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, id: str, since: float) -> None:
         self.id = id
+        self.since = since
         self._end: Report | ShellEnded | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -204,7 +207,7 @@ class Shell:
 
     def _go(self, prefix: str, command: bytes, stdin: bytes | None) -> ShellCommand:
         self._count += 1
-        running = ShellCommand(f"{prefix}{self._count}")
+        running = ShellCommand(f"{prefix}{self._count}", self._loop.time())
         if not self.is_alive:
             running.end(ShellEnded(self.process.ended.result()))
             return running
@@ -274,7 +277,9 @@ class Shell:
             self._look = self._loop.call_later(_LOOK_SECONDS, self._on_look)
 
     async def _look_at_shell(self, running: ShellCommand) -> None:
-        """Twice at its loop without a report in between: it will never report."""
+        """Twice at its loop without a report in between: it will never report, unless it has not even begun."""
+        if not self.channel.has_been_read and self._loop.time() < running.since + _STARVED_SECONDS:
+            return
         for _ in range(2):
             if not await self._is_at_loop() or self._running is not running:
                 return

@@ -5,7 +5,10 @@ removed or replaced. Commands and input are written here; output and reports are
 """
 
 import contextlib
+import fcntl
 import os
+import struct
+import termios
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from cove.linux.remove_tree import remove_tree
 _FIFO_MODE = 0o600
 _COMMAND, _INPUT, _RESTORE = "command", "input", "restore"
 NOWHERE = "/dev/null"
+_NOTHING = struct.pack("i", 0)
 
 
 @dataclass(slots=True)
@@ -55,6 +59,11 @@ class ShellChannel:
         stdout, stderr = (NOWHERE, NOWHERE) if id.startswith(INTERNAL) else self._outputs
         _write_all(self.command, encode_command(id, source, stdout, stderr, command))
         os.write(self.go, GO)
+
+    @property
+    def has_been_read(self) -> bool:
+        """Whether the shell has taken the last word to go: pipe(7), FIONREAD."""
+        return fcntl.ioctl(self.go, termios.FIONREAD, _NOTHING) == _NOTHING
 
     def output_path(self, name: str) -> str:
         """Where the fifo `out` or `err` of the current pair is."""
