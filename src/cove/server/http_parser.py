@@ -1,5 +1,6 @@
 """From bytes to requests: llhttp reads, and what is unsafe to understand in two ways is refused."""
 
+import re
 from collections.abc import Callable
 
 import httptools
@@ -7,6 +8,7 @@ import httptools
 from cove.server.http_message import BadRequest, BodySource, HeadTooLarge, HttpError, HttpLimits, Request
 
 _VERSIONS = ("1.1", "1.0")
+_HOST = re.compile(rb"[A-Za-z0-9._~%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
 
 
 class RequestParser:
@@ -161,8 +163,8 @@ def _check_framing(request: Request) -> None:
     if request.version not in _VERSIONS:
         raise BadRequest(f"HTTP/{request.version} is not spoken here")
     host = headers.get(b"host")
-    if (host is None and request.version == "1.1") or (host is not None and b"," in host):
-        raise BadRequest("there must be exactly one Host header")
+    if (host is None and request.version == "1.1") or (host is not None and not _HOST.fullmatch(host)):
+        raise BadRequest("there must be exactly one Host header, with a name and perhaps a port")
     encoding = headers.get(b"transfer-encoding")
     if encoding is not None and (
         encoding.lower() != b"chunked" or b"content-length" in headers or request.version == "1.0"
