@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from blockbuster import BlockBuster
 from hypothesis import settings
-from leaks import adopt_orphans, processes_below, take_footprint
+from leaks import KEYS, adopt_orphans, processes_below, take_footprint
 from serving import make_sandbox, shared_server, where
 
 import cove
@@ -45,6 +45,7 @@ def cove_home() -> Iterator[Path]:
     adopt_orphans()
     path = Path(tempfile.mkdtemp(prefix="cove-tests-", dir="/tmp"))
     path.chmod(0o711)
+    KEYS.watch(path)
     before = os.environ.get("COVE_HOME")
     os.environ.setdefault("COVE_PYTHON", str(default_home() / "python"))  # as `cove setup` has made it
     os.environ["COVE_HOME"] = str(path)
@@ -61,6 +62,7 @@ def other_home() -> Iterator[Path]:
     """A second state directory, for programs that the test starts and kills."""
     path = Path(tempfile.mkdtemp(prefix="cove-other-", dir="/tmp"))
     path.chmod(0o711)
+    KEYS.watch(path)
     yield path
     shutil.rmtree(path)
 

@@ -3,19 +3,56 @@
 import ctypes
 import gc
 import os
+import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+_LIBC = ctypes.CDLL(None)
 _PR_SET_CHILD_SUBREAPER = 36
+_IN_CREATE, _IN_MOVED_TO = 0x100, 0x80
+_EVENT = struct.Struct("iIII")
 _SETTLE_SECONDS = 5.0
-_HOMES = Path("/tmp")  # where the tests' state directories are
+GONE = "gone"
 
 
 def adopt_orphans() -> None:
     """From here on whatever a test starts stays below this process, also when its parent dies: prctl(2)."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Keys:
+    """The keys of all sandboxes that were ever made in the state directories of this program's tests: inotify(7).
+
+    Control groups are named by them: other programs on this machine, and tests that run beside these, have theirs.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._events = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def watch(self, home: Path) -> None:
+        """From here on, also those of that state directory."""
+        sandboxes = home / "sandboxes"
+        sandboxes.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, exist_ok=True)
+        assert _LIBC.inotify_add_watch(self._events, bytes(sandboxes), _IN_CREATE | _IN_MOVED_TO) >= 0
+
+    def seen(self) -> set[str]:
+        """All of them."""
+        with suppress(BlockingIOError):
+            while events := os.read(self._events, 1 << 16):
+                self._note(events)
+        return self._seen
+
+    def _note(self, events: bytes) -> None:
+        while events:
+            _, _, _, length = _EVENT.unpack_from(events)
+            name, events = events[_EVENT.size : _EVENT.size + length], events[_EVENT.size + length :]
+            self._seen.add(os.fsdecode(name.rstrip(b"\0")))
+
+
+KEYS = Keys()
 
 
 @dataclass(frozen=True)
@@ -36,7 +73,7 @@ class Footprint:
                 for number, text in self.descriptors.items()
                 if before.descriptors.get(number) != text
             ),
-            *(f"control group {path}" for path in self.groups - before.groups if _is_abandoned(Path(path))),
+            *(f"control group {path}" for path in self.groups - before.groups if _is_abandoned(path)),
             *(f"directory {path}" for path in self.directories - before.directories),
         ]
 
@@ -44,9 +81,9 @@ class Footprint:
 def take_footprint(home: Path) -> Footprint:
     gc.collect()
     return Footprint(
-        processes={pid: describe(pid) for pid in processes_below(os.getpid())},
+        processes={pid: text for pid in processes_below(os.getpid()) if (text := describe(pid)) != GONE},
         descriptors=descriptors(),
-        groups=frozenset(control_groups()),
+        groups=frozenset(group for group in control_groups() if os.path.basename(group) in KEYS.seen()),
         directories=frozenset(
             str(entry) for name in ("sandboxes", "users") if (home / name).exists() for entry in (home / name).iterdir()
         ),
@@ -88,7 +125,7 @@ def describe(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
     except OSError:
-        return "gone"
+        return GONE
 
 
 def descriptors() -> dict[int, str]:
@@ -121,18 +158,18 @@ def _own_group(kind: str) -> str:
     return ""
 
 
-def _is_abandoned(group: Path) -> bool:
-    """A new group that stays without processes and without a sandbox; tests that run beside this one have theirs."""
+def _is_abandoned(path: str) -> bool:
+    """A group without processes that stays: the end of a living one may still come."""
     until = time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < until:
-        if not group.is_dir() or _has_processes(group) or any(_HOMES.glob(f"cove-*/sandboxes/{group.name}")):
+        if not os.path.isdir(path) or _has_processes(path):
             return False
         time.sleep(0.05)
     return True
 
 
-def _has_processes(group: Path) -> bool:
-    for folder, _, _ in os.walk(group):
+def _has_processes(path: str) -> bool:
+    for folder, _, _ in os.walk(path):
         try:
             if Path(folder, "cgroup.procs").read_text():
                 return True

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from leaks import control_groups, process_table
+from leaks import KEYS, control_groups, process_table
 from programs import places, wait_until_gone
 
 from cove import AsyncSandbox, SandboxSpec
@@ -89,6 +89,7 @@ def _name(pid: int) -> str:
 @contextmanager
 def serving(home: Path, *options: str) -> Iterator[Server]:
     """A server on that state directory and on free ports; at the end it is told to stop."""
+    KEYS.watch(home)
     process = subprocess.Popen(
         [sys.executable, "-c", _MAIN, "serve", "--port", "0", "--workers", "2", *options],
         stdout=subprocess.PIPE,

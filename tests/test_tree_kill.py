@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from inside import commands_inside
-from leaks import describe, processes_below
+from leaks import GONE, describe, processes_below
 
 from cove import AsyncSandbox
 from cove.api import Process
@@ -67,6 +67,8 @@ TREES = {
     "a stopped one": "sleep 1000 & kill -STOP $!; echo up; kill -STOP $$; :",
 }
 
+OTHERS: set[int] = set()
+
 
 @pytest.fixture(params=["cgroup", "subreaper"])
 def tree_kill(request: pytest.FixtureRequest) -> str:
@@ -97,10 +99,17 @@ def fresh_provider(patch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """What runs below this program already, as a server that tests share does, is not the sandbox's."""
+    OTHERS.clear()
+    OTHERS.update(processes_below(os.getpid()))
+
+
 def commands_outside() -> list[str]:
     """Every process below this program that is not one of Cove's own."""
-    found = [describe(pid) for pid in processes_below(os.getpid())]
-    return [text for text in found if text and "init.pyc" not in text and "bwrap" not in text and text != "gone"]
+    found = [describe(pid) for pid in processes_below(os.getpid()) if pid not in OTHERS]
+    return [text for text in found if text and "init.pyc" not in text and "bwrap" not in text and text != GONE]
 
 
 async def assert_gone(sandbox: AsyncSandbox) -> None:
