@@ -4,7 +4,7 @@ import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
@@ -126,3 +126,46 @@ async def test_a_message_of_a_terabyte_is_not_waited_for() -> None:
     path = "/v1/sandboxes/x/terminals/t/connect"
     async with hostile(promise) as url, client(url) as transport, transport.socket(path, requests.Connect()) as socket:
         assert (await socket.receive(timeout=20)).type is aiohttp.WSMsgType.ERROR
+
+
+async def test_a_call_that_is_cancelled_at_any_point_leaves_no_connection() -> None:
+    connections: set[asyncio.StreamWriter] = set()
+    all_gone = asyncio.Event()
+
+    async def dawdle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            for piece in (b"HTTP/1.1 200", b" OK\r\nContent-", b"Length: 4\r\n\r\n", b"nu", b"ll"):
+                writer.write(piece)
+                await asyncio.sleep(0.002)
+            await reader.read()
+        finally:
+            connections.discard(writer)
+            all_gone.set()
+
+    path = "/v1/sandboxes/x/ports/1/connect"
+    for steps in range(0, 40, 3):
+        async with hostile(dawdle) as url:
+            async with client(url) as transport:
+                create = transport.call(operations.CREATE, operations.CREATE.path, requests.CreateSandbox())
+                for call in (create, transport.raw(path), _open_and_leave(transport, path)):
+                    await _cancelled_after(steps, call)
+            async with asyncio.timeout(20):
+                while connections:
+                    all_gone.clear()
+                    await all_gone.wait()
+
+
+async def _open_and_leave(transport: Transport, path: str) -> None:
+    async with transport.socket(path, requests.Connect()):
+        pass
+
+
+async def _cancelled_after(steps: int, call: Coroutine[object, object, object]) -> None:
+    task = asyncio.ensure_future(call)
+    for _ in range(steps):
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with suppress(asyncio.CancelledError, CoveError):
+        await task
