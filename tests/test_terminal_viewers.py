@@ -57,15 +57,11 @@ class Follower:
         match event:
             case Output():
                 begin = at - len(event.data)
-                if self.cursor is None:
-                    assert begin == 0 or WHOLE[begin - 1 : begin] == b"\n"
-                else:
-                    assert begin == self.cursor
+                self.check_begin(begin)
                 assert event.data == WHOLE[begin:at]
             case Gap():
                 assert event.bytes > 0
-                assert self.cursor is not None
-                assert at == self.cursor + event.bytes
+                self.check_begin(at - event.bytes)
                 assert not (self.lossless and self.is_ready)
                 self.missed += event.bytes
             case Ready():
@@ -77,6 +73,13 @@ class Follower:
                 assert event.exit_code == 0
                 self.end = event
         self.cursor = at
+
+    def check_begin(self, begin: int) -> None:
+        """Where an event begins: where the last one ended, or at a line of what was kept when the viewer came."""
+        if self.cursor is None:
+            assert begin == 0 or WHOLE[begin - 1 : begin] == b"\n"
+        else:
+            assert begin == self.cursor
 
     async def leave_and_return(self) -> None:
         if self.end is None:
