@@ -24,7 +24,7 @@ from pathlib import Path
 import uvloop
 from load_server import Footprint, LoadServer, serve
 
-from cove import AsyncSandbox, CoveError, InterpreterNotReady, Output
+from cove import AsyncSandbox, CoveError, InterpreterNotReady, Output, SandboxUnavailable
 from cove.api import Session
 
 RESTART_SECONDS = 60.0
@@ -49,6 +49,7 @@ class Place:
     sandbox: AsyncSandbox
     token: str
     upheavals: int = 0
+    is_dead: bool = False
     has_python: bool = True
     healing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -57,11 +58,16 @@ class Place:
         await self.sandbox.files.write("token", self.token)
 
     async def heal(self) -> None:
-        """Start it again after a death, unless another client has."""
-        async with self.healing:
-            if (await self.sandbox.info()).status != "running":
-                await self.sandbox.restart()
-                self.upheavals += 1
+        """Start it again after its runtime was killed, unless another client has."""
+        async with self.healing, asyncio.timeout(RESTART_SECONDS):
+            while self.is_dead:
+                try:
+                    await self.sandbox.restart()
+                except SandboxUnavailable:  # what the dead one left is just being removed
+                    await asyncio.sleep(0.05)
+                else:
+                    self.is_dead = False
+                    self.upheavals += 1
 
 
 class Client:
@@ -277,6 +283,7 @@ class Load:
                 pid = await asyncio.to_thread(self.server.runtime_of, place.sandbox.id)
                 if pid is not None:
                     place.upheavals += 1
+                    place.is_dead = True
                     self.kills += 1
                     os.kill(pid, signal.SIGKILL)
 
