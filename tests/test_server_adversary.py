@@ -10,7 +10,7 @@ import pytest
 from servers import Server, eventually, serving
 
 from cove import AsyncSandbox
-from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxUnavailable
+from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxNotFound, SandboxUnavailable
 from cove.runtime.terminals import MOST_RUNNING
 from cove.server.keys import load_key
 from cove.server.sweeping import sweep
@@ -113,10 +113,21 @@ async def test_an_idle_sandbox_whose_record_cannot_be_written_is_not_lost(other_
         runtime = await server.runtime("x")
         place = server.directory.place((await server.record("x")).key)
         (place / "sandbox.new").mkdir()  # as on a full disk, nothing can be written there
-        await eventually(lambda: "cannot be stopped" in (place / "runtime.log").read_text())
+        await eventually(lambda: "cannot record" in (place / "runtime.log").read_text())
         assert (await sandbox.exec("echo still here")).stdout == "still here\n"
         assert await server.runtime("x") == runtime
         (place / "sandbox.new").rmdir()
         await eventually(lambda: not server.directory.is_held(place.name))
         assert (await sandbox.exec("echo back")).stdout == "back\n"
         await sandbox.destroy()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(12), b"\xff" * 12, b"../../../etc", b"abcdefghijk2" * 2])
+async def test_the_file_of_an_id_that_is_spoilt_leads_nowhere(shared_server: Server, content: bytes) -> None:
+    directory = shared_server.directory
+    entry = directory.entry("spoilt")
+    entry.write_bytes(content)
+    with pytest.raises(SandboxNotFound):
+        await shared_server.connect("spoilt")
+    await asyncio.to_thread(sweep, directory.home)
+    assert not entry.exists()

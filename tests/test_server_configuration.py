@@ -29,6 +29,9 @@ def test_a_file_and_options_are_read_and_options_win(tmp_path: Path) -> None:
         ("port = ", "TOML"),
         ("workers = 0", "worker"),
         ('host = "0.0.0.0"\ninsecure_no_key = true', "insecure"),
+        ('host = "::1234"\ninsecure_no_key = true', "insecure"),
+        ('host = "127.example.com"\ninsecure_no_key = true', "insecure"),
+        ('host = "localhost.example.com"\ninsecure_no_key = true', "insecure"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_refused_with_a_reason(text: str, complaint: str, tmp_path: Path) -> None:

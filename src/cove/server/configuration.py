@@ -4,6 +4,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,6 @@ from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
 
 _MOST_WORKERS = 4
-_LOOPBACK = ("127.", "::1", "localhost")
 
 
 class OnStop(StrEnum):
@@ -61,7 +61,10 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
-        return self.host.startswith(_LOOPBACK)
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     @property
     def chosen_preview_port(self) -> int:

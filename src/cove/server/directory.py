@@ -8,21 +8,29 @@ import builtins
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
+from cove.core.identifier import KEY_LENGTH
 from cove.errors import SandboxUnavailable
 from cove.linux.file_lock import is_locked
 from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, TreeKill
 from cove.runtime.home import LOCK, RECORD, SOCKET
 
+_KEY = re.compile(rb"[a-z2-7]{%d}" % KEY_LENGTH)
 _MOST_PATH_BYTES = 107  # unix(7)
-_KEY_BYTES = 64
+KEY_BYTES = 64
 
 log = logging.getLogger("cove.server")
+
+
+def read_key(data: bytes) -> str:
+    """A key as the file of an id has it; nothing for what is none, as in a file that a crash of the machine spoilt."""
+    return data.decode() if _KEY.fullmatch(data) else ""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +173,7 @@ class Directory:
         except FileNotFoundError:
             return ""
         try:
-            return os.read(descriptor, _KEY_BYTES).decode()
+            return read_key(os.read(descriptor, KEY_BYTES))
         finally:
             os.close(descriptor)
 

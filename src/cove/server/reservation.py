@@ -11,9 +11,8 @@ from io import FileIO
 
 from cove.core.identifier import new_identifier
 from cove.errors import SandboxUnavailable
-from cove.server.directory import Directory
+from cove.server.directory import KEY_BYTES, Directory, read_key
 
-_KEY_BYTES = 64
 _FREED = "freed-"
 
 
@@ -51,7 +50,7 @@ class Reservation:
     @property
     def key(self) -> str:
         """Which sandbox has the id; nothing when it is new."""
-        return os.pread(self._file.fileno(), _KEY_BYTES, 0).decode()
+        return read_key(os.pread(self._file.fileno(), KEY_BYTES, 0))
 
     def assign(self, key: str) -> None:
         """Say which sandbox has the id."""
@@ -78,7 +77,7 @@ def free(directory: Directory, id: str) -> str:
     gone = directory.server / f"{_FREED}{new_identifier()}"
     with suppress(FileNotFoundError):
         directory.entry(id).rename(gone)
-        key = gone.read_text()
+        key = read_key(gone.read_bytes())
         gone.unlink()
         return key
     return ""
@@ -91,5 +90,5 @@ def forget_stale(directory: Directory) -> None:
     for path in directory.ids.iterdir():
         with suppress(FileNotFoundError, BlockingIOError, SandboxUnavailable), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if directory.read(file.read(_KEY_BYTES).decode()) is None:
+            if directory.read(read_key(file.read(KEY_BYTES))) is None:
                 path.unlink()  # who waits for this lock finds that it is not current

@@ -296,10 +296,7 @@ class _Process:
     async def _withdraw(self, opened: _Opened, activity: Activity, server: HttpServer) -> bool:
         """Let nobody come any more. Whoever came just then is served: then it is not time to stop."""
         await in_thread(opened.reservation.hold_again)
-        try:
-            await in_thread(self._directory.write, msgspec.structs.replace(opened.record, status=SandboxStatus.STOPPED))
-        except OSError as error:  # without a record it would be lost: it stays until there is room for one
-            log.error("an idle sandbox cannot be stopped: %s", error)
+        if not await self._note(opened, SandboxStatus.STOPPED):  # it would be lost: it stays until that can be written
             opened.reservation.let_go()
             activity.touch()
             return False
@@ -312,9 +309,19 @@ class _Process:
             withdrawn.unlink()
             return True
         withdrawn.rename(path)
-        await in_thread(self._directory.write, opened.record)
+        await self._note(opened, SandboxStatus.RUNNING)
+        activity.touch()
         opened.reservation.let_go()
         return False
+
+    async def _note(self, opened: _Opened, status: SandboxStatus) -> bool:
+        """Write it into the record; False when that cannot be, as on a full disk."""
+        try:
+            await in_thread(self._directory.write, msgspec.structs.replace(opened.record, status=status))
+        except OSError as error:
+            log.error("cannot record that the sandbox is %s: %s", status, error)
+            return False
+        return True
 
     async def _until_ended(self, sandbox: Sandbox) -> None:
         """Until it is destroyed or lost by itself, or this process is told to stop."""
@@ -337,7 +344,7 @@ class _Process:
             await self._end_sandbox(opened)
         if not opened.sandbox.is_destroyed:
             status = SandboxStatus.LOST if self._is_lost else SandboxStatus.STOPPED
-            await in_thread(self._directory.write, msgspec.structs.replace(opened.record, status=status))
+            await self._note(opened, status)
             # The end of this process lets go of the id: whoever waits for that must find the place free.
             opened.place.lock.close()
 
