@@ -81,6 +81,16 @@ def test_a_process_is_started_listed_read_and_killed(cove: Cli, sandbox: str) ->
     assert (end.returncode, end.stdout, end.stderr) == (0, b"out\n", b"err\n")
 
 
+def test_the_id_of_an_ended_process_is_free_again_when_it_is_forgotten(cove: Cli, sandbox: str) -> None:
+    cove.text("start", "--id", "job", sandbox, "exit 3")
+    cove.text("logs", "-f", sandbox, "job")
+    end = cove("start", "--id", "job", sandbox, "true")
+    assert (end.returncode, end.stdout) == (125, b"")
+    assert f"cove ps --cleanup {sandbox}".encode() in end.stderr
+    assert cove.json("ps", "--cleanup", sandbox) == []
+    assert cove.text("start", "--id", "job", sandbox, "true") == "job\n"
+
+
 def test_several_words_are_a_program_and_its_arguments(cove: Cli, sandbox: str) -> None:
     id = cove.text("start", sandbox, "--", "printf", "%s|", "$HOME", "a b", "--json").strip()
     assert cove.text("logs", "-f", sandbox, id) == "$HOME|a b|--json|"
@@ -161,7 +171,7 @@ def test_a_command_that_ends_its_session_has_its_code_and_the_next_is_told(cove:
     assert (end.returncode, end.stdout) == (6, b"last words\n")
     end = cove("session", "exec", sandbox, "short", "true")
     assert end.returncode == 125
-    assert b"cove session new --id short" in end.stderr
+    assert f"cove session new --id short {sandbox}`".encode() in end.stderr
     cove.text("session", "new", "--id", "short", sandbox)
     cove.text("session", "exec", sandbox, "short", "true")
 

@@ -32,6 +32,11 @@ def test_code_on_the_command_line_runs_with_the_variables_given() -> None:
     assert (end.stdout, end.returncode) == ("'b=c/workspace'\n", 0)
 
 
+def test_code_comes_from_standard_input_for_a_dash() -> None:
+    end = subprocess.run([COVE, "run", "-"], input="x = 6\nx * 7\n", capture_output=True, text=True, timeout=60)
+    assert (end.stdout, end.stderr, end.returncode) == ("42\n", "", 0)
+
+
 def test_an_error_goes_to_stderr_with_its_traceback_and_ends_with_1() -> None:
     end = cove_run("-c", "print('before')\n1 / 0")
     assert (end.stdout, end.returncode) == ("before\n", 1)

@@ -156,7 +156,7 @@ def test_what_is_not_an_address_is_said_to_be_none(cove: Cli) -> None:
 def test_a_wrong_key_is_told(cove: Cli) -> None:
     end = cove("ls", "--api-key", "wrong")
     assert (end.returncode, end.stdout) == (125, b"")
-    assert b"key" in end.stderr
+    assert b"--api-key" in end.stderr
     assert cove("ls", COVE_API_KEY="wrong").returncode == 125
     assert cove("ls", "--api-key", cove.server.key, COVE_HOME="/nowhere").returncode == 0
 
@@ -203,6 +203,12 @@ def test_every_subcommand_loads_and_explains_itself() -> None:
         end = subprocess.run([COVE, name, "--help"], capture_output=True, text=True, timeout=60)
         assert end.returncode == 0, end.stderr
         assert f"Usage: cove {name}" in end.stdout
+
+
+def test_help_takes_the_name_of_a_subcommand() -> None:
+    end = subprocess.run([COVE, "help", "session"], capture_output=True, text=True, timeout=60)
+    assert (end.returncode, end.stderr) == (0, "")
+    assert end.stdout.startswith("Usage: cove session ")
 
 
 def test_the_overview_fits_a_terminal_and_loads_nothing_of_weight() -> None:

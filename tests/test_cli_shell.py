@@ -272,6 +272,7 @@ def test_what_cannot_be_started_ends_with_125_and_leaves_the_terminal_alone(
         assert user.exit_code() == 125
         assert user.modes() == before
         assert advice in user.screen()
+        assert user.screen().count(b"cove:") == 1
         assert b"Traceback" not in user.screen()
 
 

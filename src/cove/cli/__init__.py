@@ -38,7 +38,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def _start(name: str, *arguments: str) -> None:
-    if name in _HELP:
+    if name == "help" and arguments:
+        _start(arguments[0], "--help")
+    elif name in _HELP:
         print(overview())
     else:
         load("version" if name == "--version" else name)(arguments, prog_name=f"cove {name}")

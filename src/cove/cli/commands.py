@@ -24,12 +24,14 @@ GROUPS: Final = {
         Command("exec", "exec", "Run one command in a throw-away sandbox.", is_open=True),
         Command("run", "run", "Run code in a throw-away sandbox."),
         Command("shell", "shell", "Open an interactive terminal in a throw-away sandbox.", is_open=True),
+    ),
+    "This machine": (
         Command("demo", "demo", "Show each surface in a real sandbox."),
         Command("doctor", "doctor", "Say what this machine has, what is missing, and what to do."),
         Command("verify", "verify", "Try to break out of a sandbox on this machine, in many ways."),
         Command("setup", "setup", "Make the Python environment that sandboxes see."),
-        Command("version", "version", "Print the version."),
         Command("serve", "serve", "Serve sandboxes over HTTP until told to stop."),
+        Command("version", "version", "Print the version."),
     ),
     "Sandboxes of a server": (
         Command("create", "sandboxes", "Make a sandbox and print its id."),

@@ -32,4 +32,4 @@ def leave(code: int) -> NoReturn:
 def say(message: str) -> None:
     """A line from Cove itself, apart from what commands print."""
     with suppress(OSError):  # the terminal is gone
-        print("cove:", " ".join(message.split()), file=sys.stderr, flush=True)
+        print("cove:", " ".join(message.removeprefix("cove: ").split()), file=sys.stderr, flush=True)

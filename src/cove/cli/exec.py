@@ -27,7 +27,9 @@ from cove.model import Exit, Gap, Outcome, Output
 
 def exec(
     command: CommandArgument,
-    timeout: Annotated[float | None, typer.Option(help="End the command after so many seconds: exit code 124.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="End the command after so many seconds: exit code 124.")
+    ] = None,
     env: EnvOption = None,
     cwd: CwdOption = None,
     inside: InOption = None,

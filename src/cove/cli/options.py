@@ -8,7 +8,9 @@ from cove.errors import ValidationFailed
 from cove.model import Isolation, Mount, Network, SandboxSpec
 
 EnvOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a variable. Repeatable.")]
-CwdOption = Annotated[str | None, typer.Option(help="Directory inside the sandbox; /workspace by default.")]
+CwdOption = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Directory inside the sandbox; /workspace by default.")
+]
 NetworkOption = Annotated[Network | None, typer.Option(help="What the sandbox can reach; none by default.")]
 MountOption = Annotated[
     list[str] | None,
@@ -21,7 +23,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SandboxArgument = Annotated[str, typer.Argument(metavar="ID", help="The sandbox.", show_default=False)]
 CommandArgument = Annotated[
     list[str],
-    typer.Argument(help="One argument is a shell line; several are a program and its arguments.", show_default=False),
+    typer.Argument(
+        metavar="COMMAND",
+        help="One argument is a shell line; several are a program and its arguments.",
+        show_default=False,
+    ),
 ]
 
 

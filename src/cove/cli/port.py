@@ -23,8 +23,10 @@ PortArgument = Annotated[int, typer.Argument(metavar="PORT", help="The port insi
 def expose(
     id: SandboxArgument,
     number: PortArgument,
-    name: Annotated[str | None, typer.Option(help="What it is, for people.")] = None,
-    token: Annotated[str | None, typer.Option(help="The secret part of the URL; one is made up by default.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What it is, for people.")] = None,
+    token: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="The secret part of the URL; one is made up by default.")
+    ] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,

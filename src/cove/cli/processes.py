@@ -22,6 +22,7 @@ from cove.cli.options import (
 from cove.cli.signals import finish
 from cove.cli.streams import DESCRIPTORS, Streams
 from cove.cli.table import age, print_json, print_table
+from cove.errors import ProcessAlreadyExists, ValidationFailed
 from cove.model import Gap, LogEvent, Output
 from cove.wire.coding import encode_json
 from cove.wire.frames import text_or_base64
@@ -33,9 +34,13 @@ ProcessArgument = Annotated[str, typer.Argument(metavar="PROCESS", help="The pro
 def start(
     id: SandboxArgument,
     command: CommandArgument,
-    name: Annotated[str | None, typer.Option("--id", help="The process's id; one is made up by default.")] = None,
-    session: Annotated[str | None, typer.Option(help="Start it from a copy of this session's state.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="End it after so many seconds.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The process's id; one is made up by default.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="SESSION", help="Start it from a copy of this session's state.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="End it after so many seconds.")] = None,
     env: EnvOption = None,
     cwd: CwdOption = None,
     as_json: JsonOption = False,
@@ -50,9 +55,17 @@ def start(
     finish(_start(Server.named(url, api_key), id, session, request, as_json=as_json))
 
 
-def ps(id: SandboxArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+def ps(
+    id: SandboxArgument,
+    cleanup: Annotated[
+        bool, typer.Option("--cleanup", help="Forget the ended ones first, with their logs: their ids are free again.")
+    ] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
     """List the processes of a sandbox, ended ones too."""
-    finish(_list(Server.named(url, api_key), id, as_json=as_json))
+    finish(_list(Server.named(url, api_key), id, cleanup=cleanup, as_json=as_json))
 
 
 def logs(
@@ -80,7 +93,7 @@ def logs(
 def kill(
     id: SandboxArgument,
     process: ProcessArgument,
-    signal: Annotated[str, typer.Option("-s", "--signal", help="A name or a number.")] = "TERM",
+    signal: Annotated[str, typer.Option("-s", "--signal", metavar="SIGNAL", help="A name or a number.")] = "TERM",
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -102,9 +115,13 @@ class _Request:
 async def _start(server: Server, id: str, session: str | None, request: _Request, *, as_json: bool) -> int:
     async with server.sandbox(id) as sandbox:
         starter = sandbox if session is None else await sandbox.get_session(session)
-        process = await starter.start_process(
-            request.command, id=request.id, cwd=request.cwd, env=request.env, timeout=request.timeout
-        )
+        try:
+            process = await starter.start_process(
+                request.command, id=request.id, cwd=request.cwd, env=request.env, timeout=request.timeout
+            )
+        except ProcessAlreadyExists:
+            advice = f"choose another --id, or forget those that have ended with `cove ps --cleanup {id}`"
+            raise ValidationFailed(f"there is a process {request.id} already: {advice}") from None
     if as_json:
         print_json(process_reply(process))
     else:
@@ -112,8 +129,10 @@ async def _start(server: Server, id: str, session: str | None, request: _Request
     return 0
 
 
-async def _list(server: Server, id: str, *, as_json: bool) -> int:
+async def _list(server: Server, id: str, *, cleanup: bool, as_json: bool) -> int:
     async with server.sandbox(id) as sandbox:
+        if cleanup:
+            await sandbox.cleanup_processes()
         processes = await sandbox.list_processes()
     if as_json:
         print_json(list(map(process_reply, processes)))

@@ -1,6 +1,7 @@
 """`cove run`: code in a sandbox, with what it prints and what it results in."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -19,16 +20,24 @@ from cove.errors import ContextAlreadyExists, ContextCrashed, ContextNotFound, V
 from cove.model import CodeEvent, Display, Done, Failure, Outcome, Result, Text
 
 _LANGUAGES = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".cjs": "javascript", ".ts": "typescript"}
+_STANDARD_INPUT = Path("-")
 _CODE_FAILED = 1
 _TIMED_OUT = 124
 
 
 def run(
-    file: Annotated[Path | None, typer.Argument(help="A program: its suffix tells the language.")] = None,
-    code: Annotated[str | None, typer.Option("-c", "--code", help="The code itself, instead of a file.")] = None,
-    language: Annotated[str | None, typer.Option(help="python, javascript or typescript.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A program: its suffix tells the language. `-` is standard input."),
+    ] = None,
+    code: Annotated[
+        str | None, typer.Option("-c", "--code", metavar="CODE", help="The code itself, instead of a file.")
+    ] = None,
+    language: Annotated[str | None, typer.Option(metavar="LANGUAGE", help="python, javascript or typescript.")] = None,
     images: Annotated[Path | None, typer.Option(metavar="DIR", help="Write images of results there.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Interrupt the code after so many seconds: 124.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Interrupt the code after so many seconds: 124.")
+    ] = None,
     env: EnvOption = None,
     inside: InOption = None,
     context: Annotated[
@@ -72,6 +81,8 @@ def _read(file: Path | None, code: str | None, language: str | None) -> _Program
     if file is None:
         assert code is not None
         return _Program(code, language)
+    if file == _STANDARD_INPUT:
+        return _Program(sys.stdin.read(), language)
     chosen = language or _LANGUAGES.get(file.suffix)
     if chosen is None:
         raise ValidationFailed(f"{file}: the suffix does not tell the language: add --language")

@@ -31,7 +31,7 @@ _FAILURE = 125
 
 
 def create(
-    id: Annotated[str | None, typer.Option(help="Its id; one is made up by default.")] = None,
+    id: Annotated[str | None, typer.Option(metavar="ID", help="Its id; one is made up by default.")] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="What `cove ls` shows beside it. Repeatable.")
     ] = None,
@@ -40,13 +40,16 @@ def create(
     mount: MountOption = None,
     isolation: IsolationOption = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="At most so much memory, as 512M or 2G.")] = None,
-    cpus: Annotated[float | None, typer.Option(help="At most so many cores, as 1.5.")] = None,
-    pids: Annotated[int | None, typer.Option(help="At most so many processes.")] = None,
+    cpus: Annotated[float | None, typer.Option(metavar="NUMBER", help="At most so many cores, as 1.5.")] = None,
+    pids: Annotated[int | None, typer.Option(metavar="NUMBER", help="At most so many processes.")] = None,
     disk: Annotated[str | None, typer.Option(metavar="SIZE", help="At most so much in files, as 10G.")] = None,
     idle_timeout: Annotated[
-        float | None, typer.Option(help="Stop it after so many seconds without use; the next use starts it again.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Stop it after so many seconds without use; the next use starts it again."
+        ),
     ] = None,
-    lifetime: Annotated[float | None, typer.Option(help="Destroy it after so many seconds.")] = None,
+    lifetime: Annotated[float | None, typer.Option(metavar="SECONDS", help="Destroy it after so many seconds.")] = None,
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="A sandbox that has the id already will do.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -97,7 +100,7 @@ def restart(id: SandboxArgument, url: UrlOption = None, api_key: KeyOption = Non
 
 
 def rm(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The sandboxes.", show_default=False)],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The sandboxes.", show_default=False)],
     force: Annotated[bool, typer.Option("-f", "--force", help="Ids that nothing has are fine.")] = False,
     url: UrlOption = None,
     api_key: KeyOption = None,

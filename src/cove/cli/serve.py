@@ -10,19 +10,25 @@ from cove.server.configuration import OnStop, load
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1 by default.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the API; 8787 by default.")] = None,
-    preview_port: Annotated[int | None, typer.Option(help="Port of previews; the next one by default.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Gateway processes.")] = None,
-    home: Annotated[Path | None, typer.Option(help="State directory; COVE_HOME by default.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="The key; COVE_API_KEY, or one that is made, by default.")] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on; 127.0.0.1 by default.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", help="Port of the API; 8787 by default.")] = None,
+    preview_port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Port of previews; the next one by default.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(metavar="NUMBER", help="Gateway processes.")] = None,
+    home: Annotated[Path | None, typer.Option(metavar="DIR", help="State directory; COVE_HOME by default.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The key; COVE_API_KEY, or one that is made, by default.")
+    ] = None,
     insecure_no_key: Annotated[
         bool | None, typer.Option("--insecure-no-key", help="Let in everybody on this machine.")
     ] = None,
-    warm: Annotated[int | None, typer.Option(help="Sandboxes that are kept ready.")] = None,
+    warm: Annotated[int | None, typer.Option(metavar="NUMBER", help="Sandboxes that are kept ready.")] = None,
     on_stop: Annotated[OnStop | None, typer.Option(help="What becomes of sandboxes when the server stops.")] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file with these options, and what clients may do.")
+        Path | None, typer.Option(metavar="FILE", help="A TOML file with these options, and what clients may do.")
     ] = None,
 ) -> None:
     """Serve sandboxes over HTTP until told to stop. They live on, and the next server finds them."""

@@ -36,8 +36,10 @@ SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The ses
 @session.command()
 def new(
     id: SandboxArgument,
-    name: Annotated[str | None, typer.Option("--id", help="Its id; one is made up by default.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Interrupt each command after so many seconds.")] = None,
+    name: Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id; one is made up by default.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Interrupt each command after so many seconds.")
+    ] = None,
     env: EnvOption = None,
     cwd: CwdOption = None,
     as_json: JsonOption = False,
@@ -53,7 +55,9 @@ def execute(
     id: SandboxArgument,
     name: SessionArgument,
     command: CommandArgument,
-    timeout: Annotated[float | None, typer.Option(help="Interrupt it after so many seconds: 124.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Interrupt it after so many seconds: 124.")
+    ] = None,
     env: EnvOption = None,
     cwd: CwdOption = None,
     stdin: Annotated[
@@ -98,7 +102,7 @@ def list_sessions(
 @session.command()
 def rm(
     id: SandboxArgument,
-    names: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Their ids.", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="SESSION", help="Their ids.", show_default=False)],
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -156,7 +160,7 @@ async def _find(sandbox: AsyncSandbox, name: str) -> Session:
     for found in await sandbox.list_sessions():
         if found.id == name and found.status is SessionStatus.TERMINATED:
             raise ValidationFailed(
-                f"the shell of session {name} has ended: `cove session new --id {name}` starts another"
+                f"the shell of session {name} has ended: `cove session new --id {name} {sandbox.id}` starts another"
             )
     return await sandbox.get_session(name)
 

@@ -30,7 +30,9 @@ _CONTROL_MASK = 0x1F
 
 
 def shell(
-    program: Annotated[list[str] | None, typer.Argument(help="What to run instead of bash, and its arguments.")] = None,
+    program: Annotated[
+        list[str] | None, typer.Argument(metavar="PROGRAM", help="What to run instead of bash, and its arguments.")
+    ] = None,
     env: EnvOption = None,
     cwd: CwdOption = None,
     inside: InOption = None,

@@ -19,7 +19,7 @@ _DEFAULT_EXCLUDE = (".git", "node_modules")
 
 def watch(
     id: SandboxArgument,
-    path: Annotated[str, typer.Argument(help="A directory or a file inside.")] = ".",
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A directory or a file inside.")] = ".",
     recursive: Annotated[bool, typer.Option(help="Also what is in directories below.")] = True,
     include: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only what matches. Repeatable.")] = None,
     exclude: Annotated[

@@ -12,6 +12,10 @@ _LOOPBACK = (b"localhost", b"127.0.0.1", b"[::1]")
 _DOCUMENTS = ("/v1/openapi.json", "/v1/openapi.html", "/v1/openapi")
 _ELSEWHERE = (b"cross-site", b"same-site")
 _MOST_REMEMBERED = 64
+_ADVICE = (
+    "the server's key is missing or wrong: send `Authorization: Bearer KEY` "
+    "(COVE_API_KEY, or in Python api_key=, on the command line --api-key)"
+)
 
 
 class Access:
@@ -43,7 +47,7 @@ class Access:
             return error_response(403, "PERMISSION_DENIED", "requests from other sites are not served")
         if self._key is not None and not self._shows_key(request):
             challenge = ((b"www-authenticate", b"Bearer"),)
-            return error_response(401, "UNAUTHORIZED", "show the server's key: Authorization: Bearer KEY", challenge)
+            return error_response(401, "UNAUTHORIZED", _ADVICE, challenge)
         return None
 
     def _is_our_host(self, host: bytes) -> bool:
