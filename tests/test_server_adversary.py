@@ -4,6 +4,9 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -131,3 +134,19 @@ async def test_the_file_of_an_id_that_is_spoilt_leads_nowhere(shared_server: Ser
         await shared_server.connect("spoilt")
     await asyncio.to_thread(sweep, directory.home)
     assert not entry.exists()
+
+
+def test_no_log_of_a_runtime_is_for_others_to_read(tmp_path: Path) -> None:
+    program = """
+        import logging, os, pathlib, sys
+        from cove.server.runtime_log import log_to
+        os.umask(0)
+        log_to(pathlib.Path(sys.argv[1]))
+        for _ in range(3):
+            logging.error("x" * 600_000)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], check=True, timeout=60)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
+        "runtime.log": 0o600,
+        "runtime.log.1": 0o600,
+    }
