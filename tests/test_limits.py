@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cove import AsyncSandbox, Limits
+from cove import AsyncSandbox, Limits, SandboxUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +74,13 @@ async def test_several_that_are_ended_at_once_are_all_told() -> None:
         await needs(sandbox, "memory")
         results = await asyncio.gather(*(sandbox.exec(["python3", "-c", EATER], timeout=60) for _ in range(4)))
         assert {result.outcome for result in results} == {"out_of_memory"}
+
+
+async def test_a_sandbox_that_cannot_start_for_want_of_memory_names_the_limit() -> None:
+    async with AsyncSandbox.create(limits=MEMORY) as sandbox:
+        await needs(sandbox, "memory")
+    with pytest.raises(SandboxUnavailable, match="65536 bytes of memory"):
+        await AsyncSandbox.create(limits=Limits(memory=65536))
 
 
 async def test_commands_go_before_the_agent_does() -> None:

@@ -152,8 +152,11 @@ async def _play(console: "Console") -> None:
 def _announce(console: "Console", scene: Callable[..., object]) -> None:
     from rich.syntax import Syntax
 
-    console.print(f"\n{inspect.getdoc(scene)}", style="bold cyan")
-    console.print(Syntax(_body(scene), "python", background_color="default", word_wrap=True))
+    console.print(f"\n{inspect.getdoc(scene)}", style="bold cyan", soft_wrap=True)
+    if console.is_terminal:
+        console.print(Syntax(_body(scene), "python", background_color="default", word_wrap=True))
+    else:  # lines of a file stay whole
+        print(_body(scene))
 
 
 def _body(scene: Callable[..., object]) -> str:

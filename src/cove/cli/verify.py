@@ -1,6 +1,7 @@
 """`cove verify`: attempts to break out of a real sandbox on this machine, each with a control that proves it works."""
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +31,19 @@ def verify(
 
 
 async def _collect(facts: dict[str, str]) -> list[Finding]:
-    return [finding async for finding in run_battery(facts)]
+    """All attempts together can take a minute: somebody who watches is told so."""
+    findings = []
+    _tell("trying to break out, which can take a minute ...")
+    async for finding in run_battery(facts):
+        findings.append(finding)
+        _tell(f"{len(findings)} attempts judged ...")
+    _tell("")
+    return findings
+
+
+def _tell(progress: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)
 
 
 def _print_report(report: Report, *, show_all: bool) -> None:
@@ -43,7 +56,8 @@ def _print_report(report: Report, *, show_all: bool) -> None:
         blocked = sum(finding.verdict is Verdict.BLOCKED for finding in found)
         console.print(f"\n{area}: {blocked} of {len(found)} blocked", style="bold")
         shown = found if show_all else [finding for finding in found if finding.verdict is not Verdict.BLOCKED]
-        console.print(_table(shown))
+        if shown:
+            console.print(_table(shown))
     summary = f"\n{report.blocked} blocked, {report.open} open, {report.not_testable} not testable here."
     console.print(summary, style="bold green" if report.tight else "bold red")
 

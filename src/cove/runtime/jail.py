@@ -107,7 +107,7 @@ async def start_jail(
             await jail.close()
             if not isinstance(error, TimeoutError | OSError):
                 raise
-            reason = await in_thread(explain_refusal, complaint or str(error))
+            reason = await in_thread(explain_refusal, complaint or _guess(error, spec))
             raise SandboxUnavailable(f"the sandbox did not start: {reason}") from error
         jail.lose = on_lost
         return jail
@@ -184,6 +184,14 @@ async def _await_hello(jail: Jail) -> None:
     await asyncio.wait([jail.link.hello, jail.exited], return_when=asyncio.FIRST_COMPLETED)
     if not jail.link.hello.done() or jail.link.hello.cancelled():
         raise ConnectionResetError("bwrap gave no reason")
+
+
+def _guess(error: Exception, spec: SandboxSpec) -> str:
+    """What a jail that ended without a word may have died of."""
+    memory = spec.limits.memory
+    if memory is None or not isinstance(error, ConnectionResetError):
+        return str(error)
+    return f"it ended before it was ready: {memory} bytes of memory may be too few, try a higher limit"
 
 
 async def _begin(jail: Jail, info: int, spec: SandboxSpec) -> None:

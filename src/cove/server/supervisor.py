@@ -255,7 +255,8 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=_family(host), backlog=_BACKLOG)
     except OSError as error:
-        raise SandboxUnavailable(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        reason = str(error.strerror).partition(" (while")[0]  # Python adds the address
+        raise SandboxUnavailable(f"cannot listen on {host}:{port}: {reason}") from error
 
 
 def _family(host: str) -> socket.AddressFamily:
