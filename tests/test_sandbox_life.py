@@ -1,6 +1,7 @@
 """A sandbox from creation to destruction."""
 
 import asyncio
+import gc
 import os
 import signal
 import stat
@@ -276,6 +277,16 @@ async def test_a_server_that_is_not_there_is_said_to_be_so(monkeypatch: pytest.M
     monkeypatch.setenv("COVE_URL", "http://127.0.0.1:1")
     with pytest.raises(SandboxUnavailable, match="cove serve"):
         await AsyncSandbox.create()
+
+
+@pytest.mark.parametrize("url", ["localhost:8787", "ftp://127.0.0.1", "127.0.0.1"])
+async def test_what_is_not_the_address_of_a_server_is_said_to_be_none(
+    url: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    with pytest.raises(ValidationFailed, match="write it as http"):
+        await AsyncSandbox.create(url=url)
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 @ROOT_ONLY

@@ -186,8 +186,9 @@ class Transport:
             yield self._session
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise self._unreachable(error) from None
-        except aiohttp.InvalidURL:
-            raise ValidationFailed(f"{self.url} is not the address of a server") from None
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
+            example = "write it as http://127.0.0.1:8787"
+            raise ValidationFailed(f"{self.url} is not the address of a server: {example}") from None
         except (aiohttp.ClientError, ConnectionResetError) as error:
             raise ConnectionLost(f"the connection to {self.url} broke: {error or type(error).__name__}") from None
         finally:
@@ -212,8 +213,9 @@ class Transport:
 
     async def _close_unused(self) -> None:
         if self._holders <= 0 and not self._calls and self._session is not None and self._keeping is not None:
-            self._session = None
+            session, self._session = self._session, None
             await _end(self._keeping)
+            await session.close()  # a task that is cancelled before it began has closed nothing
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
