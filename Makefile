@@ -14,12 +14,17 @@ help: ## Show this list
 setup: $(VENV)/.ready ## Install what is missing: system packages where allowed, virtual environments
 	@$(BIN)/cove setup
 
-$(VENV)/.ready: pyproject.toml scripts/system.bash scripts/python.bash
+$(VENV)/.installed: pyproject.toml scripts/system.bash scripts/python.bash
 	@bash scripts/system.bash
 	@bash scripts/python.bash $(VENV)
 	@touch $@
 
-demo: setup ## Show what a sandbox can do, in a real one
+$(VENV)/.ready: $(VENV)/.installed
+	@bash scripts/python.bash $(VENV) --dev
+	@touch $@
+
+demo: $(VENV)/.installed ## Show what a sandbox can do, in a real one
+	@$(BIN)/cove setup
 	@$(BIN)/cove demo
 
 test: setup ## Run the tests; when run as root, once more as a plain user

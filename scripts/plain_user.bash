@@ -41,7 +41,7 @@ prepare_environment() {
         return
     fi
     rm -f "$place/stamp"
-    (cd "$place/project" && PYTHON=/usr/bin/python3 bash scripts/python.bash "$place/venv" 9>&-)
+    (cd "$place/project" && PYTHON=/usr/bin/python3 bash scripts/python.bash "$place/venv" --dev 9>&-)
     echo "$stamp" >"$place/stamp"
 }
 

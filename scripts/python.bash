@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # python.bash --find       prints a Python that can make the virtual environment
-# python.bash DIRECTORY    makes the environment there, with Cove and what its development needs
+# python.bash DIRECTORY    makes the environment there, with Cove; with --dev, also with what its development needs
 set -euo pipefail
 
 usable='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'
@@ -34,5 +34,9 @@ fi
 if ! "$1/bin/python" -c "$usable" >/dev/null 2>&1; then
     "$python" -m venv --clear "$1"
 fi
-echo "Installing Cove and what its development needs into $1 (a minute or two) ..."
-"$1/bin/python" -m pip install -qq --disable-pip-version-check --editable '.[dev]' </dev/null
+what=.
+if [ "${2:-}" = --dev ]; then
+    what='.[dev]'
+fi
+echo "Installing Cove into $1${2:+, with what its development needs} ..."
+"$1/bin/python" -m pip install -qq --disable-pip-version-check --editable "$what" </dev/null
