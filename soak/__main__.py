@@ -1,4 +1,4 @@
-"""python -m soak [--minutes M] [--seed N] [--embedded | --server] [--hands N]."""
+"""python -m soak [--minutes M] [--seed N] [--embedded | --server] [--hands N] [--calm]."""
 
 import argparse
 import asyncio
@@ -21,7 +21,7 @@ def main() -> int:
     ways = [options.way == "server"] if options.way else [False, True]
     failures = 0
     for is_served in ways:
-        plan = Plan(options.minutes * 60 / len(ways), options.seed, is_served, options.hands)
+        plan = Plan(options.minutes * 60 / len(ways), options.seed, is_served, options.hands, options.calm)
         failures += _run(plan, options.report)
     return int(failures > 0)
 
@@ -53,6 +53,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=2.0, help="how long, both ways together")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6), help="to do the same again")
     parser.add_argument("--hands", type=int, default=4, help="how many use sandboxes at once")
+    parser.add_argument("--calm", action="store_true", help="kill nothing of Cove, to see whether anything grows")
     parser.add_argument("--report", type=Path, metavar="FILE", help="append failures to FILE")
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--embedded", dest="way", action="store_const", const="embedded", help="in this program only")

@@ -110,7 +110,8 @@ class Hand:
         delay = self.random.random() ** 3 * _LONGEST_DELAY
         if chance < _STRIKE_PART:
             await asyncio.wait([task], timeout=delay)
-            await self._strike()
+            if not self.subject.where.is_calm:
+                await self._strike()
         elif chance < _STRIKE_PART + _CANCEL_PART and not is_steady:
             await asyncio.wait([task], timeout=delay)
             if not task.done():

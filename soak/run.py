@@ -39,6 +39,7 @@ class Plan:
     seed: int
     is_served: bool
     hands: int
+    is_calm: bool
 
 
 @dataclass
@@ -118,7 +119,8 @@ class Soak:
         await asyncio.gather(*(self._guard(name, self._open(name)) for name in names if name not in self._players))
         until = asyncio.get_running_loop().time() + seconds
         await asyncio.gather(*(self._guard(name, self._play(name, until)) for name in list(self._players)))
-        kept = [] if is_last or self._rounds % 4 == 0 else [name for name in self._players if name.endswith(("0", "2"))]
+        is_clean = is_last or (self._rounds % 4 == 0 and not self._plan.is_calm)
+        kept = [] if is_clean else [name for name in self._players if name.endswith(("0", "2"))]
         for name in list(self._players):
             await self._guard(name, self._empty(name) if name in kept else self._close(name))
         await asyncio.to_thread(self._census.measure)
@@ -200,7 +202,7 @@ class Soak:
 
     async def _trouble(self) -> None:
         """Parts of a server are killed while it is used."""
-        if self._where.server is None:
+        if self._where.server is None or self._plan.is_calm:
             return
         server, choose = self._where.server, random.Random(f"{self._plan.seed}/trouble")
         while True:
@@ -223,7 +225,7 @@ async def run(plan: Plan, history: History, home: Path) -> Census:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(partial(_complain, history))
     async with _server(home, plan.is_served) as server:
-        where = Where(server, Weather(), history)
+        where = Where(server, Weather(), history, is_calm=plan.is_calm)
         where.has_python = await _has_python(where)
         census = Census(home, server)
         await asyncio.to_thread(census.leaks, 0)

@@ -21,12 +21,13 @@ _SOON = 0.7
 
 @dataclass
 class Where:
-    """This program, or a server; what is shared by all that are under test."""
+    """This program, or a server; what is shared by all that are under test. If calm, nothing of Cove is killed."""
 
     server: Server | None
     weather: Weather
     history: History
     has_python: bool = True
+    is_calm: bool = False
 
     @property
     def url(self) -> str | None:

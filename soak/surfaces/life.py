@@ -22,13 +22,14 @@ class Life(Surface):
 
     def steps(self) -> Mapping[Step, float]:
         """See Surface."""
+        where = self.hand.subject.where
         return {
             self._info: 0.5,
             self._usage: 0.2,
-            self._restart: 0.08,
-            self._kill_everything: 0.08,
+            self._restart: 0 if where.is_calm else 0.08,
+            self._kill_everything: 0 if where.is_calm else 0.08,
             self._visitor: 0.3,
-            self._rest: 0.4 if self.hand.subject.idle_timeout and self.hand.subject.where.server else 0,
+            self._rest: 0.4 if self.hand.subject.idle_timeout and where.server else 0,
         }
 
     async def _info(self) -> None:
