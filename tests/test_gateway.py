@@ -39,7 +39,7 @@ BEARER = f"Bearer {KEY}"
 def directory(other_home: Path) -> Directory:
     directory = Directory(other_home)
     directory.open()
-    (other_home / "sandboxes").mkdir()
+    (other_home / "sandboxes").mkdir(exist_ok=True)
     return directory
 
 
