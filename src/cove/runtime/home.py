@@ -266,7 +266,8 @@ class Home:
             if (path / RECORD).exists():
                 self._tidy(path, hierarchies)
                 continue
-            lock = try_lock(path / LOCK)
+            with self._changing_places():
+                lock = try_lock(path / LOCK)
             if lock is not None:
                 _end_groups(hierarchies, path.name)
                 groups = [Group(os.path.join(tree, path.name)) for tree in hierarchies.all]
