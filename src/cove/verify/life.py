@@ -171,15 +171,23 @@ async def leave_a_user(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: Fa
 @outside_probe(AREA, "a sandbox leaves its control groups", is_own_control=True)
 async def leave_control_groups(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: Facts) -> str:
     trees = (await in_thread(find_hierarchies)).all
-    return await _leave(
-        lambda: {f"{tree}/{name}" for tree in trees for name in _names(Path(tree)) if os.path.isdir(f"{tree}/{name}")},
-        limits=Limits(memory=256 << 20, pids=100),
-    )
+    keys: set[str] = set()
+
+    def groups() -> set[str]:
+        """Those of this state directory's sandboxes: other programs have theirs in the same trees."""
+        keys.update(_names(default_home() / "sandboxes"))
+        return {f"{tree}/{key}" for tree in trees for key in keys if os.path.isdir(f"{tree}/{key}")}
+
+    return await _leave(groups, limits=Limits(memory=256 << 20, pids=100))
 
 
 @outside_probe(AREA, "a sandbox leaves its file system mounted", is_own_control=True)
 async def leave_mounts(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: Facts) -> str:
+    home = str(default_home().resolve())
     return await _leave(
-        lambda: {line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()},
-        limits=Limits(disk=16 << 20),
+        lambda: {point for point in _mount_points() if point.startswith(home)}, limits=Limits(disk=16 << 20)
     )
+
+
+def _mount_points() -> set[str]:
+    return {line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()}
