@@ -3,8 +3,10 @@
 import ctypes
 import gc
 import os
+import select
 import struct
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +69,7 @@ class Footprint:
     def beyond(self, before: "Footprint") -> list[str]:
         """What is held that was not held before."""
         return [
-            *(f"process {pid} ({text})" for pid, text in self.processes.items() if pid not in before.processes),
+            *(f"process {pid} ({text})" for pid, text in self.processes.items() if _stays(pid, before.processes)),
             *(
                 f"descriptor {number} ({text})"
                 for number, text in self.descriptors.items()
@@ -76,6 +78,25 @@ class Footprint:
             *(f"control group {path}" for path in self.groups - before.groups if _is_abandoned(path)),
             *(f"directory {path}" for path in self.directories - before.directories),
         ]
+
+
+def _stays(pid: int, before: Collection[int]) -> bool:
+    """A new process. What a server that was there before starts for itself has a while to end."""
+    if pid in before:
+        return False
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        has_ended, _, _ = select.select([process], [], [], _SETTLE_SECONDS if _parent(pid) in before else 0)
+        return not has_ended
+    finally:
+        os.close(process)
+
+
+def _parent(pid: int) -> int | None:
+    return process_table().get(pid, ("", None))[1]
 
 
 def take_footprint(home: Path) -> Footprint:

@@ -254,9 +254,9 @@ def test_a_web_page_that_is_not_ours_is_refused(bridge: BridgeClient) -> None:
     assert reply.refusal[:2] == (403, "invalid_request")
 
 
-def test_ids_that_nobody_uses_are_forgotten_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_that_nobody_uses_are_forgotten_in_the_end(other_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge_ids, "_MOST_UNUSED", 20)
-    directory = Directory(tmp_path)
+    directory = Directory(other_home)
     directory.open()
     unused = UnusedIds(directory)
     made = [unused.make() for _ in range(50)]
