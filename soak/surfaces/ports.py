@@ -13,6 +13,7 @@ from soak.model import check
 from soak.possible import Possible, Violation
 
 _FIRST_PORT = 20_000
+_PORTS = 20_000
 _SERVER = """
 import socket
 listener = socket.create_server(("127.0.0.1", {port}))
@@ -64,8 +65,12 @@ class PortServers(Surface):
             self._left_exposed.add(self._known.port)
         self._known = None
 
+    def _new_port(self) -> int:
+        """The two users of a sandbox take different ones."""
+        return _FIRST_PORT + 2 * (self.hand.number() % _PORTS) + self.hand.name.endswith("right")
+
     async def _start(self) -> None:
-        port, text = _FIRST_PORT + self.hand.number(), f"answer-{self.hand.new_id('port')}"
+        port, text = self._new_port(), f"answer-{self.hand.new_id('port')}"
         program = _SERVER.format(port=port, length=len(text), text=text)
         started = self.hand.sandbox.start_process(["python3", "-I", "-c", program], id=self.hand.new_id("server"))
         answer = await self.hand.call(f"start server on {port}", started)
