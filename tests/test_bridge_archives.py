@@ -12,6 +12,8 @@ import pytest
 from bridge_client import BridgeClient, bridge_server, fresh_sandbox
 from servers import Server
 
+pytestmark = pytest.mark.pure
+
 LIMIT = 32 << 20
 
 

@@ -3,7 +3,10 @@
 import os
 from pathlib import Path
 
+import pytest
 from bridge_client import bridge_server, fresh_sandbox
+
+pytestmark = pytest.mark.pure
 
 
 def test_a_full_server_says_so_in_a_way_that_clients_try_again(tmp_path: Path) -> None:

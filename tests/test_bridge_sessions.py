@@ -11,6 +11,8 @@ import pytest
 from bridge_client import BridgeClient, bridge_server, fresh_sandbox
 from servers import Server
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:

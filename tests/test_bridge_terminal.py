@@ -13,6 +13,8 @@ from servers import Server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+pytestmark = pytest.mark.pure
+
 TYPED = "?cols=80&rows=24"
 
 

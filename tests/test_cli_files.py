@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from commands import COVE, Cli, cli_with_server
 
+pytestmark = pytest.mark.pure
+
 ODD_NAMES = ("with space", "quote'\"", "new\nline", "ünïcode", "-dash", "a:b", "100%23", b"not-utf8-\xff", "*?[")
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from commands import Cli, cli_with_server
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture(scope="module")
 def cove() -> Iterator[Cli]:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from commands import COVE, Cli, cli_with_server
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture(scope="module")
 def cove() -> Iterator[Cli]:

@@ -16,6 +16,8 @@ from commands import COVE, Cli, cli_with_server
 
 from cove.cli.commands import COMMANDS, overview
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture(scope="module")
 def cove() -> Iterator[Cli]:

@@ -10,6 +10,8 @@ import pytest
 from commands import Cli, cli_with_server
 from user_terminal import PROMPT, User, cove_shell
 
+pytestmark = pytest.mark.pure
+
 PLAIN = ("--env", "PS1=in> ")
 BASH = ("--", "bash", "--norc", "--noediting")
 DETACH = b"\x1d"

@@ -29,7 +29,7 @@ from cove.server.http import Answer, Request, Response
 from cove.server.keys import load_key
 from cove.server.starter import Starter
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 KEY = "the-key-of-this-server"
 BEARER = f"Bearer {KEY}"

@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed
 from cove import AsyncSandbox, ExposedPort, SandboxStatus
 from cove.api import Opening
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from bridge_client import bridge_server
 from client_packages import node_client, python_client
 from servers import Server
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.pure]
 
 HERE = Path(__file__).parent
 GUIDE = (HERE.parent / "docs/openai-agents.md").read_text()

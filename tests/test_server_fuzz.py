@@ -26,6 +26,8 @@ from cove import AsyncSandbox
 from cove.errors import CoveError
 from cove.wire.openapi import make_document
 
+pytestmark = pytest.mark.pure
+
 Schema = dict[str, object]
 
 ANSWERS_WITHIN = 10.0
