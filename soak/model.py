@@ -20,7 +20,7 @@ class ShellModel:
     cwd: Possible[str]
     variables: dict[str, Possible[str | None]] = field(default_factory=dict)
     _states: dict[str | None, _State] = field(default_factory=dict)
-    _last: str | None = None
+    _last: list[str | None] = field(default_factory=lambda: [None])
 
     def __post_init__(self) -> None:
         self._states[None] = self._copy()
@@ -36,24 +36,30 @@ class ShellModel:
 
     def completed(self, command: str) -> None:
         """The command was answered, and the state has been brought up to date."""
-        self._last = command
+        self._last = [command]
         self._states[command] = self._copy()
         for old in list(self._states)[1:-_MOST_REMEMBERED]:
             del self._states[old]
 
+    def unanswered(self, command: str) -> None:
+        """The command may have run, and may be the last one that did."""
+        self._last.append(command)
+        self._states[command] = self._copy()
+
     def disturbed(self) -> None:
-        """Something that counts as no command may have changed the state: a snapshot has it, or not."""
-        cwd, variables = self._states[self._last]
-        cwd.may_become(*self.cwd.values)
-        for name, value in self.variables.items():
-            variables.setdefault(name, Possible[str | None](None)).may_become(*value.values)
+        """The state may have changed since the last command: a snapshot of after that one has it, or not."""
+        for command in self._last:
+            cwd, variables = self._states[command]
+            cwd.may_become(*self.cwd.values)
+            for name, value in self.variables.items():
+                variables.setdefault(name, Possible[str | None](None)).may_become(*value.values)
 
     def restore(self, command: str | None) -> None:
         """The shell was replaced by one as after that command."""
         if command not in self._states:
             raise Violation(f"the shell was restored as after {command!r}, which was not run, or long ago")
         cwd, variables = self._states[command]
-        self._last = command
+        self._last = [command]
         self.cwd = cwd.copy()
         self.variables = {
             name: variables[name].copy() if name in variables else Possible[str | None](None) for name in self.variables

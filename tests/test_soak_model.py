@@ -57,6 +57,17 @@ def test_what_counts_as_no_command_may_be_in_the_snapshot_or_not() -> None:
     assert set(shell.cwd.values) == {"/", "/tmp"}
 
 
+def test_a_command_that_was_not_answered_may_be_the_one_that_a_replaced_shell_names() -> None:
+    shell = ShellModel(Possible("/"))
+    shell.completed("true")
+    shell.unanswered("cd /tmp")
+    shell.cwd.may_become("/tmp")
+    shell.disturbed()
+    for command in ("true", "cd /tmp"):
+        shell.restore(command)
+        assert set(shell.cwd.values) == {"/", "/tmp"}
+
+
 def test_only_so_many_states_of_a_shell_are_kept_and_the_first_is() -> None:
     shell = ShellModel(Possible("/"))
     for number in range(200):

@@ -87,6 +87,8 @@ class Sessions(Surface):
         answer = await self.hand.call(label, call, *allowed, is_steady=is_steady)
         if isinstance(answer.error, SessionTerminated) and known in self._known:
             self._known.remove(known)
+        if not answer.is_done:
+            known.shell.unanswered(command)
         return answer
 
     async def _change(
@@ -183,7 +185,7 @@ class Sessions(Surface):
             check("calls run in order", numbers == ["1\n", "2\n", "3\n"] or self.hand.is_disturbed, numbers)
             known.shell.completed(command)
         else:
-            known.shell.disturbed()
+            known.shell.unanswered(command)
 
     async def _time_out(self) -> None:
         what = self.hand.random.choice(_ENDLESS)
