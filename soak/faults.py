@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from cove.errors import (
+    CommandFailed,
     ConnectionLost,
     ContextCrashed,
     ContextNotFound,
@@ -21,6 +22,7 @@ from cove.errors import (
     SessionTerminated,
     SpawnFailed,
     TerminalNotFound,
+    ValidationFailed,
 )
 
 _LONGEST_CALL: Final = 300.0
@@ -45,7 +47,8 @@ _ENDED = (SessionTerminated, ContextCrashed, ServiceNotResponding, ProcessExited
 _LOST = (SandboxUnavailable, SpawnFailed, InterpreterNotReady, ConnectionLost, *_ENDED, *_GONE)
 
 ALLOWED: Final[Mapping[Fault, tuple[type[CoveError], ...]]] = {
-    Fault.EVERYTHING_INSIDE_KILLED: (SpawnFailed, InterpreterNotReady, *_ENDED),
+    # A long file operation has a process inside, which says CommandFailed; one types in vain into an ended program.
+    Fault.EVERYTHING_INSIDE_KILLED: (SpawnFailed, InterpreterNotReady, CommandFailed, ValidationFailed, *_ENDED),
     Fault.AGENT_KILLED: (SandboxDestroyed, *_LOST),
     Fault.RUNTIME_KILLED: _LOST,
     Fault.RESTARTED: (SandboxDestroyed, *_LOST),
