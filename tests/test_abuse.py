@@ -3,9 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from servers import Server
+from serving import address
 
 from cove import AsyncSandbox, Limits
 
@@ -148,3 +150,23 @@ async def test_offenders_one_beside_the_other_are_all_limited() -> None:
             assert (await victim.exec("echo alive")).stdout == "alive\n"
         finally:
             await asyncio.gather(*(each.destroy() for each in others))
+
+
+async def test_a_server_stays_up_whatever_its_sandboxes_do(shared_server: Server) -> None:
+    where = address(shared_server)
+    async with AsyncExitStack() as stack:
+        victim = await stack.enter_async_context(AsyncSandbox.create(**where))
+        offenders = [await stack.enter_async_context(AsyncSandbox.create(**where, limits=LIMITS)) for _ in BOMBS]
+        if not {"memory", "pids", "cpus"} <= set((await offenders[0].info()).limits_enforced):
+            pytest.skip("needs control groups for memory, pids and cpus")
+        results = await asyncio.gather(
+            *(
+                offender.exec(["python3", "-c", bomb], timeout=SECONDS, max_output=1000)
+                for offender, bomb in zip(offenders, BOMBS.values(), strict=True)
+            ),
+            exec_p95(victim),
+        )
+        assert not any(result.ok for result in results[:-1])
+        for sandbox in (victim, *offenders):
+            assert (await sandbox.exec("echo alive")).stdout == "alive\n"
+        assert len(await AsyncSandbox.list(**where)) >= len(BOMBS) + 1
