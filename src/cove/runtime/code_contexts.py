@@ -145,8 +145,10 @@ class CodeContexts:
         """A clean executor that has said that it is ready."""
         try:
             return await self._start_executor(language, cwd, env)
-        except SandboxDestroyed as error:
+        except (SandboxDestroyed, InterpreterNotReady, SpawnFailed) as error:
             if self._spawner.closed:
+                raise SandboxDestroyed("the sandbox was destroyed while the executor started") from None
+            if not isinstance(error, SandboxDestroyed):
                 raise
             raise SpawnFailed("the Python that contexts are forked from was killed. Nothing was started.") from error
 
