@@ -61,6 +61,7 @@ async def test_tree_kill_says_whether_there_is_a_control_group() -> None:
             assert os.path.isdir(group.path)
 
 
+@pytest.mark.alone  # RLIMIT_NPROC counts all processes of a user
 async def test_limits_are_enforced_or_named_in_the_warnings() -> None:
     limits = Limits(memory=256 << 20, pids=64, cpus=1.0)
     async with AsyncSandbox.create(limits=limits) as sandbox:
