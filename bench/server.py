@@ -178,7 +178,7 @@ async def _creation(url: str, plan: Plan) -> list[Figure]:
         return seconds
 
     cold, embedded = await interleave(
-        [partial(create, url, labels={"warm": "no"}), partial(create, None)],
+        [partial(create, url, env={"WARM": "no"}), partial(create, None)],
         repetitions=plan.times(40, 10),
         warm_up=3,
     )

@@ -67,6 +67,7 @@ class Session(api.Session):
         self._created_at = datetime.now(UTC)
         self._turn = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
+        self._last_used = 0.0
         self._end: SessionTerminated | None = None
         self._deleting: asyncio.Task[None] | None = None
 
@@ -298,12 +299,17 @@ class Session(api.Session):
         self._shell.current.close()
 
     def _schedule_snapshot(self) -> None:
+        self._last_used = self._loop.time()
         if self._idle is None:
             self._idle = self._loop.call_later(_IDLE_SECONDS, self._on_idle)
 
     def _on_idle(self) -> None:
+        """One timer for a whole series of commands: it looks when the last of them ended."""
         self._idle = None
-        if self.is_running and self._shell.is_stale and not self._spawner.closed:
+        left = self._last_used + _IDLE_SECONDS - self._loop.time()
+        if left > 0:
+            self._idle = self._loop.call_later(left, self._on_idle)
+        elif self.is_running and self._shell.is_stale and not self._spawner.closed:
             self._spawner.background.start(self._snapshot_when_free())
 
     async def _snapshot_when_free(self) -> None:
