@@ -25,6 +25,7 @@ SUBJECTS = {
     "terminal": "bench.terminal",
     "code": "bench.code",
     "server": "bench.server",
+    "bombs": "bench.bombs",
     "scale": "bench.scale",
 }
 

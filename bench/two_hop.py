@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 import uvloop
 
-from cove.server.http import HttpServer, Request, Response, Upgrade
-from cove.server.relay import SocketRelay
-from cove.server.upstream import Upstreams
-from cove.server.websocket import WebSocket, accept
+from cove.http import HttpServer, Request, Response, Upgrade
+from cove.server.gateway.relay import SocketRelay
+from cove.server.gateway.upstream import Upstreams
+from cove.http.websocket import WebSocket, accept
 
 _CHUNK = bytes(64 << 10)
 

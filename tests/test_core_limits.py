@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cove.core.limits import (
     Setting,
@@ -21,7 +23,7 @@ def test_the_unified_tree_is_told_memory_pids_and_cpus() -> None:
         ("memory.max", str(1 << 30)),
         ("memory.swap.max", "0"),
         ("pids.max", "100"),
-        ("cpu.max", "150000 100000"),
+        ("cpu.max", "7500 5000"),
     ]
 
 
@@ -30,9 +32,17 @@ def test_the_v1_trees_are_told_the_same_in_their_words() -> None:
         ("memory", "memory.limit_in_bytes", str(1 << 30)),
         ("memory", "memory.memsw.limit_in_bytes", str(1 << 30)),
         ("pids", "pids.max", "100"),
-        ("cpu", "cpu.cfs_period_us", "100000"),
-        ("cpu", "cpu.cfs_quota_us", "150000"),
+        ("cpu", "cpu.cfs_period_us", "5000"),
+        ("cpu", "cpu.cfs_quota_us", "7500"),
     ]
+
+
+@given(st.floats(min_value=0.001, max_value=1000))
+def test_a_share_of_the_processor_is_one_the_kernel_takes(cpus: float) -> None:
+    quota, period = map(int, unified_settings(Limits(cpus=cpus))[0].value.split())
+    assert quota >= 1_000
+    assert 1_000 <= period <= 1_000_000
+    assert quota / period == pytest.approx(cpus, rel=0.001)
 
 
 def test_no_limits_mean_no_settings() -> None:

@@ -107,6 +107,8 @@ def test_fields_replace_those_of_the_given_spec() -> None:
         ({"keep_alive": "yes"}, "keep_alive"),
         ({"limits": Limits(pids=0)}, "pids"),
         ({"limits": Limits(memory=-1)}, "memory"),
+        ({"limits": Limits(cpus=float("nan"))}, "cpus"),
+        ({"limits": Limits(cpus=float("inf"))}, "cpus"),
         ({"limits": Limits(open_files=3)}, "open_files"),
         ({"idle_timeout": 0}, "idle_timeout"),
         ({"lifetime": float("inf")}, "lifetime"),

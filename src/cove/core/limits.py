@@ -1,12 +1,17 @@
 """Which control files hold which limits, in the unified and in the v1 trees, and what stands in for them."""
 
+import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from cove.model import Limits
 
-_CPU_PERIOD = 100_000
+# In microseconds. Who has used up a period's share waits for the next: a short one means short bursts, so that what
+# others run hardly waits for them. The kernel takes no quota below the second, and no period above the third.
+_CPU_PERIOD = 5_000
+_LEAST_QUOTA = 1_000
+_LONGEST_PERIOD = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,8 @@ def unified_settings(limits: Limits) -> list[Setting]:
     if limits.pids is not None:
         settings.append(Setting("pids", "pids", "pids.max", str(limits.pids)))
     if limits.cpus is not None:
-        settings.append(Setting("cpus", "cpu", "cpu.max", f"{int(limits.cpus * _CPU_PERIOD)} {_CPU_PERIOD}"))
+        quota, period = _bandwidth(limits.cpus)
+        settings.append(Setting("cpus", "cpu", "cpu.max", f"{quota} {period}"))
     return settings
 
 
@@ -45,9 +51,15 @@ def v1_settings(limits: Limits) -> list[Setting]:
     if limits.pids is not None:
         settings.append(Setting("pids", "pids", "pids.max", str(limits.pids)))
     if limits.cpus is not None:
-        settings.append(Setting("cpus", "cpu", "cpu.cfs_period_us", str(_CPU_PERIOD)))
-        settings.append(Setting("cpus", "cpu", "cpu.cfs_quota_us", str(int(limits.cpus * _CPU_PERIOD))))
+        quota, period = _bandwidth(limits.cpus)
+        settings.append(Setting("cpus", "cpu", "cpu.cfs_period_us", str(period)))
+        settings.append(Setting("cpus", "cpu", "cpu.cfs_quota_us", str(quota)))
     return settings
+
+
+def _bandwidth(cpus: float) -> tuple[int, int]:
+    period = min(max(_CPU_PERIOD, math.ceil(_LEAST_QUOTA / cpus)), _LONGEST_PERIOD)
+    return max(_LEAST_QUOTA, int(cpus * period)), period
 
 
 def choose_settings(

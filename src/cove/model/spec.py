@@ -100,7 +100,7 @@ def check_spec(spec: SandboxSpec) -> None:
     """Raise ValidationFailed for numbers that make no sense."""
     for name in spec.limits.__struct_fields__:
         value = getattr(spec.limits, name)
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < float("inf"):
             raise ValidationFailed(f"limits.{name} must be more than 0, not {value!r}")
     if spec.limits.open_files is not None and spec.limits.open_files < LEAST_OPEN_FILES:
         raise ValidationFailed(f"limits.open_files must be at least {LEAST_OPEN_FILES}: programs need that to start")
