@@ -16,9 +16,9 @@ from contextlib import contextmanager
 import uvloop
 
 from cove.http import HttpServer, Request, Response, Upgrade
+from cove.http.websocket import WebSocket, accept
 from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstreams
-from cove.http.websocket import WebSocket, accept
 
 _CHUNK = bytes(64 << 10)
 

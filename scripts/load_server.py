@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cove.server.directory import Directory
+from cove.server.sandboxes.directory import Directory
 
 _PR_SET_CHILD_SUBREAPER = 36
 _OWN = ("cove-worker", "cove-zygote")

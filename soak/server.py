@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cove.server.directory import Directory
+from cove.server.sandboxes.directory import Directory
 
 _MAIN = "from cove.cli import main; main()"
 _WORKERS = 2

@@ -16,8 +16,8 @@ from programs import places, wait_until_gone
 
 from cove import AsyncSandbox, SandboxSpec
 from cove.model import SandboxStatus
-from cove.server.directory import Directory, Record
-from cove.server.starter import Starter
+from cove.server.sandboxes.directory import Directory, Record
+from cove.server.sandboxes.starter import Starter
 
 _MAIN = "from cove.cli import main; main()"
 

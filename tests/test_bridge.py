@@ -11,9 +11,9 @@ import pytest
 from bridge_client import BridgeClient, bridge_server, fresh_sandbox, read_events
 from servers import Server
 
-from cove.server import bridge_ids
-from cove.server.bridge_ids import UnusedIds
-from cove.server.directory import Directory
+from cove.server.bridge import ids
+from cove.server.bridge.ids import UnusedIds
+from cove.server.sandboxes.directory import Directory
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +255,7 @@ def test_a_web_page_that_is_not_ours_is_refused(bridge: BridgeClient) -> None:
 
 
 def test_ids_that_nobody_uses_are_forgotten_in_the_end(other_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge_ids, "_MOST_UNUSED", 20)
+    monkeypatch.setattr(ids, "_MOST_UNUSED", 20)
     directory = Directory(other_home)
     directory.open()
     unused = UnusedIds(directory)

@@ -18,16 +18,16 @@ from servers import serving
 from cove import SandboxSpec
 from cove.core.identifier import new_identifier
 from cove.errors import SandboxUnavailable, ValidationFailed
+from cove.http import Answer, Request, Response
 from cove.linux.file_lock import make_locked
 from cove.model import SandboxStatus
 from cove.runtime.home import LOCK
-from cove.server.access import Access
 from cove.server.configuration import Configuration
-from cove.server.directory import Directory, Record
-from cove.server.gateway import Gateway
-from cove.server.http import Answer, Request, Response
-from cove.server.keys import load_key
-from cove.server.starter import Starter
+from cove.server.gateway.access import Access
+from cove.server.gateway.handler import Gateway
+from cove.server.gateway.keys import load_key
+from cove.server.sandboxes.directory import Directory, Record
+from cove.server.sandboxes.starter import Starter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 

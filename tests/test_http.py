@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from raw_http import PATIENCE, Client, connect, serve, talk
 
 from cove.errors import SandboxNotFound
-from cove.server.http import Answer, HttpLimits, Request, Response, Stream, Upgrade
+from cove.http import Answer, HttpLimits, Request, Response, Stream, Upgrade
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -447,7 +447,7 @@ async def test_a_handler_that_fails_is_logged_once_and_told_nothing_about(caplog
 
     for handler in (broken, broken_at_once):
         caplog.clear()
-        with caplog.at_level(logging.ERROR, "cove.server"):
+        with caplog.at_level(logging.ERROR, "cove.http"):
             async with serve(handler) as port, connect(port) as client:
                 reply = await client.ask()
                 assert (reply.status, json.loads(reply.body)["code"]) == (500, "INTERNAL")

@@ -8,7 +8,7 @@ from cove.linux.cgroup import find_hierarchies
 from cove.model import SandboxStatus, Usage
 from cove.runtime.groups import find_groups
 from cove.runtime.usage import measure_processes
-from cove.server.metrics import render_metrics
+from cove.server.gateway.metrics import render_metrics
 
 pytestmark = pytest.mark.anyio
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from cove.core.exposure import Label
 from cove.errors import Internal, ValidationFailed
+from cove.http import HttpLimits, Request
+from cove.http.parser import RequestParser
 from cove.server.configuration import Configuration
-from cove.server.http_message import HttpLimits, Request
-from cove.server.http_parser import RequestParser
-from cove.server.preview_address import PreviewAddress, address_of
-from cove.server.preview_headers import Visit, confine_cookie, render_answer, render_request
-from cove.server.service_answer import AnswerHead, AnswerParser, BadAnswer
+from cove.server.preview.address import PreviewAddress, address_of
+from cove.server.preview.headers import Visit, confine_cookie, render_answer, render_request
+from cove.server.preview.service_answer import AnswerHead, AnswerParser, BadAnswer
 from cove.wire.upgrade import parse_upgrade
 
 pytestmark = pytest.mark.pure

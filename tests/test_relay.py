@@ -20,10 +20,10 @@ from raw_http import PATIENCE, Client, connect, serve, serve_unix, talk
 from websockets.asyncio.client import connect as open_websocket
 
 from cove.errors import SandboxNotFound
-from cove.server.http import Answer, HttpLimits, Request, Response, Stream, Upgrade
-from cove.server.relay import SocketRelay
-from cove.server.upstream import Upstreams
-from cove.server.websocket import WebSocket, accept
+from cove.http import Answer, HttpLimits, Request, Response, Stream, Upgrade
+from cove.http.websocket import WebSocket, accept
+from cove.server.gateway.relay import SocketRelay
+from cove.server.gateway.upstream import Upstreams
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -589,7 +589,7 @@ async def test_a_client_whose_body_stops_is_told_and_the_runtime_learns_it(path:
 
 RUNTIME = """
 import asyncio, socket, sys
-from cove.server.http import HttpServer, Response
+from cove.http import HttpServer, Response
 
 async def body():
     while True:

@@ -20,8 +20,8 @@ from cove.errors import (
     SandboxUnavailable,
     ValidationFailed,
 )
-from cove.server.directory import Record
-from cove.server.warm import WarmPool
+from cove.server.sandboxes.directory import Record
+from cove.server.sandboxes.warm import WarmPool
 
 pytestmark = pytest.mark.anyio
 

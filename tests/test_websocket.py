@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from raw_http import PATIENCE, Client, connect, serve
 from websockets.asyncio.client import connect as open_websocket
 
-from cove.server.http import Answer, HttpLimits, Request
-from cove.server.websocket import WebSocket, accept
-from cove.server.websocket_frames import Closed, Event, FrameReader, Opcode, Ping, WebSocketError, make_frame, unmask
+from cove.http import Answer, HttpLimits, Request
+from cove.http.websocket import WebSocket, accept
+from cove.http.websocket_frames import Closed, Event, FrameReader, Opcode, Ping, WebSocketError, make_frame, unmask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 

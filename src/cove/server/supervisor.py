@@ -28,12 +28,12 @@ from cove.linux.process_name import name_process
 from cove.model import SandboxSpec
 from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop
-from cove.server.directory import Directory
-from cove.server.keys import KEY_FILE, load_key
-from cove.server.preview_address import address_of, write_address
-from cove.server.removal import destroy
-from cove.server.sweeping import seconds_to_next, sweep
-from cove.server.warm import WarmPool
+from cove.server.gateway.keys import KEY_FILE, load_key
+from cove.server.preview.address import address_of, write_address
+from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.removal import destroy
+from cove.server.sandboxes.sweeping import seconds_to_next, sweep
+from cove.server.sandboxes.warm import WarmPool
 from cove.server.worker import Work, run_worker
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -115,7 +115,7 @@ class Supervisor:
         """Start it and wait until it takes requests, or has ended."""
         read, write = os.pipe2(os.O_CLOEXEC)
         with subprocess.Popen(
-            [sys.executable, "-m", "cove.server.zygote", str(self._pid), str(write)],
+            [sys.executable, "-m", "cove.server.runtime.zygote", str(self._pid), str(write)],
             stdin=subprocess.DEVNULL,
             pass_fds=[write],
             env={name: value for name, value in os.environ.items() if name != "COVE_API_KEY"},

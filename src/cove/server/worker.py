@@ -10,17 +10,18 @@ from pathlib import Path
 
 import uvloop
 
+from cove.http import HttpLimits, HttpServer
 from cove.linux.descriptors import raise_descriptor_limit
-from cove.server.access import Access
-from cove.server.bridge_gateway import BridgeGateway
+from cove.server.bridge.gateway import BridgeGateway
 from cove.server.configuration import Configuration
-from cove.server.directory import Directory
-from cove.server.documents import PREFIX, make_documents
-from cove.server.gateway import Gateway
-from cove.server.http import HttpLimits, HttpServer
-from cove.server.preview import Preview
-from cove.server.preview_address import address_of
-from cove.server.starter import Starter
+from cove.server.failure import describe_failure
+from cove.server.gateway.access import Access
+from cove.server.gateway.documents import PREFIX, make_documents
+from cove.server.gateway.handler import Gateway
+from cove.server.preview.address import address_of
+from cove.server.preview.handler import Preview
+from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.starter import Starter
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,10 @@ async def _serve(work: Work) -> None:
     address = address_of(configuration, work.previews.getsockname()[1])
     async with (
         BridgeGateway(directory, starter, access, configuration) as bridge,
-        Gateway(directory, starter, access, mounted={PREFIX: make_documents()}, bridge=bridge) as gateway,
-        HttpServer(gateway, [work.api], limits=limits),
+        Gateway(directory, starter, access, mounted={PREFIX: make_documents()}) as gateway,
+        HttpServer(bridge.before(gateway), [work.api], describe=describe_failure, limits=limits),
         Preview(directory, address, work.key) as preview,
-        HttpServer(preview, [work.previews], limits=limits),
+        HttpServer(preview, [work.previews], describe=describe_failure, limits=limits),
     ):
         os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()

@@ -1,0 +1,452 @@
+"""One client's connection: requests are answered one at a time, in the order in which they came.
+
+Theory of operation. `RequestParser` turns bytes into requests, which wait in a queue. `_advance` takes the first when
+nothing is being answered and the client takes what is written. The handler answers at once, or with a coroutine,
+which becomes the connection's only task. However the answer is written, `finish` ends it: the next request is taken,
+or the connection is closed. A connection whose request was not read to its end is closed behind the answer: its write
+side first, and what still comes is dropped for a while, because closing at once would make the kernel reset the
+connection and lose the answer.
+
+Requests that were pipelined wait in the queue; reading stops while more than a few do.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from enum import Enum, auto
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from cove.http.deadline import Deadline
+from cove.http.message import (
+    Answer,
+    HttpError,
+    HttpLimits,
+    Relay,
+    Request,
+    RequestTimeout,
+    Response,
+    Upgrade,
+    error_response,
+    has_body,
+    render_head,
+    render_switch,
+)
+from cove.http.parser import RequestParser
+from cove.http.stream import Stream
+
+if TYPE_CHECKING:
+    from cove.http.server import HttpServer
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_MOST_WAITING = 4
+
+T = TypeVar("T")
+
+log = logging.getLogger("cove.http")
+
+
+class _State(Enum):
+    """HTTP until the connection becomes raw, or only its end is left."""
+
+    HTTP = auto()
+    RAW = auto()
+    ENDING = auto()
+    LOST = auto()
+
+
+class HttpConnection(asyncio.Protocol):
+    """Reads requests, calls the handler, writes answers. `request` is the one being answered."""
+
+    request: Request
+    _transport: asyncio.Transport
+
+    def __init__(self, server: "HttpServer", limits: HttpLimits) -> None:
+        self._server = server
+        self._limits = limits
+        self._parser = RequestParser(self, limits, self._on_request)
+        self._deadline = Deadline(self._expire)
+        self._state = _State.HTTP
+        self._queue: deque[Request] = deque()
+        self._rejection: HttpError | None = None
+        self._task: asyncio.Task[Answer] | asyncio.Task[None] | None = None
+        self._taker: Relay | Stream | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._dropped_bytes = 0
+        self._is_busy = False
+        self._is_advancing = False
+        self._is_reading = True
+        self._is_full = False
+        self._is_timing_head = False
+        self._owes_continue = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._server.add(self):
+            self._deadline.set(self._limits.keep_alive_timeout)
+        elif self._server.is_crowded:
+            self.abort()
+        else:
+            self._reject(error_response(503, "LIMIT_EXCEEDED", "the server has too many connections"))
+
+    def data_received(self, data: bytes) -> None:
+        """The client has sent something."""
+        if self._state is _State.RAW:
+            assert self._taker is not None
+            self._taker.client_data(data)
+        elif self._state is _State.HTTP and self._rejection is None:
+            self._parse(data)
+        else:
+            self._drop(data)
+
+    def eof_received(self) -> bool:
+        """A client that has closed its side is gone; on a raw connection it gets what is left to say to it."""
+        if self._state is not _State.RAW:
+            return False
+        assert self._taker is not None
+        self._taker.client_eof()
+        if isinstance(self._taker, Stream) and not self._taker.outlives_eof:
+            self._deadline.set(self._limits.drain_timeout)
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client is gone: nobody waits for an answer."""
+        self._state = _State.LOST
+        self._deadline.close()
+        self._queue.clear()
+        if self._taker is not None:
+            self._taker.client_gone()
+            self._taker = None
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._server.remove(self)
+
+    def pause_writing(self) -> None:
+        """The client does not take what is written."""
+        self._is_full = True
+        if self._taker is not None:
+            self._taker.client_full()
+
+    def resume_writing(self) -> None:
+        """The client takes more."""
+        self._is_full = False
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if self._taker is not None:
+            self._taker.client_ready()
+        self._advance()
+
+    def want_body(self) -> None:
+        """Somebody waits for the body of the current request."""
+        if self._state is not _State.HTTP:
+            return
+        if self._owes_continue:
+            self._owes_continue = False
+            self._transport.write(_CONTINUE)
+        self.resume_reading()
+        self._deadline.set(self._limits.body_idle_timeout)
+
+    def pause_body(self) -> None:
+        """Nobody takes more of a body for the time being."""
+        self.pause_reading()
+        self._deadline.clear()
+
+    def pause_reading(self) -> None:
+        """Let the client wait."""
+        if self._is_reading and not self._transport.is_closing():
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take from the client again."""
+        if not self._is_reading and not self._transport.is_closing():
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    @property
+    def peer(self) -> str:
+        """The client's address; nothing on a unix socket."""
+        address = self._transport.get_extra_info("peername")
+        return str(address[0]) if isinstance(address, tuple) else ""
+
+    def write(self, data: bytes) -> None:
+        """Raw bytes to the client."""
+        self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Nothing more will be written."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def switch(self) -> None:
+        """The connection is raw from here on."""
+        self._state = _State.RAW
+        self._deadline.clear()
+        self.resume_reading()
+        assert self._taker is not None
+        if held := self._parser.take_held():
+            self._taker.client_data(held)
+
+    def respond(self, response: Response) -> None:
+        """Write an answer; a generator gets a task."""
+        if self._state is _State.LOST:
+            return
+        keep_alive = self._can_keep_alive()
+        head = render_head(response, version=self.request.version, close=not keep_alive)
+        if isinstance(response.body, bytes):
+            body = response.body if has_body(self.request.method, response.status) else b""
+            self._transport.write(head + body)
+            self.finish(keep_alive=keep_alive)
+        else:
+            self._transport.write(head)
+            self._start(self._pour(response.status, response.body), self._poured)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error; what nobody can describe is logged, and the client is told nothing about it."""
+        response = _describe(error) if isinstance(error, HttpError) else self._server.describe(error)
+        if response is None:
+            log.error("%s %s failed", self.request.method, self.request.path, exc_info=error)
+            response = error_response(500, "INTERNAL", "the server failed; its log says why")
+        self.respond(response)
+
+    def finish(self, *, keep_alive: bool) -> None:
+        """The answer is complete: go on with the next request, or end."""
+        self._is_busy = False
+        self._taker = None
+        if self._state is not _State.HTTP:
+            return
+        if not self.request.is_complete:
+            self._linger()
+        elif not keep_alive or not self._can_keep_alive():
+            self._transport.close()
+        else:
+            self._deadline.set(self._limits.keep_alive_timeout)
+            self._server.has_answered(self)
+            if self.request.is_upgrade:
+                self._release()
+            self._advance()
+
+    def cut(self) -> None:
+        """End the connection in the middle of an answer."""
+        self._transport.close()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anything that was read is still to be answered."""
+        return self._is_busy or bool(self._queue) or self._parser.is_in_head
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether only its client could miss it: nothing is being answered."""
+        return not self._is_busy and not self._queue
+
+    def shut_down(self) -> None:
+        """The server closes: an answer under way is finished, anything else ends."""
+        if self._state is _State.RAW or not self._is_busy:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End without regard to anything."""
+        self._transport.abort()
+
+    def _parse(self, data: bytes) -> None:
+        self._feed(data)
+        if self._is_busy and not self.request.is_complete and self._is_reading:
+            self._deadline.set(self._limits.body_idle_timeout)
+        self._advance()
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed(data)
+        except HttpError as error:
+            self._refuse(error)
+
+    def _release(self) -> None:
+        try:
+            self._parser.release()
+        except HttpError as error:
+            self._refuse(error)
+
+    def _on_request(self, request: Request) -> None:
+        self._queue.append(request)
+        if len(self._queue) > _MOST_WAITING:
+            self.pause_reading()
+
+    def _refuse(self, error: HttpError) -> None:
+        """Nothing that follows can be understood. Requests that came before are answered."""
+        self._rejection = error
+        if self._parser.incoming is not None:
+            self._parser.incoming.fail(error)
+
+    def _advance(self) -> None:
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        while self._queue and not self._is_busy and not self._is_full and self._state is _State.HTTP:
+            self._begin(self._queue.popleft())
+        self._is_advancing = False
+        if not self._is_busy and not self._queue and self._state is _State.HTTP:
+            self._wait_for_request()
+
+    def _wait_for_request(self) -> None:
+        if self._rejection is not None:
+            self._reject(_describe(self._rejection))
+        elif self._server.is_closing:
+            self._transport.close()
+        else:
+            self.resume_reading()
+            if self._parser.is_in_head and not self._is_timing_head:
+                self._deadline.set(self._limits.head_timeout)
+            self._is_timing_head = self._parser.is_in_head
+
+    def _begin(self, request: Request) -> None:
+        self.request = request
+        self._is_busy = True
+        self._is_timing_head = False
+        self._deadline.clear()
+        self._owes_continue = not request.is_complete and _expects_continue(request)
+        try:
+            answer = self._server.handler(request)
+        except Exception as error:
+            self.fail(error)
+            return
+        if isinstance(answer, (Response, Relay, Upgrade)):
+            self._give(answer)
+        else:
+            self._start(answer, self._answered)
+
+    def _give(self, answer: Answer) -> None:
+        try:
+            if isinstance(answer, Response):
+                self.respond(answer)
+            elif isinstance(answer, Relay):
+                self._taker = answer
+                answer.begin(self)
+            else:
+                self._upgrade(answer)
+        except Exception as error:
+            log.error("%s %s has no valid answer", self.request.method, self.request.path, exc_info=error)
+            self.abort()
+
+    def _upgrade(self, upgrade: Upgrade) -> None:
+        assert self.request.is_upgrade, "the client has asked for no upgrade"
+        self._transport.write(render_switch(upgrade.headers))
+        self._taker = stream = Stream(self._transport, outlives_eof=upgrade.outlives_eof)
+        self.switch()
+
+        def over(task: asyncio.Task[None]) -> None:
+            upgrade.release()  # a task that is cancelled before its first step never enters its `finally`
+            self._poured(task)
+
+        self._start(_run_upgrade(upgrade, stream), over)
+
+    def _start(self, work: Coroutine[object, object, T], on_end: Callable[[asyncio.Task[T]], None]) -> None:
+        """The connection's only task: it ends before the server does."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._task = cast("asyncio.Task[Answer] | asyncio.Task[None]", task)
+        task.add_done_callback(on_end)
+
+    def _answered(self, task: asyncio.Task[Answer]) -> None:
+        self._task = None
+        if self._state is _State.LOST:
+            self._after_loss(task)
+        elif task.cancelled():
+            self.abort()
+        elif (error := task.exception()) is None:
+            self._give(task.result())
+        elif isinstance(error, Exception):
+            self.fail(error)
+
+    def _poured(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if self._state is _State.LOST:
+            self._after_loss(task)
+        elif task.cancelled():
+            self.abort()
+        elif (error := task.exception()) is not None:
+            if not isinstance(error, HttpError):
+                log.error("%s %s broke off", self.request.method, self.request.path, exc_info=error)
+            self.cut()
+        elif self._state is _State.HTTP:
+            self.finish(keep_alive=True)
+
+    def _after_loss(self, task: asyncio.Task[Answer] | asyncio.Task[None]) -> None:
+        self._server.remove(self)
+        if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), Upgrade):
+            answer.release()
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, HttpError):
+            log.error("%s %s failed after its client had gone", self.request.method, self.request.path, exc_info=error)
+
+    async def _pour(self, status: int, body: AsyncGenerator[bytes, None]) -> None:
+        is_chunked = self.request.version == "1.1"
+        async with aclosing(body):
+            if not has_body(self.request.method, status):
+                return
+            async for data in body:
+                if not data:
+                    continue
+                if is_chunked:
+                    self._transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
+                else:
+                    self._transport.write(data)
+                while self._is_full:
+                    self._drained = asyncio.get_running_loop().create_future()
+                    await self._drained
+        if is_chunked:
+            self._transport.write(b"0\r\n\r\n")
+
+    def _can_keep_alive(self) -> bool:
+        request = self.request
+        return (
+            request.is_complete
+            and request.version == "1.1"
+            and b"close" not in request.headers.get(b"connection", b"").lower()
+            and not self._server.is_closing
+        )
+
+    def _reject(self, response: Response) -> None:
+        assert isinstance(response.body, bytes)
+        self._transport.write(render_head(response, version="1.1", close=True) + response.body)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Closing while the client still sends would reset the connection, and the client would not see the answer."""
+        self._state = _State.ENDING
+        self.write_eof()
+        self.resume_reading()
+        self._deadline.set(self._limits.drain_timeout)
+
+    def _drop(self, data: bytes) -> None:
+        self._dropped_bytes += len(data)
+        if self._dropped_bytes > self._limits.drained_bytes:
+            self.abort()
+
+    def _expire(self) -> None:
+        if self._state is not _State.HTTP:
+            self.abort()
+        elif self._is_busy:
+            self.request.fail(RequestTimeout("the body did not come"))
+        elif self._parser.is_in_head:
+            self._reject(_describe(RequestTimeout("the head did not come")))
+        elif self._is_full:
+            self.abort()  # closing would wait for a client that takes nothing
+        else:
+            self._transport.close()
+
+
+def _describe(error: HttpError) -> Response:
+    return error_response(error.status, error.code, str(error))
+
+
+async def _run_upgrade(upgrade: Upgrade, stream: Stream) -> None:
+    try:
+        await upgrade.run(stream)
+    finally:
+        stream.close()
+
+
+def _expects_continue(request: Request) -> bool:
+    return request.version == "1.1" and request.headers.get(b"expect", b"").lower() == b"100-continue"

@@ -1,0 +1,128 @@
+"""HTTP/1.1 on given listening sockets, and all connections that come of them."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from cove.http.connection import HttpConnection
+from cove.http.message import Handler, HttpLimits, Response
+
+_BACKLOG = 1024
+_MOST_REFUSED = 64
+_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
+
+
+class HttpServer:
+    """Serves while it is open; owns the sockets and every connection.
+
+    When there are as many as there may be, a new one takes the place of the one that has waited longest for a request:
+    whoever only holds connections open locks nobody out.
+    `describe` says how a failure of the handler looks to a client; what it answers None to is logged, and is a 500.
+    Closing stops accepting, lets answers under way end within the grace, then cancels their handlers.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        sockets: Sequence[socket.socket],
+        *,
+        describe: Callable[[Exception], Response | None] = lambda _: None,
+        limits: HttpLimits | None = None,
+        grace: float = 5.0,
+    ) -> None:
+        self.handler = handler
+        self.describe = describe
+        self.is_closing = False
+        self._sockets = sockets
+        self._limits = limits or HttpLimits()
+        self._grace = grace
+        self._listeners: list[asyncio.Server] = []
+        self._connections: set[HttpConnection] = set()
+        self._admitted: dict[HttpConnection, None] = {}  # first who has been there longest since its last answer
+        self._all_gone = asyncio.Event()
+
+    async def __aenter__(self) -> "HttpServer":
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            if sock.family == socket.AF_UNIX:
+                listener = await loop.create_unix_server(self._connect, sock=sock, backlog=_BACKLOG)
+            else:
+                _keep_alive(sock)
+                listener = await loop.create_server(self._connect, sock=sock, backlog=_BACKLOG)
+            self._listeners.append(listener)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop accepting, wait for a while, then end what is left."""
+        self.is_closing = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self._connections):
+            connection.shut_down()
+        try:
+            async with asyncio.timeout(self._grace):
+                await self._until_all_gone()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+            await self._until_all_gone()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anything that was read on any connection is still to be answered."""
+        return any(connection.is_in_use for connection in self._connections)
+
+    def add(self, connection: HttpConnection) -> bool:
+        """For connections: whether there is room for one more. It is owned in either case."""
+        self._connections.add(connection)
+        if self.is_closing or (len(self._admitted) >= self._limits.connections and not self._make_room()):
+            return False
+        self._admitted[connection] = None
+        return True
+
+    @property
+    def is_crowded(self) -> bool:
+        """For connections: whether not even a refusal can be waited for."""
+        return len(self._connections) - len(self._admitted) > _MOST_REFUSED
+
+    def has_answered(self, connection: HttpConnection) -> None:
+        """For connections: it waits for its next request."""
+        if connection in self._admitted:
+            del self._admitted[connection]
+            self._admitted[connection] = None
+
+    def _make_room(self) -> bool:
+        waiting = next((connection for connection in self._admitted if connection.is_waiting), None)
+        if waiting is None:
+            return False
+        del self._admitted[waiting]
+        waiting.abort()
+        return True
+
+    def remove(self, connection: HttpConnection) -> None:
+        """For connections: it is lost, and its handler has ended."""
+        self._admitted.pop(connection, None)
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_gone.set()
+
+    def _connect(self) -> HttpConnection:
+        return HttpConnection(self, self._limits)
+
+    async def _until_all_gone(self) -> None:
+        while self._connections:
+            self._all_gone.clear()
+            await self._all_gone.wait()
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Connections inherit these: a client whose machine is gone is noticed."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,71 @@
+"""Files of the bridge protocol: read and written with the sandbox's own rights."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from cove import api
+from cove.errors import CoveError, FileNotFound, NotDirectory
+from cove.http import Request, Response
+from cove.http.content import content_response
+from cove.server.bridge.path import file_path
+from cove.server.bridge.protocol import MOST_BODY_BYTES, Refusal, answer_json, failed
+from cove.server.bridge.session import chosen_session
+
+_HELD_BYTES: Final = 1 << 20
+
+
+async def read_file(sandbox: api.AsyncSandbox, request: Request, quoted: str) -> Response:
+    """`GET file/{path}`."""
+    path = file_path(quoted)
+    chosen_session(request)
+    try:
+        return await content_response(sandbox.files.read_stream(path), _HELD_BYTES)
+    except (FileNotFound, NotDirectory):
+        raise Refusal(404, "workspace_read_not_found", f"File not found: {path}") from None
+    except CoveError as error:
+        raise failed("exec_transport_error", f"read failed: {error.message}") from None
+
+
+async def write_file(sandbox: api.AsyncSandbox, request: Request, quoted: str) -> Response:
+    """`PUT file/{path}`: all of the body, or no change."""
+    path = file_path(quoted)
+    chosen_session(request)
+    body = LimitedBody(request)
+    try:
+        async with aclosing(body.chunks()) as chunks:
+            await sandbox.files.write_stream(path, chunks)
+    except CoveError as error:
+        await body.drain()
+        raise failed("workspace_archive_write_error", f"write failed: {error.message}") from None
+    except BodyOverLimit:
+        await body.drain()
+        raise Refusal(413, "payload_too_large", f"file is larger than {MOST_BODY_BYTES} bytes") from None
+    return answer_json({"ok": True})
+
+
+class BodyOverLimit(Exception):
+    """More than the protocol takes."""
+
+
+class LimitedBody:
+    """A body as it comes. A client that is refused has to be heard to its end, or it may not see the refusal."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.size = 0
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Its pieces; raises BodyOverLimit before the first one if the client says that it is too large."""
+        if int(self._request.headers.get(b"content-length", b"0")) > MOST_BODY_BYTES:
+            raise BodyOverLimit
+        async for chunk in self._request.chunks():
+            self.size += len(chunk)
+            if self.size > MOST_BODY_BYTES:
+                raise BodyOverLimit
+            yield chunk
+
+    async def drain(self) -> None:
+        """Take and drop the rest."""
+        async for _ in self._request.chunks():
+            pass

@@ -1,0 +1,181 @@
+"""The bridge protocol in a gateway worker: checks id and key, finds or starts the sandbox, passes the rest on."""
+
+from collections.abc import Coroutine
+from functools import partial
+from types import TracebackType
+from typing import Final
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from cove.errors import CoveError, LimitExceeded, SandboxUnavailable
+from cove.http import Answer, Handler, Headers, HttpError, Request, Response
+from cove.model import SandboxSpec
+from cove.runtime.threads import in_thread
+from cove.server.bridge import pool
+from cove.server.bridge.ids import UnusedIds
+from cove.server.bridge.pool import BridgePool
+from cove.server.bridge.protocol import (
+    BELOW,
+    ROOT,
+    Refusal,
+    answer_json,
+    check_id,
+    check_route,
+    not_found,
+    read_query,
+    refusal_of,
+    split,
+)
+from cove.server.bridge.terminal import FAST_PATH_HEADER
+from cove.server.configuration import Configuration
+from cove.server.gateway.access import Access
+from cove.server.gateway.relay import SocketRelay
+from cove.server.gateway.upstream import Upstreams
+from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.starter import Starter
+
+_MOST_REMEMBERED: Final = 10_000
+_PREFIXES: Final = (BELOW, pool.BELOW)
+
+
+class BridgeRelay(SocketRelay):
+    """A relay whose failures are told in the words of the protocol."""
+
+    __slots__ = ()
+
+    def fail(self, error: CoveError | HttpError) -> None:
+        """See SocketRelay."""
+        self._exchange.respond(_describe(error).response())
+
+
+class BridgeGateway:
+    """Any valid id is a sandbox: the first use of one makes it, and one that was stopped or lost is started again."""
+
+    def __init__(
+        self, directory: Directory, starter: Starter, access: Access, configuration: Configuration | None = None
+    ) -> None:
+        configuration = configuration or Configuration()
+        self._directory = directory
+        self._starter = starter
+        self._access = access
+        self._unused = UnusedIds(directory)
+        self._pool = BridgePool(directory, configuration)
+        self._headers: Headers = () if configuration.bridge_fast_path else ((FAST_PATH_HEADER, b"off"),)
+        self._upstreams = Upstreams()
+        self._sockets: dict[str, str] = {}
+
+    async def __aenter__(self) -> "BridgeGateway":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._upstreams.aclose()
+
+    def before(self, handler: Handler) -> Handler:
+        """Answers the protocol's paths, with checks of its own, and leaves all others to that handler."""
+        return lambda request: (self if _serves(request.path) else handler)(request)
+
+    def __call__(self, request: Request) -> Answer | Coroutine[object, object, Answer]:
+        """Answer; the checks come in the order that the protocol has."""
+        try:
+            return self._answer(request)
+        except Refusal as refusal:
+            return refusal.response()
+
+    def _answer(self, request: Request) -> Answer | Coroutine[object, object, Answer]:
+        if not request.path.startswith(BELOW):
+            self._check_access(request)
+            return self._finish(self._pool.answer(request) if request.path != ROOT else self._create(request))
+        id, name, _ = split(request.path)
+        check_id(id)
+        if name == "pty":
+            _take_key_from_query(request)
+        self._check_access(request)
+        check_route(request.method, name)
+        if name == "":
+            return self._finish(self._destroy(id))
+        if name == "running":
+            return self._finish(self._is_running(id))
+        path = self._sockets.get(id)
+        return self._finish(self._find_and_relay(id)) if path is None else self._relay(id, path)
+
+    def _check_access(self, request: Request) -> None:
+        refused = self._access.refuse(request)
+        if refused is not None:
+            assert isinstance(refused.body, bytes)
+            text = msgspec.json.decode(refused.body, type=dict[str, object])["error"]
+            code = "unauthorized" if refused.status == 401 else "invalid_request"
+            headers = [header for header in refused.headers if header[0] != b"content-type"]
+            raise Refusal(refused.status, code, str(text), headers)
+
+    async def _finish(self, coming: Coroutine[object, object, Answer]) -> Answer:
+        try:
+            return await coming
+        except Refusal as refusal:
+            return refusal.response()
+        except CoveError as error:
+            return _describe(error).response()
+
+    async def _create(self, request: Request) -> Response:
+        """Only an id: nothing is started."""
+        if request.method != "POST":
+            raise not_found()
+        return answer_json({"id": await in_thread(self._unused.make)})
+
+    async def _is_running(self, id: str) -> Response:
+        return answer_json({"running": await in_thread(self._exists, id)})
+
+    def _exists(self, id: str) -> bool:
+        return self._directory.find(id) is not None or self._unused.has(id)
+
+    async def _destroy(self, id: str) -> Response:
+        self._sockets.pop(id, None)
+        await in_thread(self._unused.remove, id)
+        await self._starter.destroy(id)
+        return Response(204)
+
+    def _relay(self, id: str, path: str) -> BridgeRelay:
+        find_again = partial(self._find_again, id)
+        return BridgeRelay(self._upstreams, path, headers=self._headers, find_again=find_again)
+
+    async def _find_and_relay(self, id: str) -> Answer:
+        return self._relay(id, await self._locate(id))
+
+    async def _locate(self, id: str) -> str:
+        """Where the sandbox's runtime listens."""
+        record = await self._starter.create(id, SandboxSpec(), exist_ok=True)
+        await in_thread(self._unused.remove, id)
+        if len(self._sockets) >= _MOST_REMEMBERED:
+            self._sockets.clear()
+        self._sockets[id] = path = str(self._directory.socket(record))
+        return path
+
+    async def _find_again(self, id: str) -> str:
+        """Nothing listens where it was: it is gone, or just stopping, and whoever starts it waits for that."""
+        self._sockets.pop(id, None)
+        record = await in_thread(self._directory.find, id)
+        if record is not None:
+            await self._starter.start(record)
+        return await self._locate(id)
+
+
+def _serves(path: str) -> bool:
+    return path.startswith(_PREFIXES) or path == ROOT
+
+
+def _take_key_from_query(request: Request) -> None:
+    """Some clients cannot set headers for a WebSocket. The key goes no further than here."""
+    shown = read_query(request.query).get("authorization")
+    fields = request.query.split("&")
+    request.query = "&".join(field for field in fields if unquote_plus(field.partition("=")[0]) != "authorization")
+    if shown and b"authorization" not in request.headers:
+        request.headers[b"authorization"] = shown.encode("utf-8", "surrogateescape")
+
+
+def _describe(error: CoveError | HttpError) -> Refusal:
+    """A sandbox that cannot be had just now is the one failure that clients try again."""
+    if isinstance(error, (LimitExceeded, SandboxUnavailable)):
+        return Refusal(503, "capacity_exceeded", error.message)
+    return refusal_of(error)

@@ -1,0 +1,55 @@
+"""Ids that the bridge has given out and nobody has used yet: a small file for each, so that all workers know them."""
+
+import os
+from pathlib import Path
+
+from cove.core.identifier import new_identifier
+from cove.server.sandboxes.directory import Directory
+
+ID_LENGTH = 26
+# More than this are never used: the oldest are forgotten.
+_MOST_UNUSED = 10_000
+
+
+class UnusedIds:
+    """Calls block, but for microseconds."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._path = directory.server / "unused"
+
+    def make(self) -> str:
+        """A new id."""
+        id = new_identifier(ID_LENGTH)
+        try:
+            self._entry(id).touch(mode=0o600)
+        except FileNotFoundError:
+            self._path.mkdir(mode=0o700, exist_ok=True)
+            self._entry(id).touch(mode=0o600)
+        self._forget_oldest()
+        return id
+
+    def has(self, id: str) -> bool:
+        """Whether it was given out and not used or deleted since."""
+        return self._entry(id).exists()
+
+    def remove(self, id: str) -> None:
+        """It is used, or deleted."""
+        self._entry(id).unlink(missing_ok=True)
+
+    def _entry(self, id: str) -> Path:
+        return self._path / self._directory.entry(id).name
+
+    def _forget_oldest(self) -> None:
+        names = os.listdir(self._path)
+        if len(names) > _MOST_UNUSED:
+            for path in sorted((self._path / name for name in names), key=_made_at)[: len(names) // 2]:
+                path.unlink(missing_ok=True)
+
+
+def _made_at(path: Path) -> float:
+    """When; what another worker has just removed is the oldest of all."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

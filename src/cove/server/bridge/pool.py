@@ -1,0 +1,60 @@
+"""The routes of the bridge protocol about sandboxes that wait for an id, `/v1/pool/...`."""
+
+from typing import Final
+
+from cove.errors import CoveError
+from cove.http import Request, Response
+from cove.model import SandboxSpec
+from cove.runtime.threads import in_thread
+from cove.server.bridge.protocol import answer_json, failed, not_found
+from cove.server.configuration import Configuration
+from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.warm import WarmPool
+
+BELOW: Final = "/v1/pool/"
+
+
+class BridgePool:
+    """Looks at the pool and fills or empties it; the supervisor keeps it as configured."""
+
+    def __init__(self, directory: Directory, configuration: Configuration) -> None:
+        self._directory = directory
+        self._configuration = configuration
+        self._pool = WarmPool(directory)
+
+    async def answer(self, request: Request) -> Response:
+        """Any of the routes."""
+        try:
+            match request.method, request.path[len(BELOW) :]:
+                case "GET", "stats":
+                    return answer_json(await in_thread(self._stats))
+                case "POST", "prime":
+                    await in_thread(self._prime)
+                case "POST", "shutdown-prewarmed":
+                    await in_thread(self._pool.drain)
+                case _:
+                    raise not_found()
+        except CoveError as error:
+            raise failed("pool_error", error.message) from None
+        return answer_json({"ok": True})
+
+    def _stats(self) -> dict[str, object]:
+        warm = self._pool.count(self._spec())
+        assigned = self._directory.count()
+        most = self._configuration.max_sandboxes
+        target = self._configuration.warm
+        config = {"warmTarget": target, "refreshInterval": 0, "maxInstances": most, "scaleBatchSize": 1}
+        return {
+            "warm": warm,
+            "assigned": assigned,
+            "total": warm + assigned,
+            "maxInstances": most,
+            "config": config,
+        }
+
+    def _prime(self) -> None:
+        for _ in range(self._configuration.warm - self._pool.count(self._spec())):
+            self._pool.replenish(self._spec(), self._configuration.warm)
+
+    def _spec(self) -> SandboxSpec:
+        return self._configuration.admit(SandboxSpec())

@@ -1,0 +1,131 @@
+"""The bridge protocol, `/v1/sandbox/...`: what the gateway's half and the runtime's half have in common.
+
+The gateway checks the id and the key, finds or starts the sandbox, and passes the request on; the runtime does the
+rest. Clients that others wrote rely on every text and status here.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import parse_qs
+
+import msgspec
+
+from cove.errors import CoveError
+from cove.http import Headers, HttpError, Response
+
+ROOT: Final = "/v1/sandbox"
+BELOW: Final = f"{ROOT}/"
+MOST_BODY_BYTES: Final = 32 << 20
+JSON: Final = ((b"content-type", b"application/json"),)
+
+_MOST_FIELDS: Final = 100
+_ID = re.compile(r"[a-z2-7]{1,128}")
+_SESSION_ID = re.compile(r"[a-zA-Z0-9._-]{1,128}")
+_ROUTES: Final = {
+    "": ("DELETE",),
+    "running": ("GET",),
+    "exec": ("POST",),
+    "persist": ("POST",),
+    "hydrate": ("POST",),
+    "mount": ("POST",),
+    "unmount": ("POST",),
+    "session": ("POST",),
+    "pty": ("GET",),
+    "file": ("GET", "PUT"),
+    "file/": ("GET", "PUT"),
+    "session/": ("DELETE",),
+    "tunnel/": ("POST", "DELETE"),
+}
+
+
+class Refusal(Exception):
+    """Answered with a status, a code and a text; headers are added to it."""
+
+    def __init__(self, status: int, code: str, text: str, headers: Headers = ()) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.text = text
+        self.headers = headers
+
+    def response(self) -> Response:
+        """The answer."""
+        body = msgspec.json.encode({"error": self.text, "code": self.code})
+        return Response(self.status, (*JSON, *self.headers), body)
+
+
+def invalid(text: str, status: int = 400) -> Refusal:
+    """The request has to change."""
+    return Refusal(status, "invalid_request", text)
+
+
+def not_found() -> Refusal:
+    """No such route, or not with this method: the protocol does not tell the two apart."""
+    return Refusal(404, "not_found", "Not found")
+
+
+def failed(code: str, text: str) -> Refusal:
+    """The request was fine, what it asks for was not possible."""
+    return Refusal(502, code, text)
+
+
+def refusal_of(error: CoveError | HttpError) -> Refusal:
+    """What a client is told about an error that has no words of its own here."""
+    if isinstance(error, CoveError):
+        return failed("exec_transport_error", error.message)
+    return Refusal(error.status, "payload_too_large" if error.status == 413 else "invalid_request", str(error))
+
+
+def split(path: str) -> tuple[str, str, str]:
+    """A path below ROOT as the sandbox's id, the name of the route, and what stands behind it, all as they came."""
+    id, _, rest = path[len(BELOW) :].partition("/")
+    name, slash, argument = rest.partition("/")
+    return id, name + slash, argument
+
+
+def check_id(id: str) -> None:
+    """Raise for what is no sandbox's id."""
+    if not _ID.fullmatch(id):
+        raise invalid("Invalid sandbox ID format")
+
+
+def check_session_id(id: str) -> str:
+    """The id, or raise for what is no session's id."""
+    if not _SESSION_ID.fullmatch(id) or id == "." or ".." in id:
+        raise invalid("Invalid session ID format")
+    return id
+
+
+def check_route(method: str, name: str) -> None:
+    """Raise for what the protocol does not have."""
+    if method not in _ROUTES.get(name, ()):
+        raise not_found()
+
+
+def decode_object(body: bytes, text: str = "Invalid JSON body") -> dict[str, object]:
+    """The fields of a JSON object; whatever else is JSON has none."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise invalid(text) from None
+    return value if isinstance(value, dict) else {}
+
+
+def read_query(query: str) -> dict[str, str]:
+    """The first value of each field that has one."""
+    try:
+        fields = parse_qs(query, errors="surrogateescape", max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise invalid("The query has too many fields") from None
+    return {name: values[0] for name, values in fields.items()}
+
+
+def answer_json(value: object) -> Response:
+    """An ordinary answer."""
+    return Response(200, JSON, msgspec.json.encode(value))
+
+
+def timestamp() -> str:
+    """This moment."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

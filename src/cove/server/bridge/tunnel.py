@@ -1,0 +1,72 @@
+"""Tunnels of the bridge protocol: a preview URL for a port inside."""
+
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+from cove import api
+from cove.errors import CoveError, PortAlreadyExposed
+from cove.http import Request, Response
+from cove.model import ExposedPort
+from cove.server.bridge.protocol import MOST_BODY_BYTES, answer_json, decode_object, failed, invalid, timestamp
+
+_PORT = re.compile(r"[0-9]{4,5}")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_RESERVED: Final = 3000
+
+
+class BridgeTunnels:
+    """The tunnels of one sandbox; `_created` says since when there is one."""
+
+    def __init__(self, sandbox: api.AsyncSandbox) -> None:
+        self._sandbox = sandbox
+        self._created: dict[int, str] = {}
+
+    async def open(self, request: Request, text: str) -> Response:
+        """`POST tunnel/{port}`: the same one each time."""
+        port = _check_port(text)
+        body = await request.read(MOST_BODY_BYTES)
+        name = _check_name(decode_object(body).get("name")) if body else None
+        if name is not None:
+            raise failed("tunnel_error", f"named tunnels are not available on this server: {name}")
+        try:
+            exposed = await self._expose(port)
+        except CoveError as error:
+            raise failed("tunnel_error", error.message) from None
+        created = self._created.setdefault(port, timestamp())
+        hostname = urlsplit(exposed.url).hostname
+        return answer_json(
+            {"id": exposed.token, "port": port, "url": exposed.url, "hostname": hostname, "createdAt": created}
+        )
+
+    async def close(self, text: str) -> Response:
+        """`DELETE tunnel/{port}`."""
+        port = _check_port(text)
+        try:
+            await self._sandbox.ports.unexpose(port)
+        except CoveError as error:
+            raise failed("tunnel_error", error.message) from None
+        self._created.pop(port, None)
+        return Response(204)
+
+    async def _expose(self, port: int) -> ExposedPort:
+        try:
+            return await self._sandbox.ports.expose(port)
+        except PortAlreadyExposed:
+            return next(each for each in await self._sandbox.ports.list() if each.port == port)
+
+
+def _check_port(text: str) -> int:
+    if not _PORT.fullmatch(text) or not 1024 <= int(text) <= 65535 or int(text) == _RESERVED:
+        raise invalid("Invalid port")
+    return int(text)
+
+
+def _check_name(name: object) -> str | None:
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise invalid("name must be a string")
+    if not _NAME.fullmatch(name):
+        raise invalid("name must be a valid DNS label: 1-63 lower-case letters, digits and inner hyphens")
+    return name

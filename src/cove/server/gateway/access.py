@@ -1,0 +1,79 @@
+"""Who may use the API: whoever shows the key, and no web page that is not ours."""
+
+import hmac
+import re
+from collections.abc import Collection
+from urllib.parse import parse_qs
+
+from cove.http import Request, Response, error_response
+
+_HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
+_LOOPBACK = (b"localhost", b"127.0.0.1", b"[::1]")
+_DOCUMENTS = ("/v1/openapi.json", "/v1/openapi.html", "/v1/openapi")
+_ELSEWHERE = (b"cross-site", b"same-site")
+_MOST_REMEMBERED = 64
+_ADVICE = (
+    "the server's key is missing or wrong: send `Authorization: Bearer KEY` "
+    "(COVE_API_KEY, or in Python api_key=, on the command line --api-key)"
+)
+
+
+class Access:
+    """Decides about a head alone. Without a key everybody on this machine is let in.
+
+    A web page can make a browser send requests to this machine, and by a name of its own that it points here (DNS
+    rebinding) even read the answers. Such requests carry a Host that is not ours, an Origin that is not the Host, or,
+    where browsers send no Origin (images, frames, links), a Sec-Fetch-Site that says where they come from.
+    """
+
+    def __init__(
+        self, key: str | None, *, is_loopback: bool, names: Collection[str] = (), origins: Collection[str] = ()
+    ) -> None:
+        self._key = None if key is None else key.encode()
+        self._is_loopback = is_loopback
+        self._names = frozenset(name.lower().encode() for name in names)
+        self._origins = frozenset(origin.lower().encode() for origin in origins)
+        self._known_hosts: set[bytes] = set()
+
+    def refuse(self, request: Request) -> Response | None:
+        """The answer to whoever may not; None for those who may."""
+        host = request.headers.get(b"host", b"")
+        if self._is_loopback and host not in self._known_hosts and not self._is_our_host(host):
+            return error_response(403, "PERMISSION_DENIED", "this Host is not served here")
+        origin = request.headers.get(b"origin")
+        if origin is not None and not self._is_our_origin(origin.lower(), host.lower()):
+            return error_response(403, "PERMISSION_DENIED", "requests from other origins are not served")
+        if origin is None and request.headers.get(b"sec-fetch-site") in _ELSEWHERE and request.path not in _DOCUMENTS:
+            return error_response(403, "PERMISSION_DENIED", "requests from other sites are not served")
+        if self._key is not None and not self._shows_key(request):
+            challenge = ((b"www-authenticate", b"Bearer"),)
+            return error_response(401, "UNAUTHORIZED", _ADVICE, challenge)
+        return None
+
+    def _is_our_host(self, host: bytes) -> bool:
+        match = _HOST.fullmatch(host)
+        name = match[1].lower() if match is not None else b""
+        if name not in _LOOPBACK and name not in self._names and not name.endswith(b".localhost"):
+            return False
+        if len(self._known_hosts) < _MOST_REMEMBERED:
+            self._known_hosts.add(host)
+        return True
+
+    def _is_our_origin(self, origin: bytes, host: bytes) -> bool:
+        return origin in self._origins or (bool(host) and origin in (b"http://" + host, b"https://" + host))
+
+    def _shows_key(self, request: Request) -> bool:
+        assert self._key is not None
+        scheme, _, shown = request.headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer":
+            return hmac.compare_digest(shown.strip(), self._key)
+        if request.path in _DOCUMENTS:
+            return hmac.compare_digest(_token(request.query), self._key)
+        return False
+
+
+def _token(query: str) -> bytes:
+    try:
+        return parse_qs(query, encoding="latin-1", max_num_fields=16).get("token", [""])[0].encode("latin-1")
+    except ValueError:  # more fields than anybody needs
+        return b""

@@ -1,0 +1,52 @@
+"""What monitoring is told, in Prometheus' text format. All workers tell the same: it is read from the machine."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from cove.linux.cgroup import Hierarchies
+from cove.model import SandboxStatus, Usage
+from cove.runtime.groups import find_groups
+from cove.runtime.usage import measure_processes
+from cove.server.sandboxes.directory import Directory, Record
+
+_OF_ONE: tuple[tuple[str, str, str, Callable[[Usage], float | None]], ...] = (
+    ("memory_bytes", "gauge", "Memory of a running sandbox.", lambda usage: usage.memory_bytes),
+    ("cpu_seconds_total", "counter", "Processor time of a running sandbox.", lambda usage: usage.cpu_seconds),
+    ("processes", "gauge", "Processes of a running sandbox.", lambda usage: usage.pids),
+    ("memory_kills_total", "counter", "Processes ended for want of memory.", lambda usage: usage.memory_kills),
+)
+
+
+def collect_metrics(directory: Directory, hierarchies: Hierarchies) -> bytes:
+    """How many sandboxes there are, and what each of the running ones uses. Blocks."""
+    found = [(record, directory.status(record)) for record in directory.list()]
+    running = [record for record, status in found if status is SandboxStatus.RUNNING]
+    usages = {record.id: usage for record in running if (usage := _measure(directory, hierarchies, record)) is not None}
+    return render_metrics((status for _, status in found), usages)
+
+
+def render_metrics(statuses: Iterable[SandboxStatus], usages: dict[str, Usage]) -> bytes:
+    """As text. Ids need no escaping: core/identifier."""
+    counts = Counter(statuses)
+    lines = _head("cove_sandboxes", "gauge", "Sandboxes of this server by status.")
+    lines += [f'cove_sandboxes{{status="{status}"}} {counts[status]}' for status in SandboxStatus]
+    for name, kind, text, value in _OF_ONE:
+        lines += _head(f"cove_sandbox_{name}", kind, text)
+        for id, usage in usages.items():
+            if (number := value(usage)) is not None:
+                lines.append(f'cove_sandbox_{name}{{sandbox="{id}"}} {number}')
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _head(name: str, kind: str, text: str) -> list[str]:
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+
+
+def _measure(directory: Directory, hierarchies: Hierarchies, record: Record) -> Usage | None:
+    holder = directory.holder(record.key)
+    if holder is None:
+        return None
+    try:
+        return measure_processes(find_groups(hierarchies, record.key), holder[0])
+    except FileNotFoundError:
+        return None  # it has just ended

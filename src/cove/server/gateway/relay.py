@@ -1,0 +1,297 @@
+"""Passing a request on to a runtime: bytes both ways as they come, with backpressure both ways.
+
+Theory of operation. Nothing here waits: what the client sends is written to the runtime's socket in the call that
+brought it, and the other way round; only a fresh connection needs a task. The runtime's answer is passed on as it
+came. A runtime that closed before it had read all of a request has not begun with it (unix(7): who closes a socket
+with unread bytes resets its peer, who has read them all ends it): such a request is sent again, to where the runtime
+is found then, unless its body is too large to be kept. Whatever else ends a runtime's connection early is 503 when
+nothing was answered, and otherwise the end of the client's connection, so that the client sees that the answer is not
+complete.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from cove.errors import CoveError, SandboxUnavailable
+from cove.http import Exchange, Headers, HttpError, Relay, Request
+from cove.server.gateway.upstream import Upstream, Upstreams
+
+_NOT_PASSED_ON = frozenset(
+    (
+        *(b"authorization", b"proxy-authorization", b"proxy-authenticate", b"proxy-connection"),
+        *(b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"),
+    )
+)
+_MOST_KEPT_BYTES = 64 << 10
+_MOST_TRIES = 4  # a sandbox that is stopped when idle can stop again before the request is there
+_NEVER_PRIVATE = frozenset((b"keep-alive", b"close", b"upgrade", b"", b"content-length", b"host"))
+
+
+class SocketRelay(Relay):
+    """One request on its way to the unix socket at `path`; `find_again` says where it is when nothing listens there."""
+
+    __slots__ = (
+        "_connecting",
+        "_exchange",
+        "_find_again",
+        "_has_answered",
+        "_has_client_ended",
+        "_has_upstream_ended",
+        "_head",
+        "_headers",
+        "_is_chunked",
+        "_is_raw",
+        "_is_sent",
+        "_kept",
+        "_kept_bytes",
+        "_path",
+        "_tries",
+        "_upstream",
+        "_upstreams",
+    )
+
+    _exchange: Exchange
+
+    def __init__(
+        self,
+        upstreams: Upstreams,
+        path: str,
+        *,
+        headers: Headers = (),
+        find_again: Callable[[], Coroutine[object, object, str]] | None = None,
+    ) -> None:
+        self._upstreams = upstreams
+        self._path = path
+        self._headers = headers
+        self._find_again = find_again
+        self._upstream: Upstream | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._head = b""
+        self._is_chunked = False
+        self._is_sent = False
+        self._kept: list[bytes] | None = []
+        self._kept_bytes = 0
+        self._tries = 1
+        self._has_answered = False
+        self._is_raw = False
+        self._has_client_ended = False
+        self._has_upstream_ended = False
+
+    def begin(self, exchange: Exchange) -> None:
+        """Send the request on a connection that is open, or open one."""
+        self._exchange = exchange
+        self._is_chunked = b"transfer-encoding" in exchange.request.headers
+        upstream = self._upstreams.take(self._path)
+        if upstream is None:
+            self._connecting = self._upstreams.start(self)
+        else:
+            self._send(upstream)
+
+    async def connect(self) -> None:
+        """Open a connection and send the request; the task of `Upstreams`."""
+        try:
+            upstream = await self._open()
+        except CoveError as error:
+            self.fail(error)
+        except OSError as error:
+            self.fail(SandboxUnavailable(f"the sandbox's runtime cannot be reached: {error.strerror}"))
+        else:
+            self._send(upstream)
+        finally:
+            self._connecting = None
+
+    async def _open(self) -> Upstream:
+        for _ in range(_MOST_TRIES - 1):
+            try:
+                return await self._upstreams.connect(self._path)
+            except (FileNotFoundError, ConnectionRefusedError):
+                if self._find_again is None:
+                    raise
+                self._path = await self._find_again()
+        return await self._upstreams.connect(self._path)
+
+    def _send(self, upstream: Upstream) -> None:
+        request = self._exchange.request
+        self._upstream = upstream
+        upstream.use(self, is_head_only=request.method == "HEAD")
+        self._head = render_request(request, self._headers)
+        for data in self._kept or ():
+            self._write_body(data)
+        request.pass_body_to(self)
+        if self._head:
+            self._write(b"")
+
+    def _write(self, data: bytes) -> None:
+        """A head goes together with what of the body has come: a small request is one write."""
+        if self._upstream is not None:
+            head, self._head = self._head, b""
+            self._upstream.write(head + data if head else data)
+
+    def body_data(self, data: bytes) -> None:
+        """The client's body goes to the runtime."""
+        self._keep(data)
+        self._write_body(data)
+
+    def _keep(self, data: bytes) -> None:
+        self._kept_bytes += len(data)
+        if self._kept_bytes > _MOST_KEPT_BYTES:
+            self._kept = None
+        elif self._kept is not None:
+            self._kept.append(data)
+
+    def _write_body(self, data: bytes) -> None:
+        self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+
+    def body_end(self) -> None:
+        """All of it."""
+        self._is_sent = True
+        if self._is_chunked:
+            self._write(b"0\r\n\r\n")
+
+    def body_failed(self, error: HttpError) -> None:
+        """The client will not send the rest."""
+        self._drop_upstream()
+        if self._has_answered:
+            self._exchange.cut()
+        else:
+            self.fail(error)
+
+    def upstream_data(self, data: bytes, *, is_raw: bool) -> None:
+        """Some of the answer."""
+        self._has_answered = True
+        if is_raw and not self._is_raw:
+            self._switch(data)
+        else:
+            self._exchange.write(data)
+
+    def upstream_completed(self, data: bytes, *, keep_alive: bool) -> None:
+        """The last of the answer."""
+        upstream, self._upstream = self._upstream, None
+        assert upstream is not None
+        self._exchange.write(data)
+        if keep_alive and self._is_sent:
+            self._upstreams.give_back(upstream)
+        else:
+            upstream.relay = None
+            upstream.abort()
+        self._exchange.finish(keep_alive=keep_alive or self._exchange.request.method == "HEAD")
+
+    def upstream_failed(self) -> None:
+        """What the runtime sent is no answer."""
+        self._drop_upstream()
+        self._break_off()
+
+    def upstream_lost(self, *, is_unread: bool) -> None:
+        """The runtime closed, or is gone; `is_unread` when it had not read all that was sent to it."""
+        self._upstream = None
+        if is_unread and not self._has_answered and self._kept is not None and self._tries < _MOST_TRIES:
+            self._tries += 1
+            self._exchange.request.keep_body()
+            self._connecting = self._upstreams.start(self)
+        elif self._has_answered and self._exchange.request.version == "1.0":
+            self._exchange.finish(keep_alive=False)
+        else:
+            self._break_off()
+
+    def upstream_eof(self) -> None:
+        """After an upgrade: the runtime sends nothing more."""
+        self._has_upstream_ended = True
+        self._exchange.write_eof()
+        self._end_if_both_have()
+
+    def upstream_full(self) -> None:
+        """The runtime does not take what the client sends."""
+        if self._is_raw:
+            self._exchange.pause_reading()
+        else:
+            self._exchange.request.pause()
+
+    def upstream_ready(self) -> None:
+        """The runtime takes more."""
+        if self._is_raw:
+            self._exchange.resume_reading()
+        else:
+            self._exchange.request.resume()
+
+    def client_full(self) -> None:
+        """The client does not take what the runtime sends."""
+        if self._upstream is not None:
+            self._upstream.pause_reading()
+
+    def client_ready(self) -> None:
+        """The client takes more."""
+        if self._upstream is not None:
+            self._upstream.resume_reading()
+
+    def client_gone(self) -> None:
+        """The runtime learns it by losing its connection."""
+        self._drop_upstream()
+        if self._connecting is not None:
+            self._connecting.cancel()
+
+    def client_data(self, data: bytes) -> None:
+        """After an upgrade: to the runtime."""
+        if self._upstream is not None:
+            self._upstream.write(data)
+
+    def client_eof(self) -> None:
+        """After an upgrade: the client sends nothing more."""
+        self._has_client_ended = True
+        if self._upstream is not None:
+            self._upstream.write_eof()
+        self._end_if_both_have()
+
+    def _end_if_both_have(self) -> None:
+        """Two ends that have both said so may never say anything else."""
+        if self._has_client_ended and self._has_upstream_ended and self._upstream is not None:
+            self._upstream.relay = None
+            self._upstream.close()
+            self._upstream = None
+            self._exchange.cut()
+
+    def _switch(self, data: bytes) -> None:
+        if not self._exchange.request.is_upgrade:
+            self.upstream_failed()
+            return
+        self._is_raw = True
+        self._exchange.write(data)
+        self._exchange.switch()
+
+    def fail(self, error: CoveError | HttpError) -> None:
+        """Answer with this error; nothing of an answer was passed on."""
+        self._exchange.fail(error)
+
+    def _drop_upstream(self) -> None:
+        if self._upstream is not None:
+            self._upstream.relay = None
+            self._upstream.abort()
+            self._upstream = None
+
+    def _break_off(self) -> None:
+        if self._has_answered:
+            self._exchange.cut()
+        else:
+            self.fail(SandboxUnavailable("the sandbox's runtime ended before it answered"))
+
+
+def render_request(request: Request, added: Headers) -> bytes:
+    """The head as it came, without what concerns only the client's own connection."""
+    target = f"{request.path}?{request.query}" if request.query else request.path
+    parts = [f"{request.method} {target} HTTP/{request.version}\r\n".encode()]
+    dropped = _NOT_PASSED_ON | _named_by_connection(request)
+    parts += [b"%b: %b\r\n" % header for header in request.raw_headers if header[0] not in dropped]
+    parts += [b"%b: %b\r\n" % header for header in added]
+    if request.is_upgrade:
+        parts.append(b"connection: upgrade\r\nupgrade: %b\r\n" % request.headers[b"upgrade"])
+    if b"transfer-encoding" in request.headers:
+        parts.append(b"transfer-encoding: chunked\r\n")
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def _named_by_connection(request: Request) -> frozenset[bytes]:
+    """A client may name more headers that concern only its own connection."""
+    value = request.headers.get(b"connection")
+    if value is None:
+        return frozenset()
+    return frozenset(name.strip().lower() for name in value.split(b",")) - _NEVER_PRIVATE

@@ -1,0 +1,220 @@
+"""Kept-alive connections to runtimes: each carries one request at a time, and knows where its answer ends."""
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+if TYPE_CHECKING:
+    from cove.server.gateway.relay import SocketRelay
+
+_MOST_IDLE = 64
+_MOST_IDLE_SECONDS = 30.0  # less than a runtime keeps a connection: it does not close one that is just being used
+
+
+class Upstream(asyncio.Protocol):
+    """One connection; `relay` is who uses it. The answer's bytes are passed on as they came."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, pool: "Upstreams", path: str) -> None:
+        self.path = path
+        self.relay: SocketRelay | None = None
+        self.idle_since = 0.0
+        self._pool = pool
+        self._parser = httptools.HttpResponseParser(self)
+        self._is_head_only = False
+        self._is_complete = False
+        self._is_kept_alive = False
+        self._is_broken = False
+        self._is_raw = False
+        self._is_reading = True
+
+    def use(self, relay: "SocketRelay", *, is_head_only: bool) -> None:
+        """Carry the next request."""
+        self.relay = relay
+        self._is_head_only = is_head_only
+        self._is_complete = False
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can carry another request."""
+        return not self._is_broken and not self._is_raw and not self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        """Towards the runtime."""
+        self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Nothing more goes to the runtime."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def pause_reading(self) -> None:
+        """Let the runtime wait."""
+        if self._is_reading and not self._transport.is_closing():
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take from the runtime again."""
+        if not self._is_reading and not self._transport.is_closing():
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """End when everything is written."""
+        self._is_broken = True
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End at once: that is how a runtime learns that nobody waits."""
+        self._is_broken = True
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport, as are those below."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._pool.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The runtime is gone, or we have closed."""
+        self._is_broken = True
+        self._pool.remove(self)
+        if self.relay is not None:
+            self.relay.upstream_lost(is_unread=isinstance(error, ConnectionResetError | BrokenPipeError))
+
+    def eof_received(self) -> bool:
+        """A raw connection can be closed on one side."""
+        if self._is_raw and self.relay is not None:
+            self.relay.upstream_eof()
+            return True
+        return False
+
+    def pause_writing(self) -> None:
+        """The runtime does not take what is written."""
+        if self.relay is not None:
+            self.relay.upstream_full()
+
+    def resume_writing(self) -> None:
+        """The runtime takes more."""
+        if self.relay is not None:
+            self.relay.upstream_ready()
+
+    def data_received(self, data: bytes) -> None:
+        """A part of the answer, or of what follows an upgrade."""
+        relay = self.relay
+        if relay is None:
+            self.abort()
+            return
+        if not self._is_raw:
+            self._parse(data)
+        if self._is_broken:
+            relay.upstream_failed()
+        elif self._is_complete:
+            relay.upstream_completed(data, keep_alive=self._is_kept_alive)
+        else:
+            relay.upstream_data(data, is_raw=self._is_raw)
+
+    def on_message_begin(self) -> None:
+        """Called by the parser, as are those below. One request has one answer."""
+        self._is_broken = self._is_broken or self._is_complete
+
+    def on_headers_complete(self) -> None:
+        """An answer to HEAD ends with its head, which the parser cannot know."""
+        if self._is_head_only and self._parser.get_status_code() >= 200:
+            self._is_complete = True
+            self._is_kept_alive = False
+
+    def on_message_complete(self) -> None:
+        """The answer is complete, unless it was only an interim one."""
+        if self._parser.get_status_code() >= 200 and not self._is_complete:
+            self._is_complete = True
+            self._is_kept_alive = self._parser.should_keep_alive()
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._is_raw = True
+        except httptools.HttpParserError:
+            self._is_broken = not self._is_head_only or not self._is_complete
+
+
+class Upstreams:
+    """All connections of a worker to runtimes; owns those under way too."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[Upstream]] = {}
+        self._open: set[Upstream] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._all_gone = asyncio.Event()
+
+    def take(self, path: str) -> Upstream | None:
+        """A kept-alive connection to this socket, if there is one: the one used last."""
+        idle = self._idle.get(path)
+        while idle:
+            upstream = idle.pop()
+            if upstream.is_usable and asyncio.get_running_loop().time() - upstream.idle_since < _MOST_IDLE_SECONDS:
+                return upstream
+            upstream.abort()
+        return None
+
+    def give_back(self, upstream: Upstream) -> None:
+        """The answer is complete: the next request may use it."""
+        upstream.relay = None
+        upstream.resume_reading()
+        idle = self._idle.setdefault(upstream.path, [])
+        if not upstream.is_usable or len(idle) >= _MOST_IDLE:
+            upstream.abort()
+            return
+        upstream.idle_since = asyncio.get_running_loop().time()
+        idle.append(upstream)
+
+    async def connect(self, path: str) -> Upstream:
+        """A fresh connection; raises OSError."""
+        upstream = Upstream(self, path)
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: upstream, path)
+        except BaseException:
+            self.remove(upstream)  # uvloop closes what is cancelled after it was made without saying that it is lost
+            raise
+        return upstream
+
+    def start(self, relay: "SocketRelay") -> "asyncio.Task[None]":
+        """Connect for a relay, in a task that ends before this object does."""
+        task = asyncio.get_running_loop().create_task(relay.connect())
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+        return task
+
+    def add(self, upstream: Upstream) -> None:
+        """For connections: it is open."""
+        self._open.add(upstream)
+
+    def remove(self, upstream: Upstream) -> None:
+        """For connections: it is lost."""
+        self._open.discard(upstream)
+        idle = self._idle.get(upstream.path)
+        if idle is not None:
+            if upstream in idle:
+                idle.remove(upstream)
+            if not idle:
+                del self._idle[upstream.path]
+        if not self._open:
+            self._all_gone.set()
+
+    async def aclose(self) -> None:
+        """End every connection."""
+        while self._connecting or self._open:
+            for task in self._connecting:
+                task.cancel()
+            for upstream in self._open:
+                upstream.abort()
+            self._all_gone.clear()
+            await asyncio.gather(*self._connecting, self._until_none_is_open(), return_exceptions=True)
+
+    async def _until_none_is_open(self) -> None:
+        while self._open:
+            self._all_gone.clear()
+            await self._all_gone.wait()

@@ -1,0 +1,170 @@
+"""What a service inside is told about a visitor, and what a visitor is told by it: headers, both ways.
+
+The service sees itself at `localhost` and its own port; where it names that address it is the visitor's. What is the
+business of one connection, what belongs to Cove (its key, its cookies), and what a visitor could pretend about itself
+is not passed on. Pages of different sandboxes share no origin: by path they would, so there they get an opaque one, and
+what a browser would remember about their common host is not passed on.
+"""
+
+from dataclasses import dataclass
+
+from cove.core.exposure import Label
+from cove.http import Request
+from cove.server.preview.service_answer import AnswerHead
+
+_OF_ONE_CONNECTION = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+        *(b"proxy-authorization", b"proxy-authenticate", b"proxy-connection"),
+    )
+)
+_SAID_BY_US = frozenset(
+    (
+        *(b"host", b"expect", b"forwarded", b"x-real-ip"),
+        *(b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix", b"x-forwarded-port"),
+    )
+)
+_ABOUT_OTHER_HOSTS = frozenset((b"clear-site-data",))  # cookies are cleared for the domain above all previews too
+_ABOUT_THE_HOST = _ABOUT_OTHER_HOSTS | frozenset(
+    (
+        *(b"nel", b"report-to", b"reporting-endpoints", b"alt-svc", b"strict-transport-security"),
+        *(b"service-worker-allowed", b"origin-agent-cluster", b"use-as-dictionary", b"accept-ch", b"critical-ch"),
+    )
+)
+_OUR_COOKIES = b"cove_"
+_OPAQUE_ORIGIN = b"sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads"
+_WITHOUT_BODY = (204, 304)
+_WITHOUT_LENGTH = (101, 204)
+_LENGTH = frozenset((b"content-length",))
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """How a visitor came to a port: `origin` is what it sees; `prefix` is what stands before the service's paths."""
+
+    label: Label
+    origin: str
+    prefix: str
+
+    @property
+    def scheme(self) -> str:
+        """As the visitor speaks it."""
+        return self.origin.partition("://")[0]
+
+    @property
+    def host(self) -> str:
+        """As the visitor calls it."""
+        return self.origin.partition("://")[2]
+
+    @property
+    def local_host(self) -> str:
+        """As the service calls itself."""
+        return f"localhost:{self.label.port}"
+
+
+def render_request(request: Request, visit: Visit, *, peer: str, key: str | None) -> bytes:
+    """The head of the request, for the service."""
+    path = request.path.removeprefix(visit.prefix) or "/"
+    target = f"{path}?{request.query}" if request.query else path
+    parts = [f"{request.method} {target} HTTP/1.1\r\nhost: {visit.local_host}\r\n".encode()]
+    dropped = _OF_ONE_CONNECTION | _SAID_BY_US | _named_by(request.headers.get(b"connection", b""))
+    for name, value in request.raw_headers:
+        if not _is_dropped(name, dropped) and (kept := _request_value(name, value, visit, key)) is not None:
+            parts.append(b"%b: %b\r\n" % (name, kept))
+    parts.append(f"x-forwarded-host: {visit.host}\r\nx-forwarded-proto: {visit.scheme}\r\n".encode("latin-1"))
+    if peer:
+        parts.append(f"x-forwarded-for: {peer}\r\n".encode())
+    if visit.prefix:
+        parts.append(f"x-forwarded-prefix: {visit.prefix}\r\n".encode())
+    if b"transfer-encoding" in request.headers:
+        parts.append(b"transfer-encoding: chunked\r\n")
+    if request.is_upgrade:
+        parts.append(b"connection: upgrade\r\nupgrade: %b\r\n\r\n" % request.headers[b"upgrade"])
+    else:
+        parts.append(b"connection: close\r\n\r\n")
+    return b"".join(parts)
+
+
+def _is_dropped(name: bytes, dropped: frozenset[bytes]) -> bool:
+    """Many services, all that speak CGI or WSGI, take `_` in a name for `-`."""
+    return name in dropped or (b"_" in name and name.replace(b"_", b"-") in dropped | _LENGTH)
+
+
+def _request_value(name: bytes, value: bytes, visit: Visit, key: str | None) -> bytes | None:
+    """What the service sees of a header; None for nothing."""
+    if name == b"authorization" and key is not None and key.encode() in value:
+        return None
+    if name == b"origin" and value.lower() == visit.origin.encode("latin-1"):
+        return f"http://{visit.local_host}".encode()
+    if name == b"cookie":
+        cookies = [cookie for cookie in value.split(b";") if not cookie.strip().startswith(_OUR_COOKIES)]
+        return b";".join(cookies).strip() or None
+    return value
+
+
+def render_answer(head: AnswerHead, visit: Visit, *, is_chunked: bool) -> bytes:
+    """The head of the answer, for the visitor."""
+    parts = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
+    dropped = _OF_ONE_CONNECTION | _named_by(head.get(b"connection") or b"")
+    dropped |= _ABOUT_THE_HOST if visit.prefix else _ABOUT_OTHER_HOSTS
+    if head.status in _WITHOUT_LENGTH:
+        dropped |= _LENGTH
+    for name, value in head.headers:
+        if name not in dropped and (kept := _answer_value(name, value, visit)) is not None:
+            parts.append(b"%b: %b\r\n" % (name, kept))
+    if head.get(b"referrer-policy") is None:
+        parts.append(b"referrer-policy: same-origin\r\n")
+    if visit.prefix:
+        parts.append(b"content-security-policy: %b\r\n" % _OPAQUE_ORIGIN)
+    if head.status == 101:
+        parts.append(b"connection: upgrade\r\nupgrade: %b\r\n" % (head.get(b"upgrade") or b""))
+    elif is_chunked:
+        parts.append(b"transfer-encoding: chunked\r\n")
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def _answer_value(name: bytes, value: bytes, visit: Visit) -> bytes | None:
+    """What the visitor sees of a header; None for nothing."""
+    if name == b"location":
+        return _outward(value, visit)
+    if name == b"set-cookie":
+        return confine_cookie(value, visit.prefix.encode())
+    return value
+
+
+def _outward(location: bytes, visit: Visit) -> bytes:
+    """Where a redirect leads, as the visitor has to say it: what leads to the service itself leads to its preview."""
+    for scheme in (b"http://", b"https://"):
+        own = scheme + visit.local_host.encode()
+        if location == own or location.startswith((own + b"/", own + b"?")):
+            return f"{visit.origin}{visit.prefix}".encode("latin-1") + location[len(own) :]
+    if visit.prefix and location.startswith(b"/") and not location.startswith(b"//"):
+        return visit.prefix.encode() + location
+    return location
+
+
+def confine_cookie(cookie: bytes, prefix: bytes) -> bytes | None:
+    """The cookie, for this host and below the prefix only; None for one that has a name of ours."""
+    if cookie.lstrip().startswith(_OUR_COOKIES):
+        return None
+    pair, *attributes = cookie.split(b";")
+    path = b"/"
+    kept = [pair]
+    for attribute in attributes:
+        name, _, value = attribute.strip().partition(b"=")
+        if name.lower() == b"path":
+            path = value.strip() if value.strip().startswith(b"/") else path
+        if name.lower() not in ((b"domain", b"path") if prefix else (b"domain",)):
+            kept.append(attribute)
+    return b";".join([*kept, b" Path=%b%b" % (prefix, path)] if prefix else kept)
+
+
+def has_body(method: str, head: AnswerHead) -> bool:
+    """Whether bytes follow the head of this answer."""
+    return method != "HEAD" and head.status not in _WITHOUT_BODY
+
+
+def _named_by(connection: bytes) -> frozenset[bytes]:
+    """Either side may name more headers that concern only its own connection."""
+    return frozenset(name.strip().lower() for name in connection.split(b",")) - _LENGTH

@@ -1,0 +1,1 @@
+"""The process of one sandbox: forked by the zygote, it serves the sandbox and sees to its end."""

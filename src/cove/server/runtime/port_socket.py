@@ -1,0 +1,50 @@
+"""A client's connection that becomes a connection to a port inside: an upgrade, then bytes as they are."""
+
+from cove.api import TcpConnection
+from cove.errors import ValidationFailed
+from cove.http import Request, Stream, Upgrade
+from cove.linux.tcp_stream import TcpStream, splice
+from cove.wire.upgrade import PROTOCOL
+
+_SWITCH = ((b"connection", b"upgrade"), (b"upgrade", PROTOCOL))
+
+
+async def port_socket(request: Request, inside: TcpStream) -> Upgrade:
+    """The answer, once the port is reached."""
+    if not request.is_upgrade or request.headers.get(b"upgrade", b"").lower() != PROTOCOL:
+        raise ValidationFailed("a port is reached by `Connection: Upgrade` and `Upgrade: tcp`")
+
+    async def run(stream: Stream) -> None:
+        try:
+            await splice(_Client(stream), inside)
+        finally:
+            await inside.close()
+
+    await inside.open()
+    return Upgrade(_SWITCH, run, release=inside.abort, outlives_eof=True)
+
+
+class _Client(TcpConnection):
+    """The client's raw connection; whoever runs the upgrade opens and closes it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    async def open(self) -> None:
+        """See TcpConnection."""
+
+    async def read(self, most: int = 65536) -> bytes:
+        """See TcpConnection; all that has come, because it only is passed on."""
+        return await self._stream.read()
+
+    async def write(self, data: bytes) -> None:
+        """See TcpConnection."""
+        self._stream.write(data)
+        await self._stream.drain()
+
+    async def write_eof(self) -> None:
+        """See TcpConnection."""
+        self._stream.write_eof()
+
+    async def close(self) -> None:
+        """See TcpConnection."""

@@ -1,0 +1,106 @@
+"""A process with everything imported that becomes runtimes by forking: it accepts and forks, and reads nothing itself.
+
+It is single-threaded, holds no key and no socket of the gateway's, and ends with the supervisor. Runtimes do not.
+"""
+
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import NoReturn
+
+from cove.errors import CoveError
+from cove.linux.parent_death import end_with_parent
+from cove.linux.process_name import name_process
+from cove.runtime.home import default_home
+from cove.runtime.machine import Machine, examine_machine
+from cove.server.runtime.process import run_runtime
+from cove.server.sandboxes.directory import Directory
+
+_BACKLOG = 1024
+_CONNECTION = 3
+
+log = logging.getLogger("cove.server")
+
+
+def main() -> None:
+    """Arguments: the pid of the supervisor, and a descriptor to close when requests are taken."""
+    parent, ready = map(int, sys.argv[1:])
+    end_with_parent(parent)
+    name_process("cove-zygote")
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the supervisor waits for signals and has them blocked
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
+    machine = _examine()
+    directory = Directory(default_home())
+    listener = _listen(directory)
+    gc.collect()
+    gc.freeze()  # pages that the collector never touches stay shared with every runtime
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps: waitpid(2)
+    os.close(ready)
+    _accept_and_fork(listener, directory, machine)
+
+
+def _examine() -> Machine | None:
+    """What the machine has; a machine that lacks something is looked at again for each sandbox, which says what."""
+    try:
+        return examine_machine()
+    except CoveError:
+        return None
+
+
+def _listen(directory: Directory) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    directory.zygote.unlink(missing_ok=True)
+    listener.bind(str(directory.zygote))
+    directory.zygote.chmod(0o600)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _accept_and_fork(listener: socket.socket, directory: Directory, machine: Machine | None) -> NoReturn:
+    while True:
+        connection, _ = listener.accept()
+        try:
+            child = os.fork()
+        except OSError as error:  # too many processes: whoever asked sees its connection end
+            log.error("cannot fork a runtime: %s", error)
+            child = -1
+        if child == 0:
+            listener.detach()
+            _become_runtime(connection.detach(), directory, machine)
+        connection.close()
+
+
+def _become_runtime(descriptor: int, directory: Directory, machine: Machine | None) -> NoReturn:
+    code = 1
+    try:
+        _let_go_of_the_zygote(descriptor)
+        run_runtime(socket.socket(fileno=_CONNECTION), directory, machine)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _let_go_of_the_zygote(connection: int) -> None:
+    """A session of its own, signals as they are by default, and no descriptor but the connection and stderr."""
+    os.setsid()
+    name_process("cove-runtime")
+    for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if connection != _CONNECTION:
+        os.dup2(connection, _CONNECTION, inheritable=False)
+    os.closerange(_CONNECTION + 1, os.sysconf("SC_OPEN_MAX"))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""An id that is taken: a small file that names the key, locked while the sandbox is made, started or stopped.
+
+Whoever makes or starts a sandbox holds the lock, so that any number of them, in any number of processes, do it one
+after the other. Whoever destroys waits for nobody: the file is renamed away, and its owner finds that out.
+"""
+
+import fcntl
+import os
+from contextlib import suppress
+from io import FileIO
+
+from cove.core.identifier import new_identifier
+from cove.errors import SandboxUnavailable
+from cove.server.sandboxes.directory import KEY_BYTES, Directory, read_key
+
+_FREED = "freed-"
+
+
+class Reservation:
+    """The file of one id, held from `hold` to `let_go`. Calls block."""
+
+    def __init__(self, directory: Directory, id: str, file: FileIO) -> None:
+        self.id = id
+        self._path = directory.entry(id)
+        self._file = file
+
+    @classmethod
+    def hold(cls, directory: Directory, id: str) -> "Reservation":
+        """Take the id, or wait for whoever has it to let go."""
+        while True:
+            descriptor = os.open(directory.entry(id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            reservation = cls(directory, id, FileIO(descriptor, "r+"))
+            reservation.hold_again()
+            if reservation.is_current:
+                return reservation
+            reservation._file.close()
+
+    def hold_again(self) -> None:
+        """Wait until nobody else makes, starts or stops the sandbox."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the id is still ours: nobody has destroyed the sandbox."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+
+    @property
+    def key(self) -> str:
+        """Which sandbox has the id; nothing when it is new."""
+        return read_key(os.pread(self._file.fileno(), KEY_BYTES, 0))
+
+    def assign(self, key: str) -> None:
+        """Say which sandbox has the id."""
+        self._file.truncate(0)
+        os.pwrite(self._file.fileno(), key.encode(), 0)
+
+    def let_go(self) -> None:
+        """Whoever waits may go on."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def remove(self) -> None:
+        """Free the id, if it is still ours. Only while it is held, or for good."""
+        if self.is_current:
+            self._path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Forget about it; the id stays as it is."""
+        self._file.close()
+
+
+def free(directory: Directory, id: str) -> str:
+    """Free the id at once, whoever holds it; returns the key that had it, or nothing."""
+    gone = directory.server / f"{_FREED}{new_identifier()}"
+    with suppress(FileNotFoundError):
+        directory.entry(id).rename(gone)
+        key = read_key(gone.read_bytes())
+        gone.unlink()
+        return key
+    return ""
+
+
+def forget_stale(directory: Directory) -> None:
+    """Remove what is left of ids that were being taken or freed by somebody who was killed then."""
+    for gone in directory.server.glob(f"{_FREED}*"):
+        gone.unlink(missing_ok=True)
+    for path in directory.ids.iterdir():
+        with suppress(FileNotFoundError, BlockingIOError, SandboxUnavailable), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if directory.read(read_key(file.read(KEY_BYTES))) is None:
+                path.unlink()  # who waits for this lock finds that it is not current

@@ -1,0 +1,74 @@
+"""What is said to a process that is to become a runtime, and what it answers: one message each, then a byte."""
+
+import asyncio
+import struct
+from typing import Final
+
+import msgspec
+
+from cove.model import SandboxSpec
+from cove.server.sandboxes.directory import Record
+from cove.wire.errors import ErrorBody
+
+ACKNOWLEDGED: Final = b"\x06"
+
+_LENGTH = struct.Struct(">I")
+_MOST_BYTES = 16 << 20
+
+
+class Create(msgspec.Struct, frozen=True, kw_only=True, tag="create"):
+    """Make a sandbox with that id; one that exists is an error unless `exist_ok`. At most `most` may exist."""
+
+    id: str
+    spec: SandboxSpec
+    exist_ok: bool = False
+    most: int | None = None
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """Start a stopped or lost sandbox on its files."""
+
+    id: str
+
+
+class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
+    """Make a sandbox without an id, which waits for one, unless so many do."""
+
+    spec: SandboxSpec
+    most: int
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """Either of the two; neither for a sandbox that waits for an id."""
+
+    record: Record | None = None
+    error: ErrorBody | None = None
+
+
+Request = Create | Start | Prepare
+
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Create | Start | Prepare)
+_replies = msgspec.json.Decoder(Reply)
+
+
+def encode(message: Request | Reply) -> bytes:
+    """A message with its length before it."""
+    body = msgspec.json.encode(message, enc_hook=str)
+    return _LENGTH.pack(len(body)) + body
+
+
+async def receive_request(reader: asyncio.StreamReader) -> Request:
+    """What is asked for; IncompleteReadError when the other end is gone."""
+    return _requests.decode(await _receive(reader))
+
+
+async def receive_reply(reader: asyncio.StreamReader) -> Reply:
+    """The answer; IncompleteReadError when the other end is gone."""
+    return _replies.decode(await _receive(reader))
+
+
+async def _receive(reader: asyncio.StreamReader) -> bytes:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if length > _MOST_BYTES:
+        raise asyncio.IncompleteReadError(b"", length)
+    return await reader.readexactly(length)

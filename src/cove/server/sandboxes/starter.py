@@ -1,0 +1,103 @@
+"""Sandboxes as a gateway worker makes, starts and destroys them: it asks, and a process of their own does it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from cove.core.identifier import check_sandbox_id, new_identifier
+from cove.errors import SandboxAlreadyExists, SandboxUnavailable
+from cove.linux.cgroup import Hierarchies, find_hierarchies
+from cove.model import SandboxSpec, SandboxStatus
+from cove.runtime.threads import in_thread
+from cove.server.configuration import Configuration
+from cove.server.sandboxes.directory import Directory, Record
+from cove.server.sandboxes.removal import remove
+from cove.server.sandboxes.reservation import free
+from cove.server.sandboxes.start_protocol import ACKNOWLEDGED, Create, Request, Start, encode, receive_reply
+from cove.server.sandboxes.warm import WarmPool
+from cove.wire.errors import make_error
+
+ID_LENGTH = 26
+_CONNECT_SECONDS = 10.0
+
+
+class Starter:
+    """Asks the zygote, or a sandbox that waits for an id. Holds nothing but what it found out about the machine."""
+
+    def __init__(self, home: Path, configuration: Configuration | None = None) -> None:
+        self.directory = Directory(home)
+        self._configuration = configuration or Configuration()
+        self._pool = WarmPool(self.directory)
+        self._hierarchies: Hierarchies | None = None
+
+    async def create(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> Record:
+        """A new sandbox, or with `exist_ok` the one that has the id. A cancelled creation leaves nothing."""
+        id = new_identifier(ID_LENGTH) if id is None else check_sandbox_id(id)
+        existing = await in_thread(self.directory.find, id)
+        if existing is not None:
+            return await self._get(existing, exist_ok)
+        spec = await in_thread(self._configuration.admit, spec)
+        request = Create(id=id, spec=spec, exist_ok=exist_ok, most=self._configuration.max_sandboxes)
+        socket = await in_thread(self._pool.claim, spec)
+        if socket is not None:
+            try:
+                return await _ask(socket, request)
+            except (OSError, asyncio.IncompleteReadError):  # it has died meanwhile
+                await in_thread(socket.unlink, missing_ok=True)
+        return await self._ask_zygote(request)
+
+    async def _get(self, existing: Record, exist_ok: bool) -> Record:
+        if not exist_ok:
+            raise SandboxAlreadyExists(f"sandbox {existing.id} exists already", id=existing.id)
+        if await in_thread(self.directory.status, existing) is SandboxStatus.RUNNING:
+            return existing
+        return await self.start(existing)
+
+    async def start(self, record: Record) -> Record:
+        """Start a stopped or lost sandbox on its files; one that runs is left as it is."""
+        return await self._ask_zygote(Start(id=record.id))
+
+    async def destroy(self, id: str) -> None:
+        """Free the id at once, and end and remove everything else. Idempotent."""
+        hierarchies = await self.hierarchies()
+        if key := await in_thread(free, self.directory, check_sandbox_id(id)):
+            # Large trees take their time: not in the threads that find sandboxes.
+            await asyncio.to_thread(remove, self.directory, hierarchies, key)
+
+    async def hierarchies(self) -> Hierarchies:
+        """Where this machine has control groups; looked up once."""
+        if self._hierarchies is None:
+            self._hierarchies = await in_thread(find_hierarchies)
+        return self._hierarchies
+
+    async def _ask_zygote(self, request: Request) -> Record:
+        try:
+            return await _ask(self.directory.zygote, request)
+        except asyncio.IncompleteReadError as error:
+            raise SandboxUnavailable("the process that was to run the sandbox has ended: try again") from error
+        except OSError as error:
+            raise SandboxUnavailable(f"no sandbox can be started just now: {error.strerror}. Try again.") from error
+
+
+async def _ask(socket: Path, request: Request) -> Record:
+    async with _connection(socket) as (reader, writer):
+        writer.write(encode(request))
+        reply = await receive_reply(reader)
+        if reply.error is not None:
+            raise make_error(reply.error)
+        assert reply.record is not None
+        writer.write(ACKNOWLEDGED)
+        return reply.record
+
+
+@asynccontextmanager
+async def _connection(socket: Path) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter], None]:
+    async with asyncio.timeout(_CONNECT_SECONDS):
+        reader, writer = await asyncio.open_unix_connection(str(socket), limit=1 << 20)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()

@@ -1,0 +1,93 @@
+"""Sandboxes that run already and wait for an id.
+
+Each listens on a socket in the directory of its kind. Whoever wants one renames the socket away first: that can
+succeed only once, so that none is ever given out twice. It hears one request in its life, and never a second.
+"""
+
+import hashlib
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from cove.core.identifier import new_identifier
+from cove.model import SandboxSpec
+from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.start_protocol import Prepare, encode
+
+
+class WarmPool:
+    """The sandboxes of this server that wait. Calls block, but for microseconds."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._waiting = directory.server / "warm"
+        self._claimed = directory.server / "claimed"
+
+    def open(self) -> None:
+        """Make the directories."""
+        for path in (self._waiting, self._claimed):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def socket(self, spec: SandboxSpec, key: str) -> Path:
+        """Where a sandbox of that kind listens while it waits."""
+        return self._kind(spec) / key
+
+    def add(self, spec: SandboxSpec, key: str, listening: Path) -> None:
+        """From here on it can be claimed."""
+        self._kind(spec).mkdir(mode=0o700, exist_ok=True)
+        listening.rename(self.socket(spec, key))
+
+    def forget(self, spec: SandboxSpec, key: str) -> None:
+        """It waits no longer."""
+        self.socket(spec, key).unlink(missing_ok=True)
+        (self._claimed / key).unlink(missing_ok=True)
+
+    def building(self) -> Path:
+        """A place for a socket that nobody may claim yet."""
+        return self._claimed / new_identifier()
+
+    def claim(self, spec: SandboxSpec) -> Path | None:
+        """The socket of one that is alike and now belongs to the caller, or None."""
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self._kind(spec)):
+                if (claimed := self._take(self._kind(spec) / name)) is not None:
+                    return claimed
+        return None
+
+    def _take(self, path: Path) -> Path | None:
+        claimed = self._claimed / path.name
+        try:
+            path.rename(claimed)
+        except FileNotFoundError:
+            return None  # somebody else was faster
+        return claimed
+
+    def count(self, spec: SandboxSpec) -> int:
+        """How many wait."""
+        try:
+            return len(os.listdir(self._kind(spec)))
+        except FileNotFoundError:
+            return 0
+
+    def drain(self) -> None:
+        """Tell all that wait, of whatever kind, that nobody will want them. Nobody claims one meanwhile."""
+        for path in self._waiting.glob("*/*"):
+            self._take(path)
+        for claimed in self._claimed.iterdir():
+            with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+                connection.connect(str(claimed))
+            claimed.unlink(missing_ok=True)
+
+    def replenish(self, spec: SandboxSpec, most: int) -> None:
+        """Ask the zygote for one more, which will be there after a while unless there are enough by then."""
+        with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+            connection.connect(str(self._directory.zygote))
+            connection.sendall(encode(Prepare(spec=spec, most=most)))
+
+    def _kind(self, spec: SandboxSpec) -> Path:
+        """Jails are alike when these are; all else is decided when it gets its id."""
+        kind = msgspec.json.encode((spec.isolation, spec.network, spec.limits, spec.mounts))
+        return self._waiting / hashlib.sha256(kind).hexdigest()[:16]
