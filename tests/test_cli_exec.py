@@ -145,6 +145,13 @@ def test_a_mount_is_read_only_unless_rw_is_said(open_directory: Path) -> None:
     assert (open_directory / "new").exists()
 
 
+def test_its_limits_hold() -> None:
+    end = cove_exec("--pids", "40", "for _ in $(seq 100); do sleep 1000 & done")
+    assert b"Resource temporarily unavailable" in end.stderr
+    end = cove_exec("--disk", "20M", "head -c 50M /dev/zero > file || echo full")
+    assert end.stdout == b"full\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
@@ -154,6 +161,8 @@ def test_a_mount_is_read_only_unless_rw_is_said(open_directory: Path) -> None:
         (["--mount", "/no/such/place:/data", "true"], b"/no/such/place"),
         (["--mount", "/proc:/data", "true"], b"refused"),
         (["--timeout", "-1", "true"], b"timeout must be"),
+        (["--memory", "much", "true"], b"512M"),
+        (["--cpus", "-1", "true"], b"limits.cpus must be more than 0"),
     ],
 )
 def test_bad_options_end_with_125_and_one_line_that_says_what_to_do(arguments: list[str], advice: bytes) -> None:

@@ -194,10 +194,25 @@ def test_a_throw_away_sandbox_can_be_a_servers(cove: Cli) -> None:
 
 
 def test_what_makes_a_sandbox_does_not_go_with_one_that_is_there(cove: Cli) -> None:
-    for option in (("--network", "host"), ("--isolation", "none"), ("--mount", "/tmp:/mnt")):
+    for option in (("--network", "none"), ("--isolation", "none"), ("--mount", "/tmp:/mnt"), ("--memory", "1G")):
         end = cove("exec", "--in", "any", *option, "true")
         assert end.returncode == 125
         assert b"do not go with --in" in end.stderr
+
+
+def test_a_mount_is_a_directory_of_the_servers_machine(cove: Cli) -> None:
+    for command in (("create",), ("exec", "true"), ("run", "-c", "1")):
+        end = cove(command[0], "--mount", ".:/workspace:rw", *command[1:])
+        assert (end.returncode, end.stdout) == (125, b"")
+        assert b"where the server runs: write an absolute path" in end.stderr
+
+
+def test_a_sandbox_taken_for_a_program_gets_a_hint(cove: Cli) -> None:
+    with cove.sandbox() as id:
+        end = cove("exec", id, "ls")
+        assert end.returncode == 127
+        assert end.stderr.endswith(f"write `cove exec --in {id} COMMAND`\n".encode())
+    assert b"--in" not in cove("exec", "no-such-program", "ls").stderr
 
 
 def test_every_subcommand_loads_and_explains_itself() -> None:

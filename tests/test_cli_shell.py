@@ -281,7 +281,7 @@ def test_its_options_shape_the_sandbox() -> None:
         user.wait_for(b"x y /tmp\r\n")
         assert user.exit_code() == 0
     with cove_shell("--isolation", "none", "--", "sh", "-c", "echo free") as user:
-        user.wait_for(b"cove: no isolation: this shell can do whatever you can\r\n")
+        user.wait_for(b"cove: no isolation: code in this sandbox can do whatever you can\r\n")
         user.wait_for(b"free\r\n")
         assert user.exit_code() == 0
 

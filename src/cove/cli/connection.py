@@ -11,9 +11,9 @@ import typer
 
 from cove.api import AsyncSandbox
 from cove.cli.descriptors import say
-from cove.cli.options import make_spec
-from cove.errors import SandboxUnavailable, ValidationFailed
-from cove.model import Isolation, Network, SandboxSpec
+from cove.cli.options import Shape
+from cove.errors import CoveError, SandboxUnavailable, ValidationFailed
+from cove.model import SandboxSpec
 
 DEFAULT_URL: Final = "http://127.0.0.1:8787"
 
@@ -56,6 +56,14 @@ class Server:
         await self.check()
         async with AsyncSandbox.connect(id, url=self.url, api_key=self.api_key) as sandbox:
             yield sandbox
+
+    async def has(self, id: str) -> bool:
+        """Whether it is there and has that sandbox."""
+        try:
+            async with self.sandbox(id):
+                return True
+        except CoveError:
+            return False
 
     async def check(self) -> None:
         """Calls are patient with a server that is being restarted; a person wants to know at once if there is none."""
@@ -100,24 +108,19 @@ class Workplace:
             await self.server.check()
         url, api_key = (self.server.url, self.server.api_key) if self.server is not None else (None, None)
         async with AsyncSandbox.create(spec=self.spec, url=url, api_key=api_key) as sandbox:
+            if self.spec != SandboxSpec():
+                for warning in (await sandbox.info()).warnings:
+                    say(warning)
             yield sandbox
 
 
-def choose_workplace(
-    id: str | None,
-    url: str | None,
-    api_key: str | None,
-    isolation: Isolation | None,
-    network: Network | None,
-    mounts: list[str] | None,
-    noun: str,
-) -> Workplace:
+def choose_workplace(id: str | None, url: str | None, api_key: str | None, shape: Shape) -> Workplace:
     """The one that the options ask for. What a sandbox is, is decided when it is made."""
     if id is not None:
-        if isolation or network or mounts:
-            raise ValidationFailed("--isolation, --network and --mount make a new sandbox: they do not go with --in")
+        if shape.is_given:
+            raise ValidationFailed(
+                "--isolation, --network, --mount and limits make a new sandbox: they do not go with --in"
+            )
         return Workplace(Server.named(url, api_key), id, SandboxSpec())
-    if isolation is Isolation.NONE:
-        say(f"no isolation: this {noun} can do whatever you can")
     server = Server(url, api_key) if url else None
-    return Workplace(server, None, make_spec(isolation, network, mounts))
+    return Workplace(server, None, shape.spec(on_server=server is not None))

@@ -7,15 +7,20 @@ from typing import Annotated, assert_never
 import typer
 
 from cove.api import AsyncSandbox, Process
-from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
+from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Server, Workplace, choose_workplace
 from cove.cli.descriptors import BROKEN_PIPE, say
 from cove.cli.options import (
     CommandArgument,
+    CpusOption,
     CwdOption,
+    DiskOption,
     EnvOption,
     IsolationOption,
+    MemoryOption,
     MountOption,
     NetworkOption,
+    PidsOption,
+    Shape,
     parse_command,
     parse_variables,
 )
@@ -23,6 +28,8 @@ from cove.cli.signals import cancel, finish
 from cove.cli.streams import DESCRIPTORS, Streams
 from cove.errors import ProcessNotFound, SandboxUnavailable, ValidationFailed
 from cove.model import Exit, Gap, Outcome, Output
+
+_NO_PROGRAM = 127
 
 
 def exec(
@@ -36,6 +43,10 @@ def exec(
     network: NetworkOption = None,
     mount: MountOption = None,
     isolation: IsolationOption = None,
+    memory: MemoryOption = None,
+    cpus: CpusOption = None,
+    pids: PidsOption = None,
+    disk: DiskOption = None,
     url: PlaceUrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -50,18 +61,29 @@ def exec(
 
     cove exec --in my-sandbox 'tail -n 5 report.txt'
     """
-    workplace = choose_workplace(inside, url, api_key, isolation, network, mount, "command")
-    finish(_run(workplace, parse_command(command), cwd, parse_variables(env), timeout))
+    shape = Shape(isolation, network, mount, memory, cpus, pids, disk)
+    workplace = choose_workplace(inside, url, api_key, shape)
+    server = Server.named(url, api_key)
+    finish(_run(workplace, server, parse_command(command), cwd, parse_variables(env), timeout))
 
 
 async def _run(
-    workplace: Workplace, command: str | list[str], cwd: str | None, env: dict[str, str], timeout: float | None
+    workplace: Workplace,
+    server: Server,
+    command: str | list[str],
+    cwd: str | None,
+    env: dict[str, str],
+    timeout: float | None,
 ) -> int:
     async with workplace.open() as sandbox:
         try:
-            return _exit_code(await _run_in(sandbox, command, cwd, env, timeout), timeout)
+            code = _exit_code(await _run_in(sandbox, command, cwd, env, timeout), timeout)
         except BrokenPipeError:
             return BROKEN_PIPE
+    first = command if isinstance(command, str) else command[0]
+    if code == _NO_PROGRAM and workplace.id is None and await server.has(first):
+        say(f"{first} is a sandbox: to run a command in it, write `cove exec --in {first} COMMAND`")
+    return code
 
 
 async def _run_in(

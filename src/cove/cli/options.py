@@ -1,11 +1,16 @@
 """What several subcommands take, spelled once."""
 
+import re
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from cove.errors import ValidationFailed
-from cove.model import Isolation, Mount, Network, SandboxSpec
+from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 EnvOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a variable. Repeatable.")]
 CwdOption = Annotated[
@@ -19,6 +24,10 @@ MountOption = Annotated[
 IsolationOption = Annotated[
     Isolation | None, typer.Option(help="`none` runs unconfined, for trusted code only; bubblewrap by default.")
 ]
+MemoryOption = Annotated[str | None, typer.Option(metavar="SIZE", help="At most so much memory, as 512M or 2G.")]
+CpusOption = Annotated[float | None, typer.Option(metavar="NUMBER", help="At most so many cores, as 1.5.")]
+PidsOption = Annotated[int | None, typer.Option(metavar="NUMBER", help="At most so many processes.")]
+DiskOption = Annotated[str | None, typer.Option(metavar="SIZE", help="At most so much in files, as 10G.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SandboxArgument = Annotated[str, typer.Argument(metavar="ID", help="The sandbox.", show_default=False)]
 CommandArgument = Annotated[
@@ -31,13 +40,36 @@ CommandArgument = Annotated[
 ]
 
 
-def make_spec(isolation: Isolation | None, network: Network | None, mounts: list[str] | None) -> SandboxSpec:
-    """The sandbox that the options ask for."""
-    return SandboxSpec(
-        isolation=isolation or Isolation.BUBBLEWRAP,
-        network=network or Network.NONE,
-        mounts=tuple(map(parse_mount, mounts or ())),
-    )
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the options say of a sandbox that is to be made; None is what they do not say."""
+
+    isolation: Isolation | None
+    network: Network | None
+    mounts: list[str] | None
+    memory: str | None
+    cpus: float | None
+    pids: int | None
+    disk: str | None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of them was used."""
+        return self != Shape(None, None, None, None, None, None, None)
+
+    def spec(self, *, on_server: bool) -> SandboxSpec:
+        """The sandbox that they ask for."""
+        return SandboxSpec(
+            isolation=self.isolation or Isolation.BUBBLEWRAP,
+            network=self.network or Network.NONE,
+            mounts=tuple(_parse_mount(text, on_server=on_server) for text in self.mounts or ()),
+            limits=Limits(
+                memory=_parse_size("--memory", self.memory),
+                cpus=self.cpus,
+                pids=self.pids,
+                disk=_parse_size("--disk", self.disk),
+            ),
+        )
 
 
 def parse_command(words: list[str]) -> str | list[str]:
@@ -51,9 +83,13 @@ def parse_variables(texts: list[str] | None, option: str = "--env") -> dict[str,
     return dict(_parse_variable(text, option) for text in texts or ())
 
 
-def parse_mount(text: str) -> Mount:
+def _parse_mount(text: str, *, on_server: bool) -> Mount:
     """SRC:DST, SRC:DST:ro or SRC:DST:rw."""
     match text.split(":"):
+        case [source, _, *_] if on_server and source and not source.startswith("/"):
+            raise ValidationFailed(
+                f"--mount {text}: mounts are directories where the server runs: write an absolute path"
+            )
         case [source, target] | [source, target, "ro"] if source and target:
             return Mount(source=source, target=target)
         case [source, target, "rw"] if source and target:
@@ -66,3 +102,12 @@ def _parse_variable(text: str, option: str) -> tuple[str, str]:
     if not equals:
         raise ValidationFailed(f"{option} {text}: write it as NAME=VALUE")
     return name, value
+
+
+def _parse_size(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ValidationFailed(f"{option} {text}: write it as a number of bytes, or as 512M or 2G")
+    return int(float(found[1]) * _FACTORS[found[2].upper()])

@@ -13,7 +13,18 @@ import typer
 from cove.api import AsyncSandbox, CodeContext
 from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
 from cove.cli.descriptors import BROKEN_PIPE, STDERR, STDOUT
-from cove.cli.options import EnvOption, IsolationOption, MountOption, NetworkOption, parse_variables
+from cove.cli.options import (
+    CpusOption,
+    DiskOption,
+    EnvOption,
+    IsolationOption,
+    MemoryOption,
+    MountOption,
+    NetworkOption,
+    PidsOption,
+    Shape,
+    parse_variables,
+)
 from cove.cli.signals import finish
 from cove.cli.streams import DESCRIPTORS, Streams
 from cove.errors import ContextAlreadyExists, ContextCrashed, ContextNotFound, ValidationFailed
@@ -46,6 +57,10 @@ def run(
     network: NetworkOption = None,
     mount: MountOption = None,
     isolation: IsolationOption = None,
+    memory: MemoryOption = None,
+    cpus: CpusOption = None,
+    pids: PidsOption = None,
+    disk: DiskOption = None,
     url: PlaceUrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -62,7 +77,8 @@ def run(
     """
     if context is not None and inside is None:
         raise ValidationFailed("--context names a context of a sandbox that stays: say which with --in")
-    workplace = choose_workplace(inside, url, api_key, isolation, network, mount, "code")
+    shape = Shape(isolation, network, mount, memory, cpus, pids, disk)
+    workplace = choose_workplace(inside, url, api_key, shape)
     program = _read(file, code, language)
     finish(_run(workplace, program, context, parse_variables(env), timeout, images))
 

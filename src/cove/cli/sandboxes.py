@@ -1,6 +1,5 @@
 """`cove create`, `ls`, `info`, `restart` and `rm`: the sandboxes of a server."""
 
-import re
 from datetime import datetime
 from typing import Annotated
 
@@ -11,22 +10,24 @@ from cove.api import AsyncSandbox
 from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import say
 from cove.cli.options import (
+    CpusOption,
+    DiskOption,
     EnvOption,
     IsolationOption,
     JsonOption,
+    MemoryOption,
     MountOption,
     NetworkOption,
+    PidsOption,
     SandboxArgument,
-    make_spec,
+    Shape,
     parse_variables,
 )
 from cove.cli.signals import finish
 from cove.cli.table import age, print_json, print_record, print_table
-from cove.errors import SandboxNotFound, ValidationFailed
-from cove.model import Limits, SandboxInfo, SandboxSpec, Usage
+from cove.errors import SandboxNotFound
+from cove.model import SandboxInfo, SandboxSpec, Usage
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _FAILURE = 125
 
 
@@ -39,10 +40,10 @@ def create(
     network: NetworkOption = None,
     mount: MountOption = None,
     isolation: IsolationOption = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="At most so much memory, as 512M or 2G.")] = None,
-    cpus: Annotated[float | None, typer.Option(metavar="NUMBER", help="At most so many cores, as 1.5.")] = None,
-    pids: Annotated[int | None, typer.Option(metavar="NUMBER", help="At most so many processes.")] = None,
-    disk: Annotated[str | None, typer.Option(metavar="SIZE", help="At most so much in files, as 10G.")] = None,
+    memory: MemoryOption = None,
+    cpus: CpusOption = None,
+    pids: PidsOption = None,
+    disk: DiskOption = None,
     idle_timeout: Annotated[
         float | None,
         typer.Option(
@@ -61,12 +62,10 @@ def create(
 
     cove create --id my-sandbox --memory 1G --idle-timeout 600
     """
-    limits = Limits(memory=_parse_size("--memory", memory), cpus=cpus, pids=pids, disk=_parse_size("--disk", disk))
     spec = msgspec.structs.replace(
-        make_spec(isolation, network, mount),
+        Shape(isolation, network, mount, memory, cpus, pids, disk).spec(on_server=True),
         env=parse_variables(env),
         labels=parse_variables(label, "--label"),
-        limits=limits,
         idle_timeout=idle_timeout,
         lifetime=lifetime,
     )
@@ -201,12 +200,3 @@ def _pairs(values: "dict[str, str] | dict[str, object]") -> str:
 
 def _local(moment: datetime) -> str:
     return moment.astimezone().isoformat(" ", "seconds")
-
-
-def _parse_size(option: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        raise ValidationFailed(f"{option} {text}: write it as a number of bytes, or as 512M or 2G")
-    return int(float(found[1]) * _FACTORS[found[2].upper()])

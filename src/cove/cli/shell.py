@@ -13,11 +13,16 @@ from cove.api import AsyncSandbox, Terminal
 from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
 from cove.cli.descriptors import STDIN, say
 from cove.cli.options import (
+    CpusOption,
     CwdOption,
+    DiskOption,
     EnvOption,
     IsolationOption,
+    MemoryOption,
     MountOption,
     NetworkOption,
+    PidsOption,
+    Shape,
     parse_variables,
 )
 from cove.cli.raw_mode import RawMode
@@ -45,6 +50,10 @@ def shell(
     network: NetworkOption = None,
     mount: MountOption = None,
     isolation: IsolationOption = None,
+    memory: MemoryOption = None,
+    cpus: CpusOption = None,
+    pids: PidsOption = None,
+    disk: DiskOption = None,
     url: PlaceUrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -64,7 +73,8 @@ def shell(
         raise ValidationFailed("standard input is not a terminal: `cove exec` takes pipes and files")
     if terminal is not None and inside is None:
         raise ValidationFailed("--terminal names a terminal of a sandbox that stays: say which with --in")
-    workplace = choose_workplace(inside, url, api_key, isolation, network, mount, "shell")
+    shape = Shape(isolation, network, mount, memory, cpus, pids, disk)
+    workplace = choose_workplace(inside, url, api_key, shape)
     work = _run(workplace, terminal, program or None, cwd, parse_variables(env), _parse_key(detach_key))
     finish(work, (*STOP_SIGNALS, signal.SIGQUIT))
 
