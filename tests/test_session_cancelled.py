@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inside import commands_inside
@@ -97,6 +98,24 @@ async def test_a_call_cancelled_while_its_timeout_is_handled_leaves_the_state() 
             await asyncio.wait([call])
             await check_unchanged(session)
         assert await commands_inside(sandbox) == ["/bin/bash -s"]
+
+
+@pytest.mark.parametrize("change", [{}, {"env": ENV}])
+async def test_a_shell_replaced_after_a_cancelled_call_is_told_with_the_next_result(change: dict[str, Any]) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("x=1")
+        await (await session.start_process("true")).wait()  # it takes a snapshot
+        await sandbox.exec("mkfifo /tmp/f")
+        call = asyncio.ensure_future(session.exec("trap '' INT TERM RTMAX-7; echo > /tmp/f; while :; do :; done"))
+        await sandbox.exec("read < /tmp/f")
+        call.cancel()
+        await asyncio.wait([call])
+        assert await cancel_after(1, session.exec("echo never"))
+        result = await session.exec("echo $x", **change)
+        assert (result.stdout, result.session_restarted, result.restored_command) == ("1\n", True, "x=1")
+        result = await session.exec("echo $x")
+        assert (result.stdout, result.session_restarted, result.restored_command) == ("1\n", False, None)
 
 
 async def test_a_creation_cancelled_at_any_turn_leaves_nothing() -> None:

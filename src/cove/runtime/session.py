@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
+import msgspec
+
 from cove import api
 from cove.agent.protocol import ProtocolError
 from cove.core.command import build_invocation, check_environment, check_timeout
@@ -103,7 +105,8 @@ class Session(api.Session):
             try:
                 if call.timeout is not None:
                     await self._prepare_timeout(call)
-                return await (self._run_changed(call) if call.changes_shell else self._run(call))
+                result = await (self._run_changed(call) if call.changes_shell else self._run(call))
+                return self._tell_of_replacement(result) if self._shell.is_replaced else result
             except asyncio.CancelledError:
                 self._shell.start_settling(call.ticks)
                 raise
@@ -159,14 +162,13 @@ class Session(api.Session):
         return Outcome.EXITED
 
     async def _time_out(self, call: SessionCall) -> ExecResult:
-        restarted = await self._shell.interrupt(call.ticks)
-        return call.result(
-            self.id,
-            Outcome.TIMED_OUT,
-            TIMEOUT_EXIT_CODE,
-            session_restarted=restarted,
-            restored_command=self._shell.state_command if restarted else None,
-        )
+        await self._shell.interrupt(call.ticks)
+        return call.result(self.id, Outcome.TIMED_OUT, TIMEOUT_EXIT_CODE)
+
+    def _tell_of_replacement(self, result: ExecResult) -> ExecResult:
+        """With the first result after it: whoever the shell was replaced for may have been cancelled."""
+        self._shell.is_replaced = False
+        return msgspec.structs.replace(result, session_restarted=True, restored_command=self._shell.restored_command)
 
     def _on_shell_end(self, call: SessionCall, error: ShellEnded) -> ExecResult:
         if error.end.outcome is Outcome.LOST:

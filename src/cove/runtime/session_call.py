@@ -56,15 +56,7 @@ class SessionCall:
         """What it has printed so far."""
         return self.captures[0].getvalue().decode("utf-8", "replace")
 
-    def result(
-        self,
-        session_id: str,
-        outcome: Outcome,
-        exit_code: int | None,
-        *,
-        session_restarted: bool = False,
-        restored_command: str | None = None,
-    ) -> ExecResult:
+    def result(self, session_id: str, outcome: Outcome, exit_code: int | None) -> ExecResult:
         """What the caller gets."""
         stdout, stderr = self.captures
         return ExecResult(
@@ -77,8 +69,6 @@ class SessionCall:
             started_at=self.started_at,
             duration=time.perf_counter() - self.began,
             session_id=session_id,
-            session_restarted=session_restarted,
-            restored_command=restored_command,
         )
 
 

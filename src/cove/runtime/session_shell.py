@@ -34,6 +34,8 @@ class SessionShell:
         self.is_stale = True
         self.last_command: str | None = None
         self.state_command: str | None = None
+        self.is_replaced = False
+        self.restored_command: str | None = None
         self._env: Mapping[str, str] = dict(env)
         self._exports: tuple[Shell, asyncio.Future[Exports]] | None = None
         self._old: list[Shell] = []
@@ -74,12 +76,10 @@ class SessionShell:
             await asyncio.wait([self._recovery])
             self._recovery = None
 
-    async def interrupt(self, ticks: int) -> bool:
-        """End the running command; returns whether the shell had to be replaced."""
-        shell = self.current
-        self._recovery = self._loop.create_task(self._interrupt(shell, ticks))
+    async def interrupt(self, ticks: int) -> None:
+        """End the running command."""
+        self._recovery = self._loop.create_task(self._interrupt(self.current, ticks))
         await asyncio.shield(self._recovery)
-        return shell is not self.current
 
     async def _interrupt(self, shell: Shell, ticks: int) -> None:
         try:
@@ -93,7 +93,8 @@ class SessionShell:
         self._old = [old for old in (*self._old, shell) if old.process.launcher is not None]
         if not self._is_abandoned and not self._spawner.closed:
             self.current = await self._start_shell(self._state)
-            self.last_command = self.state_command
+            self.last_command = self.restored_command = self.state_command
+            self.is_replaced = True
             shell.close()
             await in_thread(shell.channel.remove)
             self.note(await self.current.run_internal(":"))
