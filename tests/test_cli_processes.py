@@ -144,7 +144,7 @@ def test_signals_are_named_or_numbered_and_unknown_ones_refused(cove: Cli, sandb
 
 
 def test_a_session_keeps_its_state_from_one_call_to_the_next(cove: Cli, sandbox: str) -> None:
-    assert cove.text("session", "new", "--id", "main", sandbox) == "main\n"
+    assert cove.text("session", "create", "--id", "main", sandbox) == "main\n"
     cove.text("session", "exec", sandbox, "main", "cd /tmp; name=world; f() { return 9; }")
     end = cove("session", "exec", sandbox, "main", "echo $name $PWD; echo err >&2; f")
     assert (end.returncode, end.stdout, end.stderr) == (9, b"world /tmp\n", b"err\n")
@@ -152,12 +152,16 @@ def test_a_session_keeps_its_state_from_one_call_to_the_next(cove: Cli, sandbox:
     assert [each["id"] for each in cove.json("session", "ls", sandbox)] == ["main"]
     id = cove.text("start", "--session", "main", sandbox, "echo $name").strip()
     assert cove.text("logs", "-f", sandbox, id) == "world\n"
-    cove.text("session", "rm", sandbox, "main")
+    cove.text("session", "create", "--id", "other", sandbox)
+    end = cove("session", "rm", sandbox, "main", "missing", "other")
+    assert (end.returncode, end.stderr.count(b"missing")) == (125, 1)
     assert cove.json("session", "ls", sandbox) == []
+    assert cove.text("session", "rm", "-f", sandbox, "main") == ""
+    assert cove.text("session", "new", "--id", "main", sandbox) == "main\n"
 
 
 def test_a_session_takes_input_and_gives_results_as_json(cove: Cli, sandbox: str) -> None:
-    cove.text("session", "new", "--id", "s", sandbox)
+    cove.text("session", "create", "--id", "s", sandbox)
     end = cove("session", "exec", "-i", sandbox, "s", "cat", stdin=b"\x00\xff")
     assert (end.returncode, end.stdout) == (0, b"\x00\xff")
     end = cove("session", "exec", "--json", sandbox, "s", "echo out; exit_code=3; (exit 3)")
@@ -168,18 +172,18 @@ def test_a_session_takes_input_and_gives_results_as_json(cove: Cli, sandbox: str
 
 
 def test_a_command_that_ends_its_session_has_its_code_and_the_next_is_told(cove: Cli, sandbox: str) -> None:
-    cove.text("session", "new", "--id", "short", sandbox)
+    cove.text("session", "create", "--id", "short", sandbox)
     end = cove("session", "exec", sandbox, "short", "echo last words; exit 6")
     assert (end.returncode, end.stdout) == (6, b"last words\n")
     end = cove("session", "exec", sandbox, "short", "true")
     assert end.returncode == 125
-    assert f"cove session new --id short {sandbox}`".encode() in end.stderr
-    cove.text("session", "new", "--id", "short", sandbox)
+    assert f"cove session create --id short {sandbox}`".encode() in end.stderr
+    cove.text("session", "create", "--id", "short", sandbox)
     cove.text("session", "exec", sandbox, "short", "true")
 
 
 def test_ctrl_c_interrupts_the_command_of_a_session(cove: Cli, sandbox: str) -> None:
-    cove.text("session", "new", "--id", "main", sandbox)
+    cove.text("session", "create", "--id", "main", sandbox)
     cove.text("exec", "--in", sandbox, "mkfifo begun")
     with cove.start("session", "exec", sandbox, "main", "x=kept; echo > begun; sleep 1000") as program:
         cove.text("exec", "--in", sandbox, "cat begun")

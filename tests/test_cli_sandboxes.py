@@ -107,7 +107,7 @@ def test_restart_ends_what_runs_and_keeps_the_files(cove: Cli) -> None:
 def test_rm_takes_several_and_tells_of_those_that_are_not_there(cove: Cli) -> None:
     ids = [cove.text("create").strip() for _ in range(2)]
     end = cove("rm", ids[0], "no-such-sandbox", ids[1])
-    assert (end.returncode, end.stderr) == (125, b"cove: there is no sandbox no-such-sandbox\n")
+    assert (end.returncode, end.stderr) == (125, b"cove: there is no sandbox no-such-sandbox; -f lets that pass\n")
     assert cove.text("ls", "-q") == ""
     assert cove.text("rm", "-f", *ids) == ""
 

@@ -4,11 +4,8 @@ import sys
 import traceback
 
 from cove.cli.commands import load, overview
-from cove.cli.descriptors import BROKEN_PIPE, fill_closed_descriptors, leave, say
+from cove.cli.descriptors import BROKEN_PIPE, FAILURE, fill_closed_descriptors, leave, say
 from cove.errors import CoveError
-
-# What docker and timeout(1) use for their own failures, so that a command's exit code is never mistaken for ours.
-FAILURE = 125
 
 _USAGE_ERROR = 2
 _HELP = ("--help", "-h", "help")

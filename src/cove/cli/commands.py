@@ -45,7 +45,7 @@ GROUPS: Final = {
         Command("ps", "processes", "List the processes."),
         Command("logs", "processes", "Print what a process has printed; -f to follow."),
         Command("kill", "processes", "Signal a process and all it has started."),
-        Command("session", "session", "Shells that keep their state: new, exec, ls, rm."),
+        Command("session", "session", "Shells that keep their state: create, exec, ls, rm."),
         Command("port", "port", "What listens inside, for others to reach: expose, ls, rm."),
         Command("cp", "cp", "Copy files and directories in or out."),
         Command("watch", "watch", "Print what changes in a directory."),

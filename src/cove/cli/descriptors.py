@@ -1,4 +1,4 @@
-"""The standard descriptors of this program: open when it starts, flushed when it ends."""
+"""The standard descriptors of this program: open when it starts, flushed when it ends with an exit code."""
 
 import os
 import signal
@@ -9,6 +9,8 @@ from typing import NoReturn
 STDIN, STDOUT, STDERR = 0, 1, 2
 # What a shell reports for a program that wrote to a pipe nobody reads.
 BROKEN_PIPE = 128 + signal.SIGPIPE
+# What docker and timeout(1) use for their own failures, so that a command's exit code is never mistaken for ours.
+FAILURE = 125
 
 
 def fill_closed_descriptors() -> None:

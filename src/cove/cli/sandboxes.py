@@ -8,7 +8,6 @@ import typer
 
 from cove.api import AsyncSandbox
 from cove.cli.connection import KeyOption, Server, UrlOption
-from cove.cli.descriptors import say
 from cove.cli.options import (
     CpusOption,
     DiskOption,
@@ -23,12 +22,10 @@ from cove.cli.options import (
     Shape,
     parse_variables,
 )
+from cove.cli.removal import ForceOption, remove_each
 from cove.cli.signals import finish
 from cove.cli.table import age, print_json, print_record, print_table
-from cove.errors import SandboxNotFound
 from cove.model import SandboxInfo, SandboxSpec, Usage
-
-_FAILURE = 125
 
 
 def create(
@@ -100,7 +97,7 @@ def restart(id: SandboxArgument, url: UrlOption = None, api_key: KeyOption = Non
 
 def rm(
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="The sandboxes.", show_default=False)],
-    force: Annotated[bool, typer.Option("-f", "--force", help="Ids that nothing has are fine.")] = False,
+    force: ForceOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -152,17 +149,11 @@ async def _restart(server: Server, id: str) -> int:
 
 
 async def _remove(server: Server, ids: list[str], *, force: bool) -> int:
-    """All that can be; the exit code tells of the others."""
-    code = 0
-    for id in ids:
-        try:
-            async with server.sandbox(id) as sandbox:
-                await sandbox.destroy()
-        except SandboxNotFound as error:
-            if not force:
-                say(error.message)
-                code = _FAILURE
-    return code
+    async def destroy(id: str) -> None:
+        async with server.sandbox(id) as sandbox:
+            await sandbox.destroy()
+
+    return await remove_each(ids, destroy, force=force)
 
 
 def _facts(info: SandboxInfo) -> dict[str, str]:

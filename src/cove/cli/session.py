@@ -16,6 +16,7 @@ from cove.cli.options import (
     parse_command,
     parse_variables,
 )
+from cove.cli.removal import ForceOption, remove_each
 from cove.cli.signals import finish
 from cove.cli.streams import Streams
 from cove.cli.table import age, print_json, print_table
@@ -34,7 +35,8 @@ SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The ses
 
 
 @session.command()
-def new(
+@session.command("new", hidden=True)
+def create(
     id: SandboxArgument,
     name: Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id; one is made up by default.")] = None,
     timeout: Annotated[
@@ -47,7 +49,7 @@ def new(
     api_key: KeyOption = None,
 ) -> None:
     """Start a shell and print its id."""
-    finish(_new(Server.named(url, api_key), id, name, cwd, parse_variables(env), timeout, as_json=as_json))
+    finish(_create(Server.named(url, api_key), id, name, cwd, parse_variables(env), timeout, as_json=as_json))
 
 
 @session.command("exec", context_settings={"allow_interspersed_args": False})
@@ -103,14 +105,15 @@ def list_sessions(
 def rm(
     id: SandboxArgument,
     names: Annotated[list[str], typer.Argument(metavar="SESSION", help="Their ids.", show_default=False)],
+    force: ForceOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
     """End sessions and all they have started."""
-    finish(_remove(Server.named(url, api_key), id, names))
+    finish(_remove(Server.named(url, api_key), id, names, force=force))
 
 
-async def _new(
+async def _create(
     server: Server,
     id: str,
     name: str | None,
@@ -160,7 +163,7 @@ async def _find(sandbox: AsyncSandbox, name: str) -> Session:
     for found in await sandbox.list_sessions():
         if found.id == name and found.status is SessionStatus.TERMINATED:
             raise ValidationFailed(
-                f"the shell of session {name} has ended: `cove session new --id {name} {sandbox.id}` starts another"
+                f"the shell of session {name} has ended: `cove session create --id {name} {sandbox.id}` starts another"
             )
     return await sandbox.get_session(name)
 
@@ -209,8 +212,6 @@ async def _list(server: Server, id: str, *, as_json: bool) -> int:
     return 0
 
 
-async def _remove(server: Server, id: str, names: list[str]) -> int:
+async def _remove(server: Server, id: str, names: list[str], *, force: bool) -> int:
     async with server.sandbox(id) as sandbox:
-        for name in names:
-            await sandbox.delete_session(name)
-    return 0
+        return await remove_each(names, sandbox.delete_session, force=force)
