@@ -9,6 +9,7 @@ import vm from "node:vm";
 import { rewrite } from "./rewrite.mjs";
 
 const CHANNEL = 3;
+const INTERRUPTED = "ERR_SCRIPT_EXECUTION_INTERRUPTED";
 const MOST_RESULT_CHARACTERS = 16 << 20;
 const language = process.argv[2];
 
@@ -63,7 +64,7 @@ async function run(code) {
     importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
   });
   const interrupted = new Promise((_, reject) => {
-    interruptRun = () => reject(Object.assign(new Error("interrupted"), { name: "KeyboardInterrupt" }));
+    interruptRun = () => reject({ code: INTERRUPTED });
   });
   interrupted.catch(() => {});
   try {
@@ -100,14 +101,24 @@ function isPlain(value) {
 }
 
 function describe(error) {
-  if (error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") {
+  if (error?.code === INTERRUPTED) {
     return { name: "KeyboardInterrupt", message: "interrupted", traceback: "KeyboardInterrupt: interrupted" };
   }
   const isError = error instanceof Error || (typeof error === "object" && error !== null && "stack" in error);
   if (isError) {
-    return { name: String(error.name ?? "Error"), message: String(error.message), traceback: String(error.stack) };
+    const traceback = withoutOwnFrames(String(error.stack));
+    return { name: String(error.name ?? "Error"), message: String(error.message), traceback };
   }
   return { name: "Thrown", message: inspect(error), traceback: `Thrown: ${inspect(error)}` };
+}
+
+// The cell is called by frames of ours, through some of Node's own.
+function withoutOwnFrames(stack) {
+  const lines = stack.split("\n");
+  let end = lines.findIndex((line) => line.includes(import.meta.url));
+  if (end < 0) return stack;
+  while (lines[end - 1]?.includes("(node:vm:")) end -= 1;
+  return lines.slice(0, end).join("\n");
 }
 
 globalThis.require = createRequire(`${process.cwd()}/`);

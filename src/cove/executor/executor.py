@@ -92,6 +92,11 @@ def make_shell():
         displayhook_class = Hook
         display_pub_class = Publisher
 
+        def showtraceback(self, exc_tuple=None, *args, **options):
+            exc_tuple = exc_tuple or sys.exc_info()
+            hide_own_frames(exc_tuple[1])
+            super().showtraceback(exc_tuple, *args, **options)
+
         def _showtraceback(self, etype, evalue, stb):
             self.failure = {
                 "name": getattr(etype, "__name__", str(etype)),
@@ -119,6 +124,20 @@ def make_shell():
         png = shell.display_formatter.formatters["image/png"]
         png.for_type_by_name("matplotlib.figure", "Figure", sys.modules["_cove_figures"].as_png)
     return shell
+
+
+def hide_own_frames(error):
+    # type: (BaseException | None) -> None
+    """An interruption is raised from a frame of ours, which is nothing to the user. The outermost is IPython's."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        at = error.__traceback__
+        while at is not None:
+            while at.tb_next is not None and at.tb_next.tb_frame.f_code.co_filename == run.__code__.co_filename:
+                at.tb_next = at.tb_next.tb_next
+            at = at.tb_next
+        error = error.__cause__ or error.__context__
 
 
 def run(channel):
