@@ -8,7 +8,8 @@ import msgspec
 
 from cove.errors import ValidationFailed
 
-LEAST_OPEN_FILES = 64
+# With less no sandbox starts, or no command in it.
+_LEAST_LIMITS = {"memory": 16 << 20, "pids": 4, "open_files": 64}
 
 
 class Isolation(StrEnum):
@@ -29,7 +30,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the machine a sandbox may use; None means no limit. Bytes, cores, counts.
 
     `disk` and `inodes` are for the writable directories together: /workspace, /home/user and /tmp. `pids` counts the
-    agent's own processes too. `contexts` is the number of code contexts of each language.
+    agent's own processes too. `contexts` is the number of code contexts of each language. What a sandbox cannot start
+    with is refused: less than 16 MiB of memory, 4 pids or 64 open files.
     """
 
     memory: int | None = None
@@ -102,8 +104,8 @@ def check_spec(spec: SandboxSpec) -> None:
         value = getattr(spec.limits, name)
         if value is not None and not 0 < value < float("inf"):
             raise ValidationFailed(f"limits.{name} must be more than 0, not {value!r}")
-    if spec.limits.open_files is not None and spec.limits.open_files < LEAST_OPEN_FILES:
-        raise ValidationFailed(f"limits.open_files must be at least {LEAST_OPEN_FILES}: programs need that to start")
+        if value is not None and value < (least := _LEAST_LIMITS.get(name, 0)):
+            raise ValidationFailed(f"limits.{name} must be at least {least} for a sandbox to start, not {value}")
     for name in ("idle_timeout", "lifetime"):
         seconds = getattr(spec, name)
         if seconds is not None and not 0 < seconds < float("inf"):
