@@ -1,20 +1,11 @@
 """HTTP/1.1 and WebSocket on asyncio, for handlers of any kind: knows nothing of sandboxes."""
 
-from cove.http.message import (
-    Answer,
-    BadRequest,
-    BodyTooLarge,
-    Exchange,
-    Handler,
-    Headers,
-    HttpError,
-    HttpLimits,
-    Relay,
-    Request,
-    Response,
-    Upgrade,
-    error_response,
-)
+from cove.http.errors import BadRequest, BodyTooLarge, HttpError
+from cove.http.handler import Answer, Handler
+from cove.http.limits import HttpLimits
+from cove.http.relay import Exchange, Relay
+from cove.http.request import Request
+from cove.http.response import Headers, Response, Upgrade, error_response
 from cove.http.server import HttpServer
 from cove.http.stream import Stream
 

@@ -19,21 +19,14 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from cove.http.deadline import Deadline
-from cove.http.message import (
-    Answer,
-    HttpError,
-    HttpLimits,
-    Relay,
-    Request,
-    RequestTimeout,
-    Response,
-    Upgrade,
-    error_response,
-    has_body,
-    render_head,
-    render_switch,
-)
+from cove.http.endpoint import Endpoint
+from cove.http.errors import HttpError, RequestTimeout
+from cove.http.handler import Answer
+from cove.http.limits import HttpLimits
 from cove.http.parser import RequestParser
+from cove.http.relay import Relay
+from cove.http.request import Request
+from cove.http.response import Response, Upgrade, error_response, has_body, render_head, render_switch
 from cove.http.stream import Stream
 
 if TYPE_CHECKING:
@@ -56,11 +49,10 @@ class _State(Enum):
     LOST = auto()
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(Endpoint):
     """Reads requests, calls the handler, writes answers. `request` is the one being answered."""
 
     request: Request
-    _transport: asyncio.Transport
 
     def __init__(self, server: "HttpServer", limits: HttpLimits) -> None:
         self._server = server
@@ -76,14 +68,13 @@ class HttpConnection(asyncio.Protocol):
         self._dropped_bytes = 0
         self._is_busy = False
         self._is_advancing = False
-        self._is_reading = True
         self._is_full = False
         self._is_timing_head = False
         self._owes_continue = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        self._transport = cast("asyncio.Transport", transport)
+        super().connection_made(transport)
         if self._server.add(self):
             self._deadline.set(self._limits.keep_alive_timeout)
         elif self._server.is_crowded:
@@ -154,32 +145,11 @@ class HttpConnection(asyncio.Protocol):
         self.pause_reading()
         self._deadline.clear()
 
-    def pause_reading(self) -> None:
-        """Let the client wait."""
-        if self._is_reading and not self._transport.is_closing():
-            self._is_reading = False
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Take from the client again."""
-        if not self._is_reading and not self._transport.is_closing():
-            self._is_reading = True
-            self._transport.resume_reading()
-
     @property
     def peer(self) -> str:
         """The client's address; nothing on a unix socket."""
         address = self._transport.get_extra_info("peername")
         return str(address[0]) if isinstance(address, tuple) else ""
-
-    def write(self, data: bytes) -> None:
-        """Raw bytes to the client."""
-        self._transport.write(data)
-
-    def write_eof(self) -> None:
-        """Nothing more will be written."""
-        if not self._transport.is_closing():
-            self._transport.write_eof()
 
     def switch(self) -> None:
         """The connection is raw from here on."""
@@ -247,10 +217,6 @@ class HttpConnection(asyncio.Protocol):
         """The server closes: an answer under way is finished, anything else ends."""
         if self._state is _State.RAW or not self._is_busy:
             self._transport.close()
-
-    def abort(self) -> None:
-        """End without regard to anything."""
-        self._transport.abort()
 
     def _parse(self, data: bytes) -> None:
         self._feed(data)

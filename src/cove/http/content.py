@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-from cove.http.message import Response
+from cove.http.response import Response
 
 _BYTES: Final = ((b"content-type", b"application/octet-stream"),)
 

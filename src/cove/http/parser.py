@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import httptools
 
-from cove.http.message import BadRequest, BodySource, HeadTooLarge, HttpError, HttpLimits, Request
+from cove.http.errors import BadRequest, HeadTooLarge, HttpError
+from cove.http.limits import HttpLimits
+from cove.http.request import BodySource, Request
 
 _VERSIONS = ("1.1", "1.0")
 _HOST = re.compile(rb"[A-Za-z0-9._~%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from cove.http.connection import HttpConnection
-from cove.http.message import Handler, HttpLimits, Response
+from cove.http.handler import Handler
+from cove.http.limits import HttpLimits
+from cove.http.response import Response
 
 _BACKLOG = 1024
 _MOST_REFUSED = 64

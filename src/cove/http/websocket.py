@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 
-from cove.http.message import BadRequest, Request, Upgrade
+from cove.http.errors import BadRequest
+from cove.http.request import Request
+from cove.http.response import Upgrade
 from cove.http.stream import Stream
 from cove.http.websocket_frames import (
     Closed,

@@ -1,9 +1,11 @@
 """Kept-alive connections to runtimes: each carries one request at a time, and knows where its answer ends."""
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import httptools
+
+from cove.http.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from cove.server.gateway.relay import SocketRelay
@@ -12,10 +14,8 @@ _MOST_IDLE = 64
 _MOST_IDLE_SECONDS = 30.0  # less than a runtime keeps a connection: it does not close one that is just being used
 
 
-class Upstream(asyncio.Protocol):
+class Upstream(Endpoint):
     """One connection; `relay` is who uses it. The answer's bytes are passed on as they came."""
-
-    _transport: asyncio.Transport
 
     def __init__(self, pool: "Upstreams", path: str) -> None:
         self.path = path
@@ -28,7 +28,6 @@ class Upstream(asyncio.Protocol):
         self._is_kept_alive = False
         self._is_broken = False
         self._is_raw = False
-        self._is_reading = True
 
     def use(self, relay: "SocketRelay", *, is_head_only: bool) -> None:
         """Carry the next request."""
@@ -41,40 +40,19 @@ class Upstream(asyncio.Protocol):
         """Whether it can carry another request."""
         return not self._is_broken and not self._is_raw and not self._transport.is_closing()
 
-    def write(self, data: bytes) -> None:
-        """Towards the runtime."""
-        self._transport.write(data)
-
-    def write_eof(self) -> None:
-        """Nothing more goes to the runtime."""
-        if not self._transport.is_closing():
-            self._transport.write_eof()
-
-    def pause_reading(self) -> None:
-        """Let the runtime wait."""
-        if self._is_reading and not self._transport.is_closing():
-            self._is_reading = False
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Take from the runtime again."""
-        if not self._is_reading and not self._transport.is_closing():
-            self._is_reading = True
-            self._transport.resume_reading()
-
     def close(self) -> None:
         """End when everything is written."""
         self._is_broken = True
-        self._transport.close()
+        super().close()
 
     def abort(self) -> None:
         """End at once: that is how a runtime learns that nobody waits."""
         self._is_broken = True
-        self._transport.abort()
+        super().abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the transport, as are those below."""
-        self._transport = cast("asyncio.Transport", transport)
+        super().connection_made(transport)
         self._pool.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:

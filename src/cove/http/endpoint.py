@@ -1,0 +1,44 @@
+"""One end of a connection: what can be said to a transport in whatever state it is."""
+
+import asyncio
+from typing import cast
+
+
+class Endpoint(asyncio.Protocol):
+    """Writes; takes what comes, or lets the other end wait. Saying so twice, or when it is closing, does no harm."""
+
+    _transport: asyncio.Transport
+    _is_reading = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def write(self, data: bytes) -> None:
+        """Send, sooner or later."""
+        self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Nothing more will be written."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def pause_reading(self) -> None:
+        """Let the other end wait."""
+        if self._is_reading and not self._transport.is_closing():
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take from it again."""
+        if not self._is_reading and not self._transport.is_closing():
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """End when everything is written."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._transport.abort()

@@ -1,0 +1,74 @@
+"""An answer that somebody else writes: what it is told about its client, and what it can do."""
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from cove.http.request import Request
+from cove.http.response import Response
+
+
+class Exchange(Protocol):
+    """One request being answered, as a relay sees it."""
+
+    request: Request
+
+    @property
+    def peer(self) -> str:
+        """The client's address; nothing on a unix socket."""
+
+    def write(self, data: bytes) -> None:
+        """Raw bytes of the answer."""
+
+    def respond(self, response: Response) -> None:
+        """Give an ordinary answer after all; nothing has been written."""
+
+    def fail(self, error: Exception) -> None:
+        """Answer with this error; nothing has been written."""
+
+    def finish(self, *, keep_alive: bool) -> None:
+        """The answer is complete."""
+
+    def cut(self) -> None:
+        """The answer will never be complete: what was written is flushed, then the connection ends."""
+
+    def switch(self) -> None:
+        """The connection is raw from here on: what the client sends goes to the relay."""
+
+    def pause_reading(self) -> None:
+        """Take nothing from the client; only of a raw connection."""
+
+    def resume_reading(self) -> None:
+        """Take from the client again; only of a raw connection."""
+
+    def write_eof(self) -> None:
+        """Nothing more will be written; the client may still send."""
+
+
+class Relay(ABC):
+    """An answer that somebody else writes, byte by byte, without waiting."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def begin(self, exchange: Exchange) -> None:
+        """Answer this."""
+
+    @abstractmethod
+    def client_gone(self) -> None:
+        """Nobody waits for the answer any more."""
+
+    @abstractmethod
+    def client_full(self) -> None:
+        """The client does not take what is written: write less."""
+
+    @abstractmethod
+    def client_ready(self) -> None:
+        """The client takes more."""
+
+    @abstractmethod
+    def client_data(self, data: bytes) -> None:
+        """After a switch: what the client sent."""
+
+    @abstractmethod
+    def client_eof(self) -> None:
+        """After a switch: the client sends nothing more."""

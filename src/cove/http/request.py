@@ -1,0 +1,167 @@
+"""One request, and the three ways to take its body: whole, in pieces, or by a sink."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from cove.http.errors import BodyTooLarge, HttpError
+
+
+class BodySource(Protocol):
+    """The connection, as a request sees it."""
+
+    def want_body(self) -> None:
+        """Somebody waits for the body: let it come."""
+
+    def pause_body(self) -> None:
+        """Let no more come for the time being."""
+
+
+class BodySink(Protocol):
+    """Takes a body as it comes, without waiting."""
+
+    def body_data(self, data: bytes) -> None:
+        """Some of the body."""
+
+    def body_end(self) -> None:
+        """All of it has come."""
+
+    def body_failed(self, error: HttpError) -> None:
+        """It will never be complete."""
+
+
+class Request:
+    """One request; its body may still be on the way. Names of headers are in lower case."""
+
+    __slots__ = (
+        "_buffered",
+        "_chunks",
+        "_failure",
+        "_limit",
+        "_sink",
+        "_source",
+        "_waiter",
+        "headers",
+        "is_complete",
+        "is_upgrade",
+        "method",
+        "path",
+        "query",
+        "raw_headers",
+        "version",
+    )
+
+    def __init__(self, source: BodySource, limit: int) -> None:
+        self.method = ""
+        self.path = ""
+        self.query = ""
+        self.version = ""
+        self.headers: dict[bytes, bytes] = {}
+        self.raw_headers: list[tuple[bytes, bytes]] = []
+        self.is_complete = False
+        self.is_upgrade = False
+        self._source = source
+        self._limit = limit
+        self._chunks: list[bytes] = []
+        self._buffered = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._sink: BodySink | None = None
+        self._failure: HttpError | None = None
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body; BodyTooLarge beyond the limit."""
+        if int(self.headers.get(b"content-length", b"0")) > limit:
+            raise BodyTooLarge(f"the body is larger than {limit} bytes")
+        parts: list[bytes] = []
+        size = 0
+        while data := await self._take():
+            parts.append(data)
+            size += len(data)
+            if size > limit:
+                raise BodyTooLarge(f"the body is larger than {limit} bytes")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body as it comes; the client is held back while nobody asks."""
+        while data := await self._take():
+            yield data
+
+    async def _take(self) -> bytes:
+        while not self._chunks:
+            if self._failure is not None:
+                raise self._failure
+            if self.is_complete:
+                return b""
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._source.want_body()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._buffered = 0
+        return data
+
+    def pass_body_to(self, sink: BodySink) -> None:
+        """From here on the body goes to the sink; first what has come already, of which it may have enough."""
+        self._sink = sink
+        if not self.is_complete and self._failure is None:
+            self._source.want_body()
+        chunks, self._chunks = self._chunks, []
+        self._buffered = 0
+        for data in chunks:
+            sink.body_data(data)
+        if self._failure is not None:
+            sink.body_failed(self._failure)
+        elif self.is_complete:
+            sink.body_end()
+
+    def keep_body(self) -> None:
+        """From here on the body waits in the request again, for another sink."""
+        self._sink = None
+
+    def pause(self) -> None:
+        """The sink has enough for the time being."""
+        if not self.is_complete:
+            self._source.pause_body()
+
+    def resume(self) -> None:
+        """The sink takes more."""
+        if not self.is_complete:
+            self._source.want_body()
+
+    def receive(self, data: bytes) -> None:
+        """For the connection: some of the body has come."""
+        if self._sink is not None:
+            self._sink.body_data(data)
+            return
+        self._chunks.append(data)
+        self._buffered += len(data)
+        if self._buffered > self._limit:
+            self._source.pause_body()
+        self._wake()
+
+    def complete(self) -> None:
+        """For the connection: all of the body has come."""
+        self.is_complete = True
+        if self._sink is not None:
+            self._sink.body_end()
+        self._wake()
+
+    def fail(self, error: HttpError) -> None:
+        """For the connection: the rest of the body will not come."""
+        if self._failure is None and not self.is_complete:
+            self._failure = error
+            if self._sink is not None:
+                self._sink.body_failed(error)
+            self._wake()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody waits for more of the body."""
+        return self._waiter is not None or self._sink is not None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,87 @@
+"""Answers that are given: in one piece, as they come, or by another protocol; and how they look on the wire."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from http import HTTPStatus
+
+import msgspec
+
+from cove.http.stream import Stream
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_WITHOUT_BODY = frozenset((*range(100, 200), 204, 304))
+
+
+class Response:
+    """An answer: bytes are sent with their length, a generator as it yields. It is closed when the client goes away."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: Headers = (), body: bytes | AsyncGenerator[bytes, None] = b"") -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+class Upgrade:
+    """The answer 101; from then on the raw connection is `run`'s, until it returns.
+
+    It is cancelled when the connection is lost, or, unless it `outlives_eof`, some seconds after the client has
+    closed its side. `release` is called when it is over, also where it never began because the client was gone.
+    """
+
+    __slots__ = ("headers", "outlives_eof", "release", "run")
+
+    def __init__(
+        self,
+        headers: Headers,
+        run: Callable[[Stream], Awaitable[None]],
+        *,
+        release: Callable[[], None] = lambda: None,
+        outlives_eof: bool = False,
+    ) -> None:
+        self.headers = headers
+        self.run = run
+        self.release = release
+        self.outlives_eof = outlives_eof
+
+
+def error_response(status: int, code: str, message: str, headers: Headers = ()) -> Response:
+    """A failure as every failure looks on the wire."""
+    return Response(status, (_JSON, *headers), msgspec.json.encode({"error": message, "code": code, "details": {}}))
+
+
+def render_head(response: Response, *, version: str, close: bool) -> bytes:
+    """The head of an answer, with how its body ends."""
+    parts = [_STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status]
+    _render_headers(response.headers, parts)
+    if response.status in _WITHOUT_BODY:
+        pass
+    elif isinstance(response.body, bytes):
+        parts.append(b"content-length: %d\r\n" % len(response.body))
+    elif version == "1.1":
+        parts.append(b"transfer-encoding: chunked\r\n")
+    parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
+    return b"".join(parts)
+
+
+def render_switch(headers: Headers) -> bytes:
+    """The head that gives the connection to another protocol."""
+    parts = [_STATUS_LINES[101]]
+    _render_headers(headers, parts)
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def has_body(method: str, status: int) -> bool:
+    """Whether bytes follow the head of this answer."""
+    return method != "HEAD" and status not in _WITHOUT_BODY
+
+
+def _render_headers(headers: Headers, parts: list[bytes]) -> None:
+    for name, value in headers:
+        if b"\n" in value or b"\r" in value or b"\0" in value:
+            raise ValueError(f"the header {name.decode()} would break the response")
+        parts.append(b"%b: %b\r\n" % (name, value))
