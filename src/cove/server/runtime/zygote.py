@@ -17,10 +17,10 @@ from cove.linux.parent_death import end_with_parent
 from cove.linux.process_name import name_process
 from cove.runtime.home import default_home
 from cove.runtime.machine import Machine, examine_machine
+from cove.server.runtime.listener import listen
 from cove.server.runtime.process import run_runtime
 from cove.server.sandboxes.directory import Directory
 
-_BACKLOG = 1024
 _CONNECTION = 3
 
 log = logging.getLogger("cove.server")
@@ -35,7 +35,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
     machine = _examine()
     directory = Directory(default_home())
-    listener = _listen(directory)
+    directory.zygote.unlink(missing_ok=True)
+    listener = listen(directory.zygote)
     gc.collect()
     gc.freeze()  # pages that the collector never touches stay shared with every runtime
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps: waitpid(2)
@@ -49,15 +50,6 @@ def _examine() -> Machine | None:
         return examine_machine()
     except CoveError:
         return None
-
-
-def _listen(directory: Directory) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX)
-    directory.zygote.unlink(missing_ok=True)
-    listener.bind(str(directory.zygote))
-    directory.zygote.chmod(0o600)
-    listener.listen(_BACKLOG)
-    return listener
 
 
 def _accept_and_fork(listener: socket.socket, directory: Directory, machine: Machine | None) -> NoReturn:

@@ -1,0 +1,147 @@
+"""Making a sandbox, or starting one again on its files: its id is held until somebody has taken the answer."""
+
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxNotFound
+from cove.model import SandboxSpec
+from cove.runtime.home import SOCKET, Place
+from cove.runtime.machine import Machine, examine_machine
+from cove.runtime.mounts import resolve_mounts
+from cove.runtime.sandbox import Sandbox
+from cove.runtime.threads import in_thread
+from cove.server.preview.exposures import RecordedPorts, read_exposures
+from cove.server.runtime.listener import listen
+from cove.server.runtime.log import log_to
+from cove.server.sandboxes.directory import Directory, Record
+from cove.server.sandboxes.removal import remove
+from cove.server.sandboxes.reservation import Reservation
+from cove.server.sandboxes.start_protocol import Create, Start
+
+
+@dataclass(slots=True)
+class Opened:
+    """A sandbox that was opened, with the id that it has and holds."""
+
+    sandbox: Sandbox
+    place: Place
+    reservation: Reservation
+    record: Record
+    listener: socket.socket
+    is_new: bool
+
+
+class Opener:
+    """Opens the one sandbox that this process is for."""
+
+    def __init__(self, directory: Directory, machine: Machine | None) -> None:
+        self._directory = directory
+        self._machine = machine
+
+    async def create(self, request: Create, warm: tuple[Sandbox, Place] | None = None) -> Opened | Record:
+        """A new one, or the `warm` one by that id; one that exists is opened again, or only told where it runs."""
+        reservation = await in_thread(Reservation.hold, self._directory, request.id)
+        existing = await in_thread(self._directory.read, reservation.key)
+        if existing is not None and await in_thread(self._directory.is_known, existing):
+            if not request.exist_ok:
+                reservation.close()
+                raise SandboxAlreadyExists(f"sandbox {request.id} exists already", id=request.id)
+            return await self._open_again(reservation, existing)
+        try:
+            if existing is not None:
+                await in_thread(remove, self._directory, (await self._examine()).hierarchies, existing.key)
+            await self._check_room(request.most)
+            sandbox, place = warm or await self._start_new(request, reservation)
+        except BaseException:
+            reservation.remove()
+            raise
+        if warm is not None:
+            reservation.assign(place.key)
+            sandbox.adopt(request.id, request.spec, datetime.now(UTC))
+        return await self._record(sandbox, place, reservation, is_new=True)
+
+    async def start(self, request: Start) -> Opened | Record:
+        """One that is stopped or lost; of one that runs, only its record."""
+        reservation = await in_thread(Reservation.hold, self._directory, request.id)
+        record = await in_thread(self._directory.find, request.id)
+        if record is None:
+            if not reservation.key:
+                reservation.remove()
+            raise SandboxNotFound(f"there is no sandbox {request.id}", id=request.id)
+        return await self._open_again(reservation, record)
+
+    async def prepare(self, spec: SandboxSpec) -> tuple[Sandbox, Place]:
+        """One that runs and has no id yet, and no record."""
+        place = await in_thread((await self._examine()).home.allocate)
+        return await self._start_at(place, place.key, spec), place
+
+    async def undo(self, opened: Opened) -> None:
+        """Nobody wants it."""
+        opened.listener.close()
+        await in_thread(opened.reservation.remove)
+        await opened.sandbox.destroy()
+
+    async def _check_room(self, most: int | None) -> None:
+        if most is not None and await in_thread(self._directory.count) > most:
+            raise LimitExceeded(f"this server has {most} sandboxes, which is the most it may have: destroy some")
+
+    async def _start_new(self, request: Create, reservation: Reservation) -> tuple[Sandbox, Place]:
+        place = await in_thread((await self._examine()).home.allocate)
+        reservation.assign(place.key)
+        return await self._start_at(place, request.id, request.spec), place
+
+    async def _start_at(self, place: Place, id: str, spec: SandboxSpec) -> Sandbox:
+        """A running sandbox at a new place, which is removed if that fails."""
+        created_at = datetime.now(UTC)
+        machine = await self._examine()
+        try:
+            log_to(place.path)
+            spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
+            sandbox = Sandbox(id, spec, machine, place, created_at=created_at)
+            await sandbox.start()
+        except BaseException:
+            await in_thread(machine.home.release, place)
+            raise
+        return sandbox
+
+    async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> Opened:
+        """Listen and write the record: the sandbox exists."""
+        sandbox.enforces_idle_timeout = True
+        exposures = await in_thread(read_exposures, place.path)
+        sandbox.publish_ports(RecordedPorts(self._directory, place.key, exposures), exposures)
+        listener = listen(self._directory.place(place.key) / SOCKET)
+        info = await sandbox.info()
+        record = Record(
+            id=sandbox.id,
+            key=place.key,
+            spec=info.spec,
+            created_at=info.created_at,
+            user_id=place.user_id,
+            tree_kill=info.tree_kill,
+            limits_enforced=info.limits_enforced,
+            warnings=info.warnings,
+        )
+        await in_thread(self._directory.write, record)
+        return Opened(sandbox, place, reservation, record, listener, is_new)
+
+    async def _examine(self) -> Machine:
+        if self._machine is None:
+            self._machine = await in_thread(examine_machine)
+        return self._machine
+
+    async def _open_again(self, reservation: Reservation, record: Record) -> Opened | Record:
+        machine = await self._examine()
+        place = await in_thread(machine.home.take, record.key, machine.hierarchies)
+        if place is None:
+            reservation.close()
+            return record
+        log_to(place.path)
+        sandbox = Sandbox(record.id, record.spec, machine, place, created_at=record.created_at)
+        try:
+            await sandbox.start()
+        except BaseException:
+            machine.home.keep(place)
+            reservation.close()
+            raise
+        return await self._record(sandbox, place, reservation, is_new=False)
