@@ -1,1 +1,6 @@
-"""The server: gateway workers, and what they relay to."""
+"""Many sandboxes for many clients.
+
+`supervisor` starts workers and the zygote. A `worker` serves the API, by `gateway` and `bridge`, and what sandboxes
+show, by `preview`; the zygote becomes one `runtime` process for each sandbox. `sandboxes` is what all of them know of
+each other, from disk.
+"""
