@@ -25,7 +25,7 @@ _HEADER = struct.Struct("<BI")
 # What a record costs beside its bytes, so that many tiny records fill the window too.
 _RECORD_OVERHEAD = 160
 # How many windows memory may hold while a write is under way: the next write is then a large one.
-FULL_WINDOWS = 4
+FULL_WINDOWS = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LIMIT_BYTES = 64 << 20
-WINDOW_BYTES = 512 << 10
+WINDOW_BYTES = 1 << 20
 SEGMENT_BYTES = 8 << 20
 # What an ended process may keep in memory; more goes to disk.
 ENDED_WINDOW_BYTES = 16 << 10
@@ -170,7 +170,7 @@ class Log:
                 self._let_go()
 
     def _has_room(self) -> bool:
-        is_behind = bool(self._slowest) and self._core.end - min(self._slowest.values()) > LIMIT_BYTES // 2
+        is_behind = bool(self._slowest) and self._core.end - min(self._slowest.values()) > WINDOW_BYTES // 2
         return not self._core.is_full and not is_behind
 
     def _let_go(self) -> None:
