@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from leaks import processes_below
@@ -325,10 +324,3 @@ async def test_only_what_is_looked_at_counts_as_a_change() -> None:
         assert (await files.check_changes(since=flat, recursive=False)).status is ChangesStatus.UNCHANGED
         assert (await files.check_changes(since=python, include=["*.py"])).status is ChangesStatus.UNCHANGED
         assert (await files.check_changes("d/y", since=one)).status is ChangesStatus.CHANGED
-
-
-def test_a_watch_needs_no_more_than_its_errand() -> None:
-    """The modules that watching loads are those of the sandbox's own standard library and the agent."""
-    source = (Path(__file__).parent.parent / "src/cove/agent/watch.py").read_text()
-    imports = [line.split()[1] for line in source.splitlines() if line.startswith(("import ", "from "))]
-    assert set(imports) == {"ctypes", "errno", "os", "select", "struct"}

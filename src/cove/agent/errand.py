@@ -4,6 +4,7 @@ It answers on standard output: messages of NUL-separated fields, each after its 
 `done`, `error NUMBER PATH` (errno), `refused REASON` or `toomany REASON`. Archives go through descriptor 0.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -107,7 +108,7 @@ def remove(answer, path):
 
     if not os.path.isdir(os.path.join(path, b"")) or os.path.islink(path):
         os.lstat(path)
-        raise NotADirectoryError(20, "not a directory", path)
+        raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
     remove_tree(os.fsdecode(path))
 
 
@@ -198,7 +199,7 @@ def main():
     except OSError as error:
         path = error.filename
         path = b"" if path is None or isinstance(path, int) else os.fsencode(path)
-        answer.say(b"error", b"%d" % (error.errno or 5), path)
+        answer.say(b"error", b"%d" % (error.errno or errno.EIO), path)
     except Exception as error:
         kind = ANSWERS.get(type(error).__name__)
         if kind is None:

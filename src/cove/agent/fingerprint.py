@@ -4,10 +4,9 @@ import os
 import stat
 from _blake2 import blake2b
 
+from files import TEMPORARY
 from pattern import decode
 from tree import read_directory, walk
-
-TEMPORARY = b".cove-"
 
 
 def digest(top, recursive, filter):

@@ -9,6 +9,7 @@ import re
 import stat
 
 from content import copy_range
+from files import TEMPORARY
 from pattern import decode, has_magic, name_matcher, path_matcher
 
 MOST_ENTRIES = 200000
@@ -258,4 +259,4 @@ def copy_file(source, destination):
 def beside(path):
     # type: (bytes) -> bytes
     """A name for a file until it is complete."""
-    return os.path.join(os.path.dirname(path), b".cove-" + os.urandom(8).hex().encode())
+    return os.path.join(os.path.dirname(path), TEMPORARY + os.urandom(8).hex().encode())

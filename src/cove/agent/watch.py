@@ -12,6 +12,9 @@ import os
 import select
 import struct
 
+from files import TEMPORARY
+from pattern import decode
+
 MODIFY, ATTRIB, MOVED_FROM, MOVED_TO = 0x2, 0x4, 0x40, 0x80
 CREATE, DELETE, DELETE_SELF, MOVE_SELF = 0x100, 0x200, 0x400, 0x800
 UNMOUNT, OVERFLOW, IGNORED = 0x2000, 0x4000, 0x8000
@@ -19,7 +22,6 @@ ONLY_DIRECTORY, DONT_FOLLOW, IS_DIRECTORY = 0x01000000, 0x02000000, 0x40000000
 MASK = MODIFY | ATTRIB | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF | ONLY_DIRECTORY
 EVENT = struct.Struct("iIII")
 READ_BYTES = 1 << 18
-TEMPORARY = b".cove-"
 PAIR_MS = 2
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -153,9 +155,6 @@ class Watch:
 
     def restart(self):
         # type: () -> None
-        old = self.fd
-        self.fd = -1
-        os.close(old)
         try:
             self.begin()
         except FileNotFoundError:
@@ -249,9 +248,3 @@ def join(path, name):
     # type: (bytes, bytes) -> bytes
     """A path below another, relative to the top."""
     return path + b"/" + name if path else name
-
-
-def decode(path):
-    # type: (bytes) -> str
-    """A path as text."""
-    return path.decode("utf-8", "surrogateescape")
