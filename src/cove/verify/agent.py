@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 
 from cove import AsyncSandbox
+from cove.errors import CoveError
 from cove.runtime.threads import in_thread
 from cove.verify.inside.harness import Blocked
 from cove.verify.outside import Facts, NothingToSee, outside_probe
@@ -104,6 +105,6 @@ async def _is_gone(sandbox: AsyncSandbox) -> str:
             await sandbox.files.exists("/tmp")
     except TimeoutError:
         return "it does not answer"
-    except Exception as error:  # however it is lost
+    except CoveError as error:
         return f"it is lost: {error}"
     raise Blocked("it answers")

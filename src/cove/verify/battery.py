@@ -10,6 +10,7 @@ from cove.model import Limits
 from cove.runtime.threads import in_thread
 from cove.verify import agent, file_api, inside, life, neighbours  # noqa: F401  # they enter their probes
 from cove.verify.findings import Attempt, Finding, Verdict, judge
+from cove.verify.inside.harness import BLOCKED
 from cove.verify.outside import run_outside
 
 PLAIN_AREAS = "system calls,files,/proc and /sys,processes,privilege,network"
@@ -62,7 +63,7 @@ def _excuse(finding: Finding, warnings: Sequence[str]) -> Finding:
 def _ended(proof: Attempt) -> Attempt:
     """Who passes a limit that is held by measuring is ended with all that runs, and says nothing more."""
     return Attempt(
-        area=proof.area, name=proof.name, what=proof.what, verdict="blocked", why="everything that ran was ended"
+        area=proof.area, name=proof.name, what=proof.what, verdict=BLOCKED, why="everything that ran was ended"
     )
 
 

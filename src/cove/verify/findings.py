@@ -4,6 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from cove.verify.inside.harness import BLOCKED, OPEN
+
 
 class Verdict(StrEnum):
     """What became of an attempt inside, where its control outside has succeeded."""
@@ -45,12 +47,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(inside: Attempt, control: Attempt) -> Finding:
     """An attempt proves something only where its control succeeds; one that succeeds inside needs no proof."""
-    if inside.verdict == "open":
+    if inside.verdict == OPEN:
         verdict, why = Verdict.OPEN, inside.why
-    elif control.verdict != "open":
-        outside = "outside too: " if control.verdict == "blocked" else ""
+    elif control.verdict != OPEN:
+        outside = "outside too: " if control.verdict == BLOCKED else ""
         verdict, why = Verdict.NOT_TESTABLE, f"{outside}{control.why}"
-    elif inside.verdict == "blocked":
+    elif inside.verdict == BLOCKED:
         verdict, why = Verdict.BLOCKED, inside.why
     else:
         verdict, why = Verdict.NOT_TESTABLE, inside.why

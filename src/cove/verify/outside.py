@@ -8,7 +8,7 @@ import msgspec
 from cove import AsyncSandbox
 from cove.errors import CoveError
 from cove.verify.findings import Attempt, Finding, judge
-from cove.verify.inside.harness import Blocked
+from cove.verify.inside.harness import BLOCKED, BROKEN, OPEN, Blocked
 
 Facts = Mapping[str, str]
 Try = Callable[[AsyncSandbox, AsyncSandbox, Facts], Awaitable[str]]
@@ -48,24 +48,23 @@ async def run_outside(facts: Facts) -> AsyncIterator[Finding]:
         # A sandbox that was attacked is not the next attempt's problem.
         inside = await _run(each, "bubblewrap", facts)
         if each.is_own_control:
-            control = msgspec.structs.replace(inside, verdict="broken" if inside.verdict == "broken" else "open")
+            control = msgspec.structs.replace(inside, verdict=BROKEN if inside.verdict == BROKEN else OPEN)
         else:
             control = await _run(each, "none", facts)
         yield judge(inside, control)
 
 
 async def _run(each: OutsideProbe, isolation: str, facts: Facts) -> Attempt:
-    verdict, why = "broken", ""
     try:
         async with (
             AsyncSandbox.create(isolation=isolation) as sandbox,  # type: ignore[arg-type]  # one of two words
             AsyncSandbox.create(isolation=isolation) as neighbour,  # type: ignore[arg-type]
         ):
-            verdict, why = "open", await each.attempt(sandbox, neighbour, facts)
+            verdict, why = OPEN, await each.attempt(sandbox, neighbour, facts)
     except (Blocked, CoveError, OSError) as error:
-        verdict, why = "blocked", str(error)
+        verdict, why = BLOCKED, str(error)
     except NothingToSee as error:
-        verdict, why = "broken", str(error)
+        verdict, why = BROKEN, str(error)
     except Exception as error:  # a broken attempt is told, and must not end the others
-        verdict, why = "broken", f"{type(error).__name__}: {error}"
+        verdict, why = BROKEN, f"{type(error).__name__}: {error}"
     return Attempt(area=each.area, name=each.name, what=each.what, verdict=verdict, why=why)

@@ -9,7 +9,7 @@ import platform
 import socket
 from collections.abc import Callable
 
-from cove.verify.inside.harness import Attempt, Blocked, Facts, add, probe
+from cove.verify.inside.harness import Blocked, Facts, Try, add, probe
 
 AREA = "system calls"
 BAD = 0xFFFFFFFF  # as a descriptor -1, as a process nobody, as a flag too many
@@ -140,7 +140,7 @@ def _enter_calls() -> None:
         add(AREA, f"unshare_{name}", f"a {name} namespace can be made", _attempt(call, UNSHARE[machine], (flag,)))
 
 
-def _attempt(make: Callable[..., int], number: int, arguments: tuple[int, ...]) -> Attempt:
+def _attempt(make: Callable[..., int], number: int, arguments: tuple[int, ...]) -> Try:
     return lambda facts: judge(make(number, *arguments))
 
 
@@ -162,7 +162,7 @@ def turn_off_random_addresses(facts: Facts) -> str:
     return judge(call(PERSONALITY[platform.machine()], WITHOUT_RANDOM_ADDRESSES))
 
 
-def _socket_attempt(family: int) -> Attempt:
+def _socket_attempt(family: int) -> Try:
     def attempt(facts: Facts) -> str:
         for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_RAW):
             try:

@@ -17,7 +17,7 @@ SECONDS = 10
 OPEN, BLOCKED, BROKEN = "open", "blocked", "broken"
 
 Facts = Mapping[str, str]
-Attempt = Callable[[Facts], str]
+Try = Callable[[Facts], str]
 
 
 class Blocked(Exception):
@@ -31,23 +31,23 @@ class Probe:
     area: str
     name: str
     what: str
-    attempt: Attempt
+    attempt: Try
 
 
 PROBES: dict[str, Probe] = {}
 
 
-def probe(area: str, what: str) -> Callable[[Attempt], Attempt]:
+def probe(area: str, what: str) -> Callable[[Try], Try]:
     """Enter the function under its own name."""
 
-    def enter(attempt: Attempt) -> Attempt:
+    def enter(attempt: Try) -> Try:
         add(area, attempt.__name__, what, attempt)
         return attempt
 
     return enter
 
 
-def add(area: str, name: str, what: str, attempt: Attempt) -> None:
+def add(area: str, name: str, what: str, attempt: Try) -> None:
     """Enter an attempt that is made from data."""
     PROBES[name] = Probe(area, name, what, attempt)
 

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cove.verify.inside.harness import Attempt, Blocked, Facts, add, probe
+from cove.verify.inside.harness import Blocked, Facts, Try, add, probe
 
 FILES = "files"
 KERNEL = "/proc and /sys"
@@ -91,7 +91,7 @@ def _enter(area: str, verb: str, what: str, paths: Iterable[str], act: Callable[
         add(area, f"{verb}_{_name(path)}", what.format(path), _attempt(act, path))
 
 
-def _attempt(act: Callable[[str], str], path: str) -> Attempt:
+def _attempt(act: Callable[[str], str], path: str) -> Try:
     return lambda facts: act(path)
 
 
