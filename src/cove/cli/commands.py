@@ -79,9 +79,22 @@ def load(name: str) -> "Typer":
     found = getattr(import_module(f"cove.cli.{command.module}"), name)
     if isinstance(found, Typer):
         return found
-    program = Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    program = make_program()
     program.command(context_settings={"allow_interspersed_args": not command.is_open})(found)
     return program
+
+
+def make_program(help: str | None = None) -> "Typer":
+    """One command or, with help of its own, several with a common name."""
+    from typer import Typer
+
+    return Typer(
+        help=help,
+        no_args_is_help=help is not None,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
 
 
 def _describe(heading: str, group: tuple[Command, ...]) -> str:

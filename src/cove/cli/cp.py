@@ -16,10 +16,11 @@ from cove.cli.progress import Counted, progress
 from cove.cli.signals import finish
 from cove.cli.streams import Streams
 from cove.client.file_transfer import download, upload
+from cove.core.identifier import SANDBOX_ID
 from cove.errors import IsDirectory, ValidationFailed
 from cove.model import FileKind
 
-_INSIDE = re.compile(r"([a-z0-9](?:[a-z0-9-]{0,126}[a-z0-9])?):(.*)", re.DOTALL)
+_INSIDE = re.compile(rf"({SANDBOX_ID}):(.*)", re.DOTALL)
 _STREAM = "-"
 
 

@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 from cove import AsyncSandbox
+from cove.cli.table import print_json
 from cove.core.jail import SYSTEM_PATH, USER_ID
 from cove.errors import CoveError
 from cove.linux.bubblewrap import OLDEST, bubblewrap_version, explain_refusal, find_bubblewrap
@@ -61,7 +62,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON ob
     """Check what Cove needs from this machine; exit code 1 when isolation is not possible."""
     report = examine()
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+        print_json(report)
     else:
         _print_report(report)
     raise typer.Exit(0 if report.isolation_possible else 1)

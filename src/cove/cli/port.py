@@ -4,18 +4,13 @@ from typing import Annotated
 
 import typer
 
+from cove.cli.commands import make_program
 from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.options import JsonOption, SandboxArgument
 from cove.cli.signals import finish
 from cove.cli.table import print_json, print_table
 
-port = typer.Typer(
-    help="What listens inside a sandbox, for others to reach by a URL.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
+port = make_program("What listens inside a sandbox, for others to reach by a URL.")
 PortArgument = Annotated[int, typer.Argument(metavar="PORT", help="The port inside.", show_default=False)]
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from cove.api import AsyncSandbox, Session
+from cove.cli.commands import make_program
 from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import BROKEN_PIPE, STDERR, STDOUT, say
 from cove.cli.options import (
@@ -24,13 +25,7 @@ from cove.errors import SandboxUnavailable, SessionTerminated, ValidationFailed
 from cove.model import ExecResult, SessionStatus
 from cove.wire.replies import SessionReply, exec_reply
 
-session = typer.Typer(
-    help="Shells that keep their state: what one command leaves behind, the next one finds.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
+session = make_program("Shells that keep their state: what one command leaves behind, the next one finds.")
 SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.", show_default=False)]
 
 

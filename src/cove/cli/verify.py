@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
+from cove.cli.table import print_json
 from cove.verify.battery import verify as run_battery
 from cove.verify.findings import Finding, Report, Verdict, make_report
 from cove.verify.host import prepared_host
@@ -24,7 +24,7 @@ def verify(
     with prepared_host() as facts:
         report = make_report(asyncio.run(_collect(facts)))
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+        print_json(report)
     else:
         _print_report(report, show_all=show_all)
     raise typer.Exit(0 if report.tight else 1)

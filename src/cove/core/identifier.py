@@ -5,7 +5,7 @@ import secrets
 
 from cove.errors import ValidationFailed
 
-_SANDBOX = re.compile(r"[a-z0-9]([a-z0-9-]{0,126}[a-z0-9])?")
+SANDBOX_ID = r"[a-z0-9](?:[a-z0-9-]{0,126}[a-z0-9])?"
 _THING = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
@@ -19,7 +19,7 @@ def new_identifier(length: int = KEY_LENGTH) -> str:
 
 def check_sandbox_id(value: str) -> str:
     """Return the id, or raise ValidationFailed."""
-    if not isinstance(value, str) or not _SANDBOX.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch(SANDBOX_ID, value):
         raise ValidationFailed(
             f"sandbox id {value!r} is not allowed: use 1-128 of a-z, 0-9 and inner hyphens", id=value
         )
