@@ -412,6 +412,5 @@ _BY_ERRNO: Mapping[int, type[CoveError]] = {
 
 def from_errno(number: int, subject: str) -> CoveError:
     """The one place where a kernel error becomes one of ours."""
-
     kind = _BY_ERRNO.get(number, ValidationFailed)
     return kind(f"{subject}: {os.strerror(number)}", errno=errno.errorcode.get(number, str(number)))

@@ -30,7 +30,7 @@ def find_hierarchies(parent: str = "cove", *, mounts: str = "/proc/self/mounts")
     for line in Path(mounts).read_text().splitlines():
         _, point, kind, options = line.split(" ")[:4]
         if kind == _V2 and unified is None:
-            unified = _make_parent(_own_group(point, ""), parent)
+            unified = _make_parent(_own_group(point), parent)
         elif kind == _V1:
             for controller in ("memory", "pids", "cpu"):
                 if controller in options.split(","):
@@ -40,7 +40,7 @@ def find_hierarchies(parent: str = "cove", *, mounts: str = "/proc/self/mounts")
     return Hierarchies(unified, _delegate(unified), v1)
 
 
-def _own_group(point: str, _controller: str) -> str:
+def _own_group(point: str) -> str:
     """Where new groups go: as root at the top, as a plain user below the group we are in."""
     if os.geteuid() == 0:
         return point

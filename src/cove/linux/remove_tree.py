@@ -9,7 +9,8 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def remove_tree(path: str) -> None:
     """Remove path and all below it, however deep and whatever its modes; missing is fine."""
     try:
-        os.chmod(path, stat.S_IRWXU, follow_symlinks=False) if not os.path.islink(path) else None
+        if not os.path.islink(path):
+            os.chmod(path, stat.S_IRWXU, follow_symlinks=False)
         top = os.open(path, _OPEN)
     except FileNotFoundError:
         return
@@ -26,13 +27,13 @@ def _empty(top: int) -> None:
     A directory is renamed into `top` under a number; two descriptors are open at most.
     """
     fresh = 0
-    pending = _clear(top, "")
+    pending = _clear(top)
     while pending:
         name = pending.pop()
         os.chmod(name, stat.S_IRWXU, dir_fd=top)
         directory = os.open(name, _OPEN, dir_fd=top)
         try:
-            for child in _clear(directory, name):
+            for child in _clear(directory):
                 fresh += 1
                 lifted = f".cove-{fresh}-{os.urandom(4).hex()}"
                 os.chmod(child, stat.S_IRWXU, dir_fd=directory)
@@ -43,7 +44,7 @@ def _empty(top: int) -> None:
         os.rmdir(name, dir_fd=top)
 
 
-def _clear(directory: int, name: str) -> list[str]:
+def _clear(directory: int) -> list[str]:
     """Unlink everything that is not a directory; returns the names of those that are."""
     kept = []
     with os.scandir(directory) as entries:
