@@ -10,7 +10,7 @@ from inside import commands_inside, pids_of_launchers
 from leaks import process_table
 
 from cove import AsyncSandbox
-from cove.errors import CoveError, SandboxUnavailable
+from cove.errors import CoveError, SandboxUnavailable, SpawnFailed
 from cove.runtime.exec import TIMEOUT_GRACE
 
 pytestmark = pytest.mark.anyio
@@ -61,11 +61,33 @@ async def test_parked_launchers_killed_by_a_command_are_replaced() -> None:
             victims = await pids_of_launchers(sandbox)
             killing = await sandbox.exec(f"kill -9 {' '.join(map(str, victims))} 2>/tmp/errors", timeout=30)
             assert killing.outcome in ("exited", "signaled")
-            # Each parked launcher that is just dying may take one command with it, and no more.
             results = [await sandbox.exec("echo on", timeout=30) for _ in range(len(victims) + 1)]
-            assert {result.outcome for result in results} <= {"exited", "signaled"}
-            assert results[-1].stdout == "on\n"
+            assert {result.stdout for result in results} == {"on\n"}
         assert len(await pids_of_launchers(sandbox)) < 12
+
+
+HOLDS_LAUNCHERS = """
+launchers=$(for p in /proc/[0-9]*; do grep -qa init[.]pyc $p/cmdline && echo ${p#/proc/}; done | grep -vx -e 1 -e $PPID)
+kill -STOP $launchers
+echo held
+read
+kill -KILL $launchers
+"""
+
+
+async def test_a_command_whose_launcher_is_killed_before_it_is_read_runs_all_the_same() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await asyncio.gather(*(sandbox.exec("true") for _ in range(4)))
+        holder = await sandbox.start_process(HOLDS_LAUNCHERS, stdin=True)
+        await holder.wait_for_log("held")
+        calls = [asyncio.ensure_future(sandbox.exec("cat", stdin="on", timeout=30)) for _ in range(2)]
+        starting = asyncio.ensure_future(sandbox.start_process("echo never"))
+        await asyncio.sleep(0)
+        await holder.write_stdin("\n")
+        assert [(await call).stdout for call in calls] == ["on", "on"]
+        with pytest.raises(SpawnFailed, match="Nothing was started"):
+            await starting
+        assert [process.id for process in await sandbox.list_processes()] == [holder.id]
 
 
 async def test_a_stopped_launcher_does_not_hold_up_a_timeout() -> None:

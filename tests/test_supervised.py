@@ -125,6 +125,16 @@ async def test_a_launcher_that_vanishes_takes_its_command_with_it() -> None:
         assert stage.lost == []
 
 
+async def test_what_a_launcher_said_before_it_vanished_counts_also_when_it_left_something_unread() -> None:
+    async with Stage() as stage:
+        stage.process.signal(1)
+        stage.peer.send(b"exit", b"1792", b"0", b"0", b"0", b"0")
+        stage.sockets.pop().close()
+        end = await asyncio.wait_for(stage.process.ended, 30)
+        assert (end.outcome, end.exit_code, stage.process.never_started) == (Outcome.EXITED, 7, False)
+        assert stage.lost == []
+
+
 async def test_a_call_cancelled_while_its_launcher_starts_does_not_lose_the_sandbox() -> None:
     control, agent = socket_pair()
     agent.settimeout(30)

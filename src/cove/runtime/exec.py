@@ -34,19 +34,22 @@ async def run_command(
     def take(stream: int, data: bytes) -> None:
         captures[stream].append(data)
 
-    if data:
-        with sealed_file(data) as file:
-            process = await spawner.spawn(invocation, take, stdin=file.fileno())
-    else:
-        process = await spawner.spawn(invocation, take)
-    if timeout is not None:
-        process.set_deadline(timeout, TIMEOUT_GRACE)
-    try:
-        end = await asyncio.shield(process.ended)
-    except asyncio.CancelledError:
-        process.end(Outcome.KILLED, 0)
-        await asyncio.wait([process.ended])
-        raise
+    while True:
+        if data:
+            with sealed_file(data) as file:
+                process = await spawner.spawn(invocation, take, stdin=file.fileno())
+        else:
+            process = await spawner.spawn(invocation, take)
+        if timeout is not None:
+            process.set_deadline(max(began + timeout - time.perf_counter(), 0), TIMEOUT_GRACE)
+        try:
+            end = await asyncio.shield(process.ended)
+        except asyncio.CancelledError:
+            process.end(Outcome.KILLED, 0)
+            await asyncio.wait([process.ended])
+            raise
+        if not process.never_started:
+            break
     return ExecResult(
         command=command,
         outcome=end.outcome,

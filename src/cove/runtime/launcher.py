@@ -10,7 +10,7 @@ from cove.agent import protocol
 from cove.agent.protocol import ProtocolError
 from cove.errors import CoveError, SandboxDestroyed, SpawnFailed
 from cove.linux.cgroup import Group
-from cove.linux.packets import close_all, pass_credentials, receive_packet, send_packet, socket_pair
+from cove.linux.packets import Packet, close_all, pass_credentials, receive_packet, send_packet, socket_pair
 from cove.runtime.background import Background
 from cove.runtime.link import Link
 from cove.runtime.threads import in_thread
@@ -39,14 +39,24 @@ class Launcher:
         self.pid = 0
         self.tenant: Tenant | None = None
         self._replies: deque[asyncio.Future[int]] = deque()
+        self._is_spawn_last = False
+        self._has_left_unread = False
         self.closed = False
         self.host_pid: asyncio.Future[int] = self._loop.create_future()
         pass_credentials(sock, True)
         self._loop.add_reader(sock, self._on_readable)
 
     def spawn(self, request: bytes, descriptors: Sequence[int]) -> None:
-        """Start a command; the answer goes to the tenant. Raises OSError when the launcher is gone."""
+        """Start a command; the answer goes to the tenant. Raises ConnectionError when the launcher is gone."""
+        if self.closed:
+            raise ConnectionResetError("the launcher is gone")
         send_packet(self._sock, request, descriptors)
+        self._is_spawn_last = True
+
+    @property
+    def never_read_spawn(self) -> bool:
+        """It is known to have ended before it read the last spawn request: nothing was started."""
+        return self._is_spawn_last and self._has_left_unread
 
     def signal(self, number: int, scope: bytes = b"tree", ticks: int = 0) -> "asyncio.Future[int]":
         """Signal what `scope` says: see `agent.protocol`. Gives their number; 0 when it is gone."""
@@ -71,6 +81,7 @@ class Launcher:
         close_all(descriptors)
 
     def _tell(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
+        self._is_spawn_last = False
         try:
             send_packet(self._sock, packet, descriptors)
         except OSError:
@@ -93,7 +104,7 @@ class Launcher:
     def _on_readable(self) -> None:
         try:
             while not self.closed:
-                packet = receive_packet(self._sock)
+                packet = self._receive()
                 if packet is None:
                     self._end()
                     return
@@ -108,6 +119,14 @@ class Launcher:
         except ProtocolError as error:
             self.close()
             self._on_fault(f"a launcher broke the protocol: {error}")
+
+    def _receive(self) -> Packet | None:
+        """A socket closed with something unread in it is reset; that is said once, before what had been sent."""
+        try:
+            return receive_packet(self._sock)
+        except ConnectionResetError:
+            self._has_left_unread = True
+            return receive_packet(self._sock)
 
     def _take(self, fields: list[bytes], sender: int | None) -> None:
         if not self.host_pid.done():

@@ -80,6 +80,8 @@ class Processes:
             await process.kill("KILL")
             raise
         supervised.started.result()
+        if supervised.never_started:
+            raise SpawnFailed("the process was to be started by one that was killed. Nothing was started.")
 
     def get(self, id: str) -> Process:
         """The process with that id, once it runs."""

@@ -68,6 +68,7 @@ class Supervised:
         self._kill_timer: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.pid = 0
+        self.never_started = False
         self.stdout_link = ""
         self.refusal = ""
         self.on_stopped: Callable[[], None] = lambda: None
@@ -199,8 +200,12 @@ class Supervised:
     def launcher_gone(self) -> None:
         """Something killed the launcher: init sweeps what it leaves, and the command died with it."""
         if self._main_exit is None:
-            self._set_main_exit(signals.SIGKILL, None)
-            self._ask_for_the_cause()
+            self.never_started = self._launcher is not None and self._launcher.never_read_spawn
+            if self.never_started and self._ending is None:
+                self._main_exit = ProcessExit(outcome=Outcome.LOST, exit_code=None)
+            else:
+                self._set_main_exit(signals.SIGKILL, None)
+                self._ask_for_the_cause()
         if not self.started.done():
             self.started.set_result(None)
         self._finish_output()
