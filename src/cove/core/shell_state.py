@@ -61,6 +61,10 @@ _LATE_OPTIONS = frozenset(["expand_aliases", "inherit_errexit", "shift_verbose"]
 _LAST_OPTIONS = frozenset(["keyword"])
 _DECLARATION = re.compile(r"declare -([-aAcfilnrtux]+) ([A-Za-z_][A-Za-z0-9_]*)(=?)")
 _FUNCTION = re.compile(r"^__cove_\w+ \(\) *$")
+# Of a value: what ends no declaration and opens no list.
+_QUIET = re.compile(
+    r"""(?:[^"\\()$\n]++|"(?:[^"\\]++|\\.?)*+(?:"|\Z)|\$'(?:[^'\\]++|\\.?)*+(?:'|\Z)|\$(?!')|\\.?)*+""", re.DOTALL
+)
 _ATTRIBUTES = re.compile(r"declare (-f[rtx]*) (.+)")
 _LIMIT = re.compile(r"-(\w)\) +(\w+)$")
 _FIXED_OPTIONS = frozenset(["restricted_shell", "login_shell"])
@@ -252,28 +256,12 @@ def parse_declarations(text: str) -> Iterator[Declaration]:
 def _value_end(text: str, at: int) -> int:
     """The position of the newline that ends a declaration: outside quotes and parentheses."""
     depth = 0
-    while at < len(text):
-        character = text[at]
-        if character == '"' or text.startswith("$'", at):
-            at = _skip_quoted(text, at)
-            continue
-        if character == "\\":
-            at += 1
-        elif character in "()":
-            depth += 1 if character == "(" else -1
-        elif character == "\n" and depth <= 0:
+    while (at := _QUIET.match(text, at).end()) < len(text):  # type: ignore[union-attr]  # it matches nothing, too
+        if text[at] == "\n" and depth <= 0:
             return at
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
         at += 1
     return len(text)
-
-
-def _skip_quoted(text: str, at: int) -> int:
-    """The position after a "..." or $'...' that starts here."""
-    closing = '"' if text[at] == '"' else "'"
-    at += 1 if closing == '"' else 2
-    while at < len(text) and text[at] != closing:
-        at += 2 if text[at] == "\\" else 1
-    return at + 1
 
 
 def unquote(value: str) -> str:

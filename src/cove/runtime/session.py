@@ -37,8 +37,9 @@ from cove.runtime.shell import ShellEnded
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import CWD_EXIT_CODE, KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE
 
-# The snapshot for recovery is taken when the session has been idle for this long.
-_IDLE_SECONDS = 0.02
+# The snapshot for recovery is taken when the session has been idle for this long: more than a busy client takes from
+# one command to the next, for it costs as much as several commands.
+_IDLE_SECONDS = 0.1
 
 _T = TypeVar("_T")
 
