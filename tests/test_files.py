@@ -10,7 +10,6 @@ import pytest
 
 from cove import (
     AsyncSandbox,
-    CommandFailed,
     FileExists,
     FileKind,
     FileNotFound,
@@ -20,6 +19,7 @@ from cove import (
     NoSpace,
     NotDirectory,
     PermissionDenied,
+    ProcessExitedBeforeReady,
     SandboxDestroyed,
     SessionNotFound,
     SessionTerminated,
@@ -678,7 +678,7 @@ async def test_an_errand_that_is_killed_from_inside_is_an_error_not_a_hang() -> 
         searching = asyncio.create_task(sandbox.files.search(r"(a*)*b"))
         while not (await sandbox.exec(["pkill", "-f", "errand[.]pyc"])).ok:
             await asyncio.sleep(0)
-        with pytest.raises(CommandFailed):
+        with pytest.raises(ProcessExitedBeforeReady, match="before it had finished: signaled, exit code 143"):
             await searching
 
 

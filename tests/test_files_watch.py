@@ -8,7 +8,16 @@ from contextlib import asynccontextmanager
 import pytest
 from leaks import processes_below
 
-from cove import AsyncSandbox, ChangesStatus, FileEvent, FileEventKind, FileNotFound, SandboxDestroyed, ValidationFailed
+from cove import (
+    AsyncSandbox,
+    ChangesStatus,
+    FileEvent,
+    FileEventKind,
+    FileNotFound,
+    ProcessExitedBeforeReady,
+    SandboxDestroyed,
+    ValidationFailed,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -268,6 +277,18 @@ async def test_destroying_the_sandbox_ends_its_watchers() -> None:
         await sandbox.destroy()
         with pytest.raises(SandboxDestroyed):
             await waiting
+
+
+async def test_a_watch_whose_process_inside_is_killed_says_how_that_ended() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        events = sandbox.files.watch()
+        await anext(events)
+        waiting = asyncio.ensure_future(anext(events))
+        await sandbox.exec("kill -9 -1")
+        with pytest.raises(ProcessExitedBeforeReady, match=r"/workspace: .*signaled") as caught:
+            await waiting
+        assert caught.value.exit_code == 137
+        assert (await anext(sandbox.files.watch())).kind is FileEventKind.WATCHING
 
 
 @pytest.mark.parametrize(

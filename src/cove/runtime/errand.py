@@ -9,11 +9,12 @@ from cove.core.command import Invocation
 from cove.core.errand_protocol import MessageReader
 from cove.core.output_log import STDOUT
 from cove.errors import (
-    CommandFailed,
     CoveError,
     LimitExceeded,
+    ProcessExitedBeforeReady,
     SandboxDestroyed,
     SandboxUnavailable,
+    SpawnFailed,
     ValidationFailed,
     from_errno,
 )
@@ -146,15 +147,18 @@ class Errand:
                 continue  # a second cancel does not leave it behind
 
     def _lost(self, end: ProcessExit) -> CoveError:
+        if self.process.never_started:
+            return SpawnFailed(f"{self._subject}: the process inside was killed before it ran. Nothing was started.")
         if end.outcome is Outcome.LOST:
             return SandboxUnavailable("the sandbox was lost meanwhile: destroy it and make a new one")
         if self._spawner.closed:
             return SandboxDestroyed("the sandbox was destroyed meanwhile")
-        reason = self._fault or _text(self._errors).strip().rpartition("\n")[2] or f"it ended by {end.outcome}"
-        return CommandFailed(
-            f"{self._subject}: the process inside did not finish: {reason}",
-            outcome=end.outcome,
+        output = _text(self._errors).strip()
+        reason = self._fault or output.rpartition("\n")[2] or f"{end.outcome}, exit code {end.exit_code}"
+        return ProcessExitedBeforeReady(
+            f"{self._subject}: the process inside ended before it had finished: {reason}",
             exit_code=end.exit_code,
+            output=output,
         )
 
 
