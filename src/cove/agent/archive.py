@@ -10,17 +10,17 @@ import stat
 
 if __package__:
     from cove.agent import tar
-    from cove.agent.tar import Refused, Truncated
+    from cove.agent.files import TEMPORARY
+    from cove.agent.tar import Truncated
+    from cove.agent.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
 else:
     import tar
-    from tar import Refused, Truncated
+    from files import TEMPORARY
+    from tar import Truncated
+    from unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
 
 CHUNK = 1 << 20
-MOST_DEPTH = 200
-IMPLICIT_MODE = 0o755
-OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Budget:
@@ -213,7 +213,7 @@ def unpack(stream, target, budget, remove_tree, lenient=False):
         raise NotADirectoryError(errno.ENOTDIR, "not a directory", target)
     parent = target if exists else os.path.dirname(target.rstrip(b"/")) or b"."
     os.makedirs(parent, exist_ok=True)
-    staging = os.path.join(parent, b".cove-" + os.urandom(8).hex().encode())
+    staging = os.path.join(parent, TEMPORARY + os.urandom(8).hex().encode())
     os.mkdir(staging, 0o700)
     try:
         top = os.open(staging, OPEN_DIRECTORY)
@@ -230,170 +230,3 @@ def unpack(stream, target, budget, remove_tree, lenient=False):
     finally:
         if os.path.lexists(staging):
             remove_tree(os.fsdecode(staging))
-
-
-class Unpacking:
-    """Makes the members below `top`. `held` are the open directories on the way to the last one."""
-
-    def __init__(self, top, stream, budget):
-        # type: (int, Stream, Budget) -> None
-        self.top = top
-        self.stream = stream
-        self.budget = budget
-        self.held = []  # type: list[tuple[bytes, int]]
-        self.modes = {}  # type: dict[tuple[bytes, ...], int]
-
-    def run(self, lenient):
-        # type: (bool) -> dict[tuple[bytes, ...], int]
-        """Returns the modes that the directories get at the end."""
-        try:
-            for member in tar.read_members(self.stream, lenient):
-                self.budget.spend(member.size)
-                self.make(member)
-        finally:
-            self.leave(0)
-        return self.modes
-
-    def make(self, member):
-        # type: (tar.Member) -> None
-        if len(member.parts) > MOST_DEPTH:
-            raise Refused("nested too deeply: %s" % tar.shown(b"/".join(member.parts)))
-        if member.kind == tar.DIRECTORY:
-            self.enter(member.parts)
-            self.modes[tuple(member.parts)] = member.mode
-            return
-        directory = self.enter(member.parts[:-1])
-        name = member.parts[-1]
-        self.clear(directory, name)
-        if member.kind == tar.SYMLINK:
-            os.symlink(member.link, name, dir_fd=directory)
-        elif member.kind == tar.HARD_LINK:
-            self.link(member, directory, name)
-        else:
-            self.write(member, directory, name)
-
-    def write(self, member, directory, name):
-        # type: (tar.Member, int, bytes) -> None
-        fd = os.open(name, CREATE_FILE, 0o600, dir_fd=directory)
-        try:
-            self.stream.receive_file(fd, member.size)
-            os.fchmod(fd, member.mode)
-            os.utime(fd, (member.mtime, member.mtime))
-        finally:
-            os.close(fd)
-        self.stream.read(tar.padding(member.size))
-
-    def link(self, member, directory, name):
-        # type: (tar.Member, int, bytes) -> None
-        """Another name for a file of this archive, and for nothing else."""
-        parts = tar.check_name(member.link)
-        source = os.dup(self.enter(parts[:-1])) if parts else -1
-        try:
-            if source < 0 or not stat.S_ISREG(os.lstat(parts[-1], dir_fd=source).st_mode):
-                raise Refused("a hard link to what is no file: %s" % tar.shown(member.link))
-            directory = self.enter(member.parts[:-1])
-            os.link(parts[-1], name, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
-        except FileNotFoundError:
-            raise Refused("a hard link to what is not in the archive: %s" % tar.shown(member.link)) from None
-        finally:
-            if source >= 0:
-                os.close(source)
-
-    def clear(self, directory, name):
-        # type: (int, bytes) -> None
-        """A later member of the same name replaces a file or a link, never a directory."""
-        try:
-            os.unlink(name, dir_fd=directory)
-        except FileNotFoundError:
-            return
-        except (IsADirectoryError, PermissionError):
-            raise Refused("a file in the place of a directory: %s" % tar.shown(name)) from None
-
-    def enter(self, parts):
-        # type: (list[bytes]) -> int
-        """The directory at parts, made if it is missing; what is a link or a file there is refused."""
-        common = 0
-        while common < min(len(parts), len(self.held)) and self.held[common][0] == parts[common]:
-            common += 1
-        self.leave(common)
-        for at in range(common, len(parts)):
-            name = parts[at]
-            parent = self.held[-1][1] if self.held else self.top
-            try:
-                os.mkdir(name, 0o700, dir_fd=parent)
-                self.modes.setdefault(tuple(parts[: at + 1]), IMPLICIT_MODE)
-            except FileExistsError:
-                pass
-            try:
-                self.held.append((name, os.open(name, OPEN_DIRECTORY, dir_fd=parent)))
-            except OSError as error:
-                if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                    raise Refused("a path through what is no directory: %s" % tar.shown(b"/".join(parts))) from None
-                raise
-        return self.held[-1][1] if self.held else self.top
-
-    def leave(self, depth):
-        # type: (int) -> None
-        while len(self.held) > depth:
-            os.close(self.held.pop()[1])
-
-
-def merge(source, target, modes):
-    # type: (int, bytes, dict[tuple[bytes, ...], int]) -> None
-    """Move everything into a directory that is there, after having seen that nothing is in the way."""
-    destination = os.open(target, OPEN_DIRECTORY & ~os.O_NOFOLLOW)
-    try:
-        for move in (False, True):
-            merge_directory(source, destination, move)
-        modes.pop((), None)
-        set_modes(destination, modes)
-    finally:
-        os.close(destination)
-
-
-def merge_directory(source, destination, move):
-    # type: (int, int, bool) -> None
-    """One pass over a level: looking, or moving."""
-    for name in os.listdir(source):
-        is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode)
-        try:
-            there = os.lstat(name, dir_fd=destination).st_mode
-        except FileNotFoundError:
-            there = 0
-        if is_directory and there:
-            merge_below(source, destination, name, move)
-        elif there and stat.S_ISDIR(there):
-            raise IsADirectoryError(errno.EISDIR, "a directory is there", name)
-        elif move:
-            os.rename(name, name, src_dir_fd=source, dst_dir_fd=destination)
-
-
-def merge_below(source, destination, name, move):
-    # type: (int, int, str, bool) -> None
-    """The same one level down, where both sides have a directory."""
-    try:
-        into = os.open(name, OPEN_DIRECTORY, dir_fd=destination)
-    except OSError as error:
-        error.filename = name
-        if error.errno == errno.ELOOP:
-            raise NotADirectoryError(errno.ENOTDIR, "a link is there", name) from None
-        raise
-    try:
-        below = os.open(name, OPEN_DIRECTORY, dir_fd=source)
-        try:
-            merge_directory(below, into, move)
-        finally:
-            os.close(below)
-    finally:
-        os.close(into)
-
-
-def set_modes(top, modes):
-    # type: (int, dict[tuple[bytes, ...], int]) -> None
-    """The directories' modes come last: until then all of them can be written."""
-    walk = Unpacking(top, Stream(-1), Budget(0, 0))
-    try:
-        for parts in sorted(modes, key=len, reverse=True):
-            os.fchmod(walk.enter(list(parts)), modes[parts])
-    finally:
-        walk.leave(0)

@@ -40,7 +40,7 @@ USER = "user"
 
 _AGENT_MODULES = (
     *("files", "init", "kernel", "launcher", "protocol"),
-    *("archive", "compressed", "content", "errand", "fingerprint", "pattern", "tar", "tree", "watch"),
+    *("archive", "compressed", "content", "errand", "fingerprint", "pattern", "tar", "tree", "unpacking", "watch"),
 )
 PROLOGUE = "session.bash"
 PACKAGES = "node_modules"
