@@ -15,7 +15,7 @@ import aiohttp
 from bench.harness import Figure, Plan, Summary, Unit, at_least, at_most, interleave, rate, single, timed, value_at_most
 from bench.proc import descendants, memory_of
 from bench.two_hop import two_hop
-from cove import AsyncSandbox
+from cove import AsyncSandbox, Limits
 from cove.client.transport import Transport
 from cove.model import Output, Ready
 from cove.wire.operations import INFO
@@ -170,15 +170,16 @@ async def _streaming(remote: AsyncSandbox, bare: str, plan: Plan) -> Figure:
 
 
 async def _creation(url: str, plan: Plan) -> list[Figure]:
-    async def create(url: str | None, **fields: dict[str, str]) -> float:
+    async def create(url: str | None, limits: Limits | None = None) -> float:
         began = time.perf_counter()
-        sandbox = await AsyncSandbox.create(url=url, **fields)  # type: ignore[arg-type]
+        sandbox = await AsyncSandbox.create(url=url, limits=limits or Limits())
         seconds = time.perf_counter() - began
         await sandbox.destroy()
         return seconds
 
+    unlike_those_that_wait = Limits(open_files=1000)
     cold, embedded = await interleave(
-        [partial(create, url, env={"WARM": "no"}), partial(create, None)],
+        [partial(create, url, unlike_those_that_wait), partial(create, None, unlike_those_that_wait)],
         repetitions=plan.times(40, 10),
         warm_up=3,
     )
