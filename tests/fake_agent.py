@@ -13,15 +13,15 @@ from pathlib import Path
 from cove.core.jail import agent_command
 from cove.linux.interpreter import find_interpreter
 from cove.runtime.home import Home
+from cove.runtime.programs import prepare_agent
 
 
 def compiled_agent(home: Path) -> tuple[str, Path]:
     """The interpreter that sandboxes use, and the agent compiled for it."""
     interpreter = find_interpreter(0 if os.geteuid() == 0 else None)
     assert interpreter is not None
-    place = Home(home)
-    place.open()
-    return interpreter.path, place.prepare_agent(interpreter)
+    Home(home).open()
+    return interpreter.path, prepare_agent(home / "agent", interpreter)
 
 
 @dataclass

@@ -70,7 +70,7 @@ STEPS = [
     "cove.runtime.home Home.open",
     "cove.runtime.home Home.allocate",
     "cove.runtime.home make_locked",
-    "cove.runtime.home Home._allocate_user",
+    "cove.runtime.user_ids UserIds.allocate",
     "cove.runtime.home Home._furnish",
     "cove.runtime.sandbox_life attach_disk",
     "cove.runtime.disk make_image",
@@ -94,7 +94,7 @@ STEPS = [
     "cove.runtime.home detach_disk",
     "cove.runtime.home remove_tree",
 ]
-ROOT_ONLY = {"Home._allocate_user", "make_image", "mount_image", "_move_in"}
+ROOT_ONLY = {"UserIds.allocate", "make_image", "mount_image", "_move_in"}
 GROUPS_ONLY = {"_join", "Group.create", "SandboxGroups.enter"}
 
 

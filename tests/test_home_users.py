@@ -8,7 +8,8 @@ import pytest
 
 from cove.linux.cgroup import find_hierarchies
 from cove.linux.strays import end_strays
-from cove.runtime.home import FIRST_USER_ID, USER_IDS, Home
+from cove.runtime.home import Home
+from cove.runtime.user_ids import FIRST_USER_ID, USER_IDS
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root gives sandboxes users of their own")
 

@@ -3,6 +3,8 @@
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
@@ -29,6 +31,17 @@ def make_locked(path: Path) -> FileIO:
     file = FileIO(path, "x+", opener=lambda name, flags: os.open(name, flags, 0o600))
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE)
     return file
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[int]:
+    """Hold a lock that others wait for, on a file that is made if need be; gives its descriptor. Blocks: flock(2)."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+    finally:
+        os.close(lock)
 
 
 def is_locked(path: Path) -> bool:

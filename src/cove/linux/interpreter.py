@@ -2,9 +2,12 @@
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
+
+from cove.linux.passage import closed_directory
 
 _OLDEST = (3, 10)
 _ASK = "import sys; print(sys.version_info[0], sys.version_info[1], sys.base_prefix, sep='\\n')"
@@ -32,15 +35,8 @@ def find_interpreter(user_id: int | None) -> Interpreter | None:
 
 def is_reachable(path: str) -> bool:
     """Whether a user who owns nothing here can read this directory: every parent must be searchable by others."""
-    at = os.path.realpath(path)
-    if not os.stat(at).st_mode & 0o004:
-        return False
-    while True:
-        if not os.stat(at).st_mode & 0o001:
-            return False
-        if at == "/":
-            return True
-        at = os.path.dirname(at)
+    real = os.path.realpath(path)
+    return bool(os.stat(real).st_mode & stat.S_IROTH) and closed_directory(real) is None
 
 
 def _candidates() -> list[str]:

@@ -5,46 +5,30 @@ lock is free belongs to a program that is gone. It is removed, unless it has a r
 its runtime. All calls here block; the runtime makes them in a thread.
 """
 
-import fcntl
-import hashlib
 import os
-import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from cove import agent, executor, shell
 from cove.core.identifier import new_identifier
 from cove.core.jail import SYNTHETIC_ETC, place_mark
 from cove.errors import SandboxUnavailable
-from cove.linux import remove_tree as remove_tree_module
 from cove.linux.cgroup import Group, Hierarchies
-from cove.linux.file_lock import make_locked, try_lock
+from cove.linux.file_lock import make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
-from cove.linux.interpreter import Interpreter
+from cove.linux.passage import closed_directory
 from cove.linux.pidfd import start_time
 from cove.linux.remove_tree import remove_tree
 from cove.linux.strays import end_strays
 from cove.runtime.disk import detach_disk
 from cove.runtime.groups import SandboxGroups
+from cove.runtime.user_ids import UserIds
 
-FIRST_USER_ID = 2_000_000_000
-USER_IDS = 1_000_000
 RECORD = "sandbox.json"
 SOCKET = "runtime.sock"
 LOCK = "lock"
 USER = "user"
-
-_AGENT_MODULES = (
-    *("files", "init", "kernel", "launcher", "protocol"),
-    *("archive", "compressed", "content", "errand", "fingerprint", "pattern", "tar", "tree", "unpacking", "watch"),
-)
-PROLOGUE = "session.bash"
-PACKAGES = "node_modules"
-_COMPILE = "import py_compile, sys; [py_compile.compile(s, s + 'c', 'cove/' + s, True) for s in sys.argv[1:]]"
 
 
 def default_home() -> Path:
@@ -98,6 +82,7 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.sandboxes = path / "sandboxes"
+        self._users = UserIds(path / "users")
         self._is_root = os.geteuid() == 0
 
     def open(self) -> None:
@@ -122,63 +107,14 @@ class Home:
             path.mkdir(mode=mode, parents=True, exist_ok=True)
             if self._is_root:
                 path.chmod(mode)
-        if self._is_root and not is_passable(self.path):
+        closed = closed_directory(str(self.path)) if self._is_root else None
+        if closed is not None:
             raise SandboxUnavailable(
-                f"{self.path} lies below a directory that other users cannot enter: sandboxes run as users of "
-                "their own and must reach it. Set COVE_HOME to a directory all of whose parents have mode o+x."
+                f"other users cannot enter {closed}: sandboxes run as users of their own and must reach {self.path}. "
+                f"`chmod o+x {closed}`, or set COVE_HOME to a directory all of whose parents have that mode."
             )
         for name, content in SYNTHETIC_ETC.items():
             write_once(self.path / "etc" / name, content.encode())
-
-    def prepare_agent(self, interpreter: Interpreter) -> Path:
-        """The agent, compiled for that interpreter; made once for every version of either."""
-        source = Path(agent.__file__).parent
-        files = {f"{name}.py": (source / f"{name}.py").read_bytes() for name in _AGENT_MODULES}
-        files["remove_tree.py"] = Path(remove_tree_module.__file__).read_bytes()
-        files[PROLOGUE] = (Path(shell.__file__).parent / PROLOGUE).read_bytes()
-        version = ".".join(map(str, interpreter.version))
-        digest = hashlib.sha256(b"\0".join([interpreter.path.encode(), version.encode(), *files.values()]))
-        target = self.path / "agent" / digest.hexdigest()[:16]
-        if not target.exists():
-            self._compile_agent(interpreter, files, target)
-        return target
-
-    def prepare_executor(self) -> Path:
-        """What runs code contexts, where every sandbox can read it; made once for every version."""
-        source = Path(executor.__file__).parent
-        digest = hashlib.sha256()
-        for path in sorted(path for path in source.iterdir() if path.is_file()):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
-        packages = source / PACKAGES
-        digest.update(b"%d" % (packages.stat().st_mtime_ns if packages.exists() else 0))
-        target = self.path / "executor" / digest.hexdigest()[:16]
-        if not target.exists():
-            building = target.with_name(f".{new_identifier()}")
-            shutil.copytree(source, building, ignore=shutil.ignore_patterns("__pycache__"))
-            for path in (building, *building.rglob("*")):
-                path.chmod(0o755 if path.is_dir() else 0o644)
-            self._put_in_place(building, target)
-        return target
-
-    def _put_in_place(self, building: Path, target: Path) -> None:
-        try:
-            building.rename(target)
-        except OSError:
-            remove_tree(str(building))  # another program was first
-
-    def _compile_agent(self, interpreter: Interpreter, files: dict[str, bytes], target: Path) -> None:
-        building = target.with_name(f".{new_identifier()}")
-        building.mkdir(mode=0o755)
-        building.chmod(0o755)
-        for name, content in files.items():
-            (building / name).write_bytes(content)
-        sources = [name for name in files if name.endswith(".py")]
-        subprocess.run([interpreter.path, "-I", "-S", "-c", _COMPILE, *sources], cwd=building, check=True, timeout=60)
-        for name in sources:
-            (building / name).unlink()  # an import would prefer it to the compiled one
-        for path in building.iterdir():
-            path.chmod(0o644)
-        self._put_in_place(building, target)
 
     def allocate(self) -> Place:
         """A new place with its own lock and, as root, its own user."""
@@ -189,7 +125,7 @@ class Home:
             path.chmod(0o711)
             lock = make_locked(path / LOCK)
         _sign(lock)
-        place = Place(key, path, lock, self._allocate_user(key) if self._is_root else None)
+        place = Place(key, path, lock, self._users.allocate(key) if self._is_root else None)
         try:
             self._furnish(place)
         except OSError as error:
@@ -256,7 +192,7 @@ class Home:
         with self._changing_places():
             remove_tree(str(place.path))
         if place.user_id is not None:
-            (self.path / "users" / str(place.user_id)).unlink(missing_ok=True)
+            self._users.release(place.user_id)
         place.lock.close()
 
     def collect(self, hierarchies: Hierarchies) -> int:
@@ -282,7 +218,7 @@ class Home:
                     detach_disk(path)
                     remove_tree(str(path))  # its program was killed while it made or removed it
         if self._is_root:
-            self._take_back_users()
+            self._users.take_back(lambda key: (self.sandboxes / key).exists())
         return collected
 
     def _tidy(self, path: Path, hierarchies: Hierarchies) -> None:
@@ -295,65 +231,11 @@ class Home:
                 lock.close()
 
     def _user_of(self, key: str) -> int | None:
-        users = self.path / "users"
-        noted = _read(self.sandboxes / key / USER)
-        for reservation in [users / noted] if noted else users.iterdir():
-            if _read(reservation) == key:
-                return int(reservation.name)
-        return None
+        return self._users.find(key, self.sandboxes / key / USER)
 
-    @contextmanager
-    def _changing_places(self) -> Iterator[None]:
+    def _changing_places(self) -> AbstractContextManager[int]:
         """Held while a place exists without its lock: a place without one is otherwise left over."""
-        lock = os.open(self.path / "places.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
-
-    @contextmanager
-    def _changing_users(self) -> Iterator[int]:
-        """Held while user ids are given or taken back; the file says which was given last."""
-        lock = os.open(self.path / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield lock
-        finally:
-            os.close(lock)
-
-    def _first_offset(self) -> int:
-        """Where a state directory begins to give ids: somewhere else than others that share the range."""
-        found = self.path.stat()
-        digest = hashlib.sha256(b"%d:%d" % (found.st_dev, found.st_ino)).digest()
-        return int.from_bytes(digest[:8], "big") % USER_IDS
-
-    def _take_back_users(self) -> None:
-        """Remove the reservations whose sandbox is gone: its program was killed while it released them."""
-        with self._changing_users():
-            for reservation in (self.path / "users").iterdir():
-                key = _read(reservation)
-                if not key or not (self.sandboxes / key).exists():
-                    reservation.unlink(missing_ok=True)
-
-    def _allocate_user(self, key: str) -> int:
-        """The next user id that no living sandbox has; the file that reserves it names the sandbox."""
-        users = self.path / "users"
-        with self._changing_users() as lock:
-            last = int(os.pread(lock, 20, 0) or self._first_offset())
-            for step in range(1, USER_IDS):
-                offset = (last + step) % USER_IDS
-                reservation = users / str(FIRST_USER_ID + offset)
-                if not reservation.exists():
-                    reservation.write_text(key)
-                    os.pwrite(lock, b"%-20d" % offset, 0)
-                    return FIRST_USER_ID + offset
-        raise SandboxUnavailable(f"all {USER_IDS} user ids of {self.path} are in use: destroy some sandboxes")
-
-
-def is_passable(path: Path) -> bool:
-    """Whether other users can enter this directory and all above it."""
-    return all(parent.stat().st_mode & 0o001 for parent in (path, *path.parents))
+        return waiting_lock(self.path / "places.lock")
 
 
 def write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -364,13 +246,6 @@ def write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     building.write_bytes(content)
     building.chmod(mode)
     building.rename(path)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""  # never made, or released meanwhile by another program
 
 
 def _sign(lock: FileIO) -> None:

@@ -20,6 +20,7 @@ from cove.linux.interpreter import Interpreter, find_interpreter
 from cove.linux.seccomp import explain_missing_filter, find_filter
 from cove.runtime.home import Home, Place, default_home
 from cove.runtime.interpreters import find_node, find_python_environment
+from cove.runtime.programs import prepare_agent, prepare_executor
 
 _ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -111,8 +112,8 @@ def examine_machine() -> Machine:
     return Machine(
         home=home,
         interpreter=interpreter,
-        agent=home.prepare_agent(interpreter),
-        executor=home.prepare_executor(),
+        agent=prepare_agent(home.path / "agent", interpreter),
+        executor=prepare_executor(home.path / "executor"),
         python=find_python_environment(home.path),
         node=find_node(),
         hierarchies=find_hierarchies(),

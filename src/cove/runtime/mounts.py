@@ -7,6 +7,7 @@ import msgspec
 
 from cove.core.jail import check_mount
 from cove.errors import PermissionDenied, ValidationFailed, from_errno
+from cove.linux.passage import closed_directory
 from cove.model import Mount, SandboxSpec
 
 
@@ -34,9 +35,8 @@ def _check_source(path: str) -> None:
     mode = os.stat(path).st_mode
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         raise PermissionDenied(f"mount source {path} is refused: a socket, device or pipe leads out of the sandbox")
-    while os.geteuid() == 0 and path != "/":
-        path = os.path.dirname(path)
-        if not os.stat(path).st_mode & stat.S_IXOTH:
-            raise PermissionDenied(
-                f"mount source: the sandbox's user cannot enter {path}: `chmod o+x` it or mount another place"
-            )
+    closed = closed_directory(os.path.dirname(path)) if os.geteuid() == 0 else None
+    if closed is not None:
+        raise PermissionDenied(
+            f"mount source: the sandbox's user cannot enter {closed}: `chmod o+x` it or mount another place"
+        )

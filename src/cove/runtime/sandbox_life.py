@@ -30,7 +30,7 @@ from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
 from cove.runtime.git import Git
 from cove.runtime.groups import make_groups
-from cove.runtime.home import PACKAGES, PROLOGUE, Place
+from cove.runtime.home import Place
 from cove.runtime.interpreters import Interpreters, inside_jail
 from cove.runtime.jail import Jail, start_jail
 from cove.runtime.machine import Machine
@@ -38,6 +38,7 @@ from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.processes import Processes
+from cove.runtime.programs import PACKAGES, PROLOGUE
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.terminals import Terminals

@@ -1,0 +1,75 @@
+"""Our own programs that run inside sandboxes, where all of them can read these; made once for every version. Blocks."""
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+from cove import agent, executor, shell
+from cove.core.identifier import new_identifier
+from cove.linux import remove_tree as remove_tree_module
+from cove.linux.interpreter import Interpreter
+from cove.linux.remove_tree import remove_tree
+
+PROLOGUE = "session.bash"
+PACKAGES = "node_modules"
+
+_AGENT_MODULES = (
+    *("files", "init", "kernel", "launcher", "protocol"),
+    *("archive", "compressed", "content", "errand", "fingerprint", "pattern", "tar", "tree", "unpacking", "watch"),
+)
+_COMPILE = "import py_compile, sys; [py_compile.compile(s, s + 'c', 'cove/' + s, True) for s in sys.argv[1:]]"
+
+
+def prepare_agent(directory: Path, interpreter: Interpreter) -> Path:
+    """The agent, compiled for that interpreter, below that directory."""
+    source = Path(agent.__file__).parent
+    files = {f"{name}.py": (source / f"{name}.py").read_bytes() for name in _AGENT_MODULES}
+    files["remove_tree.py"] = Path(remove_tree_module.__file__).read_bytes()
+    files[PROLOGUE] = (Path(shell.__file__).parent / PROLOGUE).read_bytes()
+    version = ".".join(map(str, interpreter.version))
+    digest = hashlib.sha256(b"\0".join([interpreter.path.encode(), version.encode(), *files.values()]))
+    target = directory / digest.hexdigest()[:16]
+    if not target.exists():
+        _compile_agent(interpreter, files, target)
+    return target
+
+
+def prepare_executor(directory: Path) -> Path:
+    """What runs code contexts, below that directory."""
+    source = Path(executor.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(path for path in source.iterdir() if path.is_file()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    packages = source / PACKAGES
+    digest.update(b"%d" % (packages.stat().st_mtime_ns if packages.exists() else 0))
+    target = directory / digest.hexdigest()[:16]
+    if not target.exists():
+        building = target.with_name(f".{new_identifier()}")
+        shutil.copytree(source, building, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in (building, *building.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        _put_in_place(building, target)
+    return target
+
+
+def _compile_agent(interpreter: Interpreter, files: dict[str, bytes], target: Path) -> None:
+    building = target.with_name(f".{new_identifier()}")
+    building.mkdir(mode=0o755)
+    building.chmod(0o755)
+    for name, content in files.items():
+        (building / name).write_bytes(content)
+    sources = [name for name in files if name.endswith(".py")]
+    subprocess.run([interpreter.path, "-I", "-S", "-c", _COMPILE, *sources], cwd=building, check=True, timeout=60)
+    for name in sources:
+        (building / name).unlink()  # an import would prefer it to the compiled one
+    for path in building.iterdir():
+        path.chmod(0o644)
+    _put_in_place(building, target)
+
+
+def _put_in_place(building: Path, target: Path) -> None:
+    try:
+        building.rename(target)
+    except OSError:
+        remove_tree(str(building))  # another program was first
