@@ -406,5 +406,5 @@ async def test_a_write_that_nobody_reads_is_let_go_when_the_process_ends(make_sa
         with pytest.raises(ProcessWaitTimeout):
             await process.wait(0.2)
         await process.kill("KILL")
-        with pytest.raises(ValidationFailed):
+        with pytest.raises(ProcessExitedBeforeReady):
             await writing

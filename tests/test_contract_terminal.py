@@ -14,6 +14,7 @@ from cove import (
     FileNotFound,
     Outcome,
     Output,
+    ProcessExitedBeforeReady,
     Ready,
     TerminalNotFound,
     ValidationFailed,
@@ -220,6 +221,12 @@ async def test_typing_to_an_ended_program_and_to_a_closed_viewer(make_sandbox: M
         await connection.close()
         with pytest.raises(ValidationFailed):
             await connection.write("x")
+        async with watch(terminal) as viewer:
+            assert (await sandbox.exec("kill -9 -1")).exit_code == 137
+            assert (await viewer.until_exit())[1].exit_code == 137
+            with pytest.raises(ProcessExitedBeforeReady, match="signaled, exit code 137") as caught:
+                await viewer.write("x")
+            assert caught.value.exit_code == 137
 
 
 async def test_a_viewer_that_leaves_early_disturbs_nobody(make_sandbox: MakeSandbox) -> None:

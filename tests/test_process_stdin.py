@@ -8,7 +8,8 @@ import pytest
 from test_exec_cancelled import cancel_after
 
 from cove import AsyncSandbox
-from cove.errors import ValidationFailed
+from cove.api import Process
+from cove.errors import ProcessExitedBeforeReady, ValidationFailed
 from cove.model import ProcessStatus
 from cove.runtime.stdin import Stdin
 
@@ -104,7 +105,24 @@ async def test_a_writer_that_waits_is_let_go_when_nobody_will_read(how: str) -> 
             await sandbox.exec("touch go")
         async with asyncio.timeout(30):
             for answer in await asyncio.gather(*writes, return_exceptions=True):
-                assert isinstance(answer, ValidationFailed)
+                assert isinstance(answer, ValidationFailed if how == "close" else ProcessExitedBeforeReady)
+
+
+async def write_on(process: Process) -> None:
+    while True:
+        await process.write_stdin("x")
+        await asyncio.sleep(0)
+
+
+async def test_a_writer_whose_process_is_killed_from_inside_is_told_how_it_ended() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        for _ in range(10):
+            process = await sandbox.start_process("sleep 1000", stdin=True)
+            killing = asyncio.ensure_future(sandbox.exec("kill -9 -1"))
+            with pytest.raises(ProcessExitedBeforeReady, match="signaled, exit code 137") as caught:
+                await write_on(process)
+            assert caught.value.exit_code == 137
+            await killing
 
 
 async def test_a_cancelled_writer_leaves_its_turn_to_the_next() -> None:

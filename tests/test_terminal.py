@@ -24,6 +24,7 @@ from cove.errors import (
     FileNotFound,
     NotFound,
     PermissionDenied,
+    ProcessExitedBeforeReady,
     SandboxDestroyed,
     SandboxUnavailable,
     SpawnFailed,
@@ -248,8 +249,9 @@ async def test_who_connects_after_the_end_sees_what_was_kept_and_the_end() -> No
         async with watch(again) as viewer:
             assert await viewer.until_ready() == b"words\r\n"
             assert (await viewer.until_exit())[1].exit_code == 6
-            with pytest.raises(ValidationFailed):
+            with pytest.raises(ProcessExitedBeforeReady) as caught:
                 await viewer.write(b"x")
+            assert caught.value.exit_code == 6
             await viewer.resize(10, 10)
         (info,) = await sandbox.list_terminals()
         assert (info.is_running, info.exit_code, info.cols, info.rows) == (False, 6, 80, 24)
@@ -341,7 +343,7 @@ async def test_viewers_of_a_sandbox_that_is_destroyed_see_the_end() -> None:
             await viewer.wait_for("words\r\n")
             await sandbox.destroy()
             assert (await viewer.until_exit())[1].outcome is Outcome.KILLED
-            with pytest.raises(ValidationFailed):
+            with pytest.raises(ProcessExitedBeforeReady):
                 await viewer.write("x")
         await terminal.resize(10, 10)
         await terminal.destroy()
@@ -419,7 +421,7 @@ async def test_a_terminal_destroyed_while_a_writer_waits_ends_the_writer() -> No
             await asyncio.wait(writers, timeout=0.1)
             await terminal.destroy()
             results = await asyncio.gather(*writers, return_exceptions=True)
-            assert [type(result) for result in results] == [ValidationFailed] * 3
+            assert [type(result) for result in results] == [ProcessExitedBeforeReady] * 3
 
 
 async def test_text_and_bytes_can_be_written() -> None:
@@ -527,7 +529,7 @@ async def test_a_viewer_who_leaves_early_and_comes_back_goes_on_where_it_was() -
                     events.append(event)
                     if isinstance(event, Output) and event.data.endswith(word):
                         break
-                with suppress(ValidationFailed):
+                with suppress(ProcessExitedBeforeReady):
                     await connection.write(b"\n")
             assert [type(event) for event in events].count(Ready) == 1
             data = b"".join(event.data for event in events if isinstance(event, Output))

@@ -12,7 +12,7 @@ from cove.cli.descriptors import BROKEN_PIPE, STDIN, STDOUT
 from cove.cli.raw_mode import RawMode
 from cove.cli.signals import cancel
 from cove.cli.streams import Streams
-from cove.errors import ConnectionLost, SandboxUnavailable, ValidationFailed
+from cove.errors import ConnectionLost, ProcessExitedBeforeReady, SandboxUnavailable, ValidationFailed
 from cove.model import Exit, Gap, Output, Ready
 
 _DEFAULT_SIZE = (80, 24)
@@ -73,7 +73,7 @@ class Viewer:
         try:
             while not self._is_leaving and (data := await self._streams.read()):
                 await self._type(data)
-        except ValidationFailed:
+        except (ProcessExitedBeforeReady, ValidationFailed):
             return  # the shell has ended: what is left is for nobody
         except OSError:
             pass

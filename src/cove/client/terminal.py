@@ -10,7 +10,8 @@ from cove import api
 from cove.client.calls import Calls
 from cove.client.transport import Patience, Unreachable
 from cove.errors import ConnectionLost, TerminalNotFound, ValidationFailed
-from cove.model import Exit, Ready, TerminalEvent
+from cove.model import Exit, ProcessExit, Ready, TerminalEvent
+from cove.runtime.stdin import refuse_ended
 from cove.wire import operations, requests
 from cove.wire.frames import EVENT, FAILURE, FrameReader, decode_failure, decode_output
 from cove.wire.replies import TerminalReply
@@ -57,6 +58,7 @@ class TerminalConnection(api.TerminalConnection):
         self._stack = AsyncExitStack()
         self._connecting = asyncio.Lock()
         self._is_closed = False
+        self._end: ProcessExit | None = None
 
     async def open(self) -> None:
         """See api.TerminalConnection."""
@@ -88,6 +90,8 @@ class TerminalConnection(api.TerminalConnection):
         """See api.TerminalConnection."""
         if not isinstance(data, str | bytes):
             raise ValidationFailed(f"data must be bytes or a string, not {type(data).__name__}")
+        if self._end is not None and not self._is_closed:
+            raise refuse_ended(f"the program on terminal {self._id}", self._end)
         rest = memoryview(data.encode() if isinstance(data, str) else data)
         while rest:
             await self._send(bytes(rest[:_MOST_MESSAGE_BYTES]))
@@ -132,6 +136,8 @@ class TerminalConnection(api.TerminalConnection):
                 if kind == EVENT:
                     event = decode_output(head, data)
                     self._since = event.cursor
+                    if isinstance(event, Exit):
+                        self._end = ProcessExit(outcome=event.outcome, exit_code=event.exit_code, signal=event.signal)
                     if isinstance(event, Ready) and self._is_ready:
                         continue  # where a broken connection was made anew
                     self._is_ready = self._is_ready or isinstance(event, Ready)

@@ -6,6 +6,7 @@ import signal as signals
 import time
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 
 from cove import api
@@ -20,8 +21,11 @@ from cove.runtime.exec import DEFAULT_MAX_OUTPUT, check_stdin
 from cove.runtime.link import Link
 from cove.runtime.log import Log
 from cove.runtime.readiness import wait_for_log, wait_for_port
-from cove.runtime.stdin import Stdin
+from cove.runtime.stdin import Stdin, refuse_ended
 from cove.runtime.supervised import Supervised
+
+# How long a process may outlive the last reader of its standard input, when that was itself.
+_REPORT_SECONDS = 0.5
 
 
 class Process(api.Process):
@@ -148,11 +152,22 @@ class Process(api.Process):
         checked = check_stdin(data)
         if checked is None:
             raise ValidationFailed("there is nothing to write: give bytes or a string")
-        await self._open_stdin().write(checked)
+        stdin = self._open_stdin()
+        try:
+            await stdin.write(checked)
+        except ValidationFailed:
+            if stdin.is_closed or not await self._has_ended_by_now():
+                raise
+            raise refuse_ended(f"process {self.id}", self.supervised.ended.result()) from None
 
     async def close_stdin(self) -> None:
         """See api.Process."""
         self._open_stdin().close()
+
+    async def _has_ended_by_now(self) -> bool:
+        """A process that reads no more has most likely ended: then its launcher is about to say so."""
+        await asyncio.wait([self.supervised.ended], timeout=_REPORT_SECONDS)
+        return self.supervised.ended.done()
 
     def _open_stdin(self) -> Stdin:
         if self._stdin is None:
@@ -171,5 +186,5 @@ class Process(api.Process):
         self.status = end.status
         self.outcome, self.exit_code, self.signal = end.outcome, end.exit_code, end.signal
         if self._stdin is not None:
-            self._stdin.close()
+            self._stdin.close(partial(refuse_ended, f"process {self.id}", end))
         self.log.finish(end)

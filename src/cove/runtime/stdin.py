@@ -2,8 +2,22 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 
-from cove.errors import ValidationFailed
+from cove.errors import CoveError, ProcessExitedBeforeReady, ValidationFailed
+from cove.model import ProcessExit
+
+
+def _refuse() -> CoveError:
+    return ValidationFailed("the process's standard input is closed")
+
+
+def refuse_ended(subject: str, end: ProcessExit | None) -> CoveError:
+    """What a writer gets when the process that was to read has ended; how is not known while it is being ended."""
+    if end is None:
+        return ProcessExitedBeforeReady(f"{subject} is being ended", exit_code=None)
+    how = f"{end.outcome}, exit code {end.exit_code}"
+    return ProcessExitedBeforeReady(f"{subject} has ended ({how}) and reads no more", exit_code=end.exit_code)
 
 
 class Stdin:
@@ -15,6 +29,12 @@ class Stdin:
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         self._waiting: asyncio.Future[None] | None = None
+        self._refuse: Callable[[], CoveError] = _refuse
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing can be written any more."""
+        return self._descriptor < 0
 
     async def write(self, data: bytes) -> None:
         """Write everything. A cancelled writer may have written a part."""
@@ -23,9 +43,10 @@ class Stdin:
             while view:
                 view = view[await self._write_some(view) :]
 
-    def close(self) -> None:
-        """Close the pipe; a waiting writer gets an error. Idempotent."""
+    def close(self, refuse: Callable[[], CoveError] = _refuse) -> None:
+        """Close the pipe; who waits to write, or writes later, gets this error. Idempotent."""
         if self._descriptor >= 0:
+            self._refuse = refuse
             descriptor, self._descriptor = self._descriptor, -1
             if self._waiting is not None:
                 self._loop.remove_writer(descriptor)
@@ -34,7 +55,7 @@ class Stdin:
 
     async def _write_some(self, view: memoryview) -> int:
         if self._descriptor < 0:
-            raise ValidationFailed("the process's standard input is closed")
+            raise self._refuse()
         try:
             return os.write(self._descriptor, view)
         except BlockingIOError:

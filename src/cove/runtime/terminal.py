@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 from cove import api
 from cove.core.scrollback import Scrollback
-from cove.errors import ValidationFailed
+from cove.errors import CoveError, ValidationFailed
 from cove.model import Exit, Gap, Output, ProcessExit, Ready, TerminalEvent, TerminalInfo
 from cove.runtime.change import Change
-from cove.runtime.stdin import Stdin
+from cove.runtime.stdin import Stdin, refuse_ended
 from cove.runtime.supervised import Supervised
 from cove.runtime.terminal_pump import TerminalPump
 
@@ -98,7 +98,7 @@ class Terminal(api.Terminal):
     def close(self) -> None:
         """Take the last bytes and free the pty. Idempotent."""
         self._pump.finish()
-        self.input.close()
+        self.input.close(self._refuse_input)
         if self._master >= 0:
             os.close(self._master)
             os.close(self._slave)
@@ -106,6 +106,10 @@ class Terminal(api.Terminal):
         if self.end is None and self._process.ended.done():
             self.end = self._process.ended.result()
             self.change.announce()
+
+    def _refuse_input(self) -> CoveError:
+        ended = self._process.ended
+        return refuse_ended(f"the program on terminal {self.id}", ended.result() if ended.done() else None)
 
     def hold_back(self, viewer: "TerminalConnection") -> None:
         """From here on the program waits for this viewer when it is far behind."""

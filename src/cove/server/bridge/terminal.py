@@ -16,7 +16,7 @@ from typing import Final, TypeGuard
 import msgspec
 
 from cove import api
-from cove.errors import CoveError, ValidationFailed
+from cove.errors import CoveError, ProcessExitedBeforeReady, ValidationFailed
 from cove.http import Request, Upgrade
 from cove.http.websocket import WebSocket, accept, both_ways
 from cove.model import Exit, Output, Ready
@@ -192,7 +192,7 @@ class _Conversation:
             if isinstance(message, str):
                 await self._control(message)
             elif message:
-                with suppress(ValidationFailed):  # the program has ended: its exit is on its way
+                with suppress(ProcessExitedBeforeReady):  # the program has ended: its exit is on its way
                     await self._connection.write(message)
             message = await self._socket.receive()
 

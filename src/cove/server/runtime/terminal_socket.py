@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from cove.api import TerminalConnection
-from cove.errors import CoveError, ValidationFailed
+from cove.errors import CoveError, ProcessExitedBeforeReady
 from cove.http import Request, Upgrade
 from cove.http.websocket import WebSocket, accept, both_ways
 from cove.wire.frames import encode_failure_frame, encode_frame
@@ -41,7 +41,7 @@ async def _show(socket: WebSocket, connection: TerminalConnection) -> None:
 async def _type(socket: WebSocket, connection: TerminalConnection) -> None:
     while (message := await socket.receive()) is not None:
         if isinstance(message, bytes):
-            with suppress(ValidationFailed):  # the program has ended: its Exit is on its way
+            with suppress(ProcessExitedBeforeReady):  # the program has ended: its Exit is on its way
                 await connection.write(message)
             continue
         try:
