@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Final
 
 from cove.errors import (
-    CommandFailed,
     ConnectionLost,
     ContextCrashed,
     ContextNotFound,
@@ -22,7 +21,6 @@ from cove.errors import (
     SessionTerminated,
     SpawnFailed,
     TerminalNotFound,
-    ValidationFailed,
 )
 
 _LONGEST_CALL: Final = 300.0
@@ -47,8 +45,7 @@ _ENDED = (SessionTerminated, ContextCrashed, ServiceNotResponding, ProcessExited
 _LOST = (SandboxUnavailable, SpawnFailed, InterpreterNotReady, ConnectionLost, *_ENDED, *_GONE)
 
 ALLOWED: Final[Mapping[Fault, tuple[type[CoveError], ...]]] = {
-    # A long file operation has a process inside, which says CommandFailed; one types in vain into an ended program.
-    Fault.EVERYTHING_INSIDE_KILLED: (SpawnFailed, InterpreterNotReady, CommandFailed, ValidationFailed, *_ENDED),
+    Fault.EVERYTHING_INSIDE_KILLED: (SpawnFailed, InterpreterNotReady, *_ENDED),
     Fault.AGENT_KILLED: (SandboxDestroyed, *_LOST),
     Fault.RUNTIME_KILLED: _LOST,
     Fault.RESTARTED: (SandboxDestroyed, *_LOST),
