@@ -5,8 +5,12 @@ from typing import Annotated
 
 import typer
 
+from cove.cli.descriptors import say
+from cove.model import SandboxStatus
 from cove.runtime.home import default_home
 from cove.server.configuration import OnStop, load
+from cove.server.sandboxes.directory import Directory
+from cove.server.supervisor import Supervisor
 
 
 def serve(
@@ -32,8 +36,6 @@ def serve(
     ] = None,
 ) -> None:
     """Serve sandboxes over HTTP until told to stop. They live on, and the next server finds them."""
-    from cove.server.supervisor import Supervisor  # the other subcommands start faster without a server
-
     options = {
         "host": host,
         "port": port,
@@ -45,8 +47,18 @@ def serve(
         "on_stop": on_stop,
     }
     configuration = load(config, options)
-    Supervisor((home or default_home()).absolute(), configuration, _tell).run()
+    state = (home or default_home()).absolute()
+    Supervisor(state, configuration, _tell).run()
+    say("stopped. " + _what_became(Directory(state), configuration.on_stop))
 
 
 def _tell(line: str) -> None:
     print(line, flush=True)
+
+
+def _what_became(directory: Directory, on_stop: OnStop) -> str:
+    if on_stop is OnStop.DESTROY:
+        return "Its sandboxes were destroyed."
+    infos = [directory.info(record) for record in directory.list()]
+    running = sum(info.status is SandboxStatus.RUNNING for info in infos)
+    return f"Sandboxes left running: {running}; stopped: {len(infos) - running}. The next `cove serve` finds them."

@@ -1,0 +1,39 @@
+"""What `cove serve` says when it stops."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from commands import COVE
+from leaks import KEYS
+
+pytestmark = pytest.mark.pure
+
+
+def last_words(home: Path, *options: str, sandboxes: int = 0) -> str:
+    KEYS.watch(home)
+    environment = {**os.environ, "COVE_HOME": str(home)}
+    with subprocess.Popen(
+        [COVE, "serve", "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as server:
+        assert server.stdout is not None
+        environment["COVE_URL"] = server.stdout.readline().split()[2].rstrip(",")
+        for _ in range(sandboxes):
+            subprocess.run([COVE, "create"], env=environment, stdout=subprocess.DEVNULL, check=True, timeout=60)
+        server.send_signal(signal.SIGTERM)
+        output, said = server.communicate(timeout=60)
+    assert (output, server.returncode) == ("", 0)
+    return said
+
+
+def test_it_says_what_became_of_the_sandboxes(other_home: Path) -> None:
+    found = "The next `cove serve` finds them.\n"
+    assert last_words(other_home) == f"cove: stopped. Sandboxes left running: 0; stopped: 0. {found}"
+    assert last_words(other_home, sandboxes=2) == f"cove: stopped. Sandboxes left running: 2; stopped: 0. {found}"
+    assert last_words(other_home, "--on-stop", "destroy") == "cove: stopped. Its sandboxes were destroyed.\n"
