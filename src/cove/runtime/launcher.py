@@ -232,7 +232,7 @@ class LauncherPool:
         self._all.add(launcher)
         try:
             with theirs:
-                answer = await self._link.request(b"launcher", send=[theirs.fileno()], expect_fields=1)
+                answer = await self._link.request(b"launcher", send=[theirs.fileno()], expect_fields=1, subject="fork")
             launcher.pid = protocol.number(answer.fields[0])
             # Shielded: a cancelled caller must not make the launcher's first word look like one nobody waits for.
             host_pid = await asyncio.shield(launcher.host_pid)
