@@ -19,12 +19,16 @@ CwdOption = Annotated[
 NetworkOption = Annotated[Network | None, typer.Option(help="What the sandbox can reach; none by default.")]
 MountOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="SRC:DST[:rw]", help="Show a host directory inside, read-only unless :rw. Repeatable."),
+    typer.Option(
+        metavar="SRC:DST[:rw]", help="Show a directory of its machine inside, read-only unless :rw. Repeatable."
+    ),
 ]
 IsolationOption = Annotated[
     Isolation | None, typer.Option(help="`none` runs unconfined, for trusted code only; bubblewrap by default.")
 ]
-MemoryOption = Annotated[str | None, typer.Option(metavar="SIZE", help="At most so much memory, as 512M or 2G.")]
+MemoryOption = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="At most so much memory, as 512M or 2G; at least 16M.")
+]
 CpusOption = Annotated[float | None, typer.Option(metavar="NUMBER", help="At most so many cores, as 1.5.")]
 PidsOption = Annotated[int | None, typer.Option(metavar="NUMBER", help="At most so many processes.")]
 DiskOption = Annotated[str | None, typer.Option(metavar="SIZE", help="At most so much in files, as 10G.")]

@@ -21,7 +21,10 @@ def serve(
     preview_port: Annotated[
         int | None, typer.Option(metavar="PORT", help="Port of previews; the next one by default.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(metavar="NUMBER", help="Gateway processes.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Processes that take requests; one for each core, up to 4, by default."),
+    ] = None,
     home: Annotated[Path | None, typer.Option(metavar="DIR", help="State directory; COVE_HOME by default.")] = None,
     api_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The key; COVE_API_KEY, or one that is made, by default.")
@@ -29,8 +32,12 @@ def serve(
     insecure_no_key: Annotated[
         bool | None, typer.Option("--insecure-no-key", help="Let in everybody on this machine.")
     ] = None,
-    warm: Annotated[int | None, typer.Option(metavar="NUMBER", help="Sandboxes that are kept ready.")] = None,
-    on_stop: Annotated[OnStop | None, typer.Option(help="What becomes of sandboxes when the server stops.")] = None,
+    warm: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Sandboxes that are kept ready; none by default.")
+    ] = None,
+    on_stop: Annotated[
+        OnStop | None, typer.Option(help="What becomes of sandboxes when the server stops; leave by default.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A TOML file with these options, and what clients may do.")
     ] = None,
