@@ -2,7 +2,7 @@
 
 import asyncio
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cove.api import Session
@@ -30,6 +30,7 @@ class _Known:
     session: Session
     shell: ShellModel
     may_have_ended: bool = False
+    may_be_replaced: bool = False
 
 
 class Sessions(Surface):
@@ -87,36 +88,48 @@ class Sessions(Surface):
         answer = await self.hand.call(label, call, *allowed, is_steady=is_steady)
         if isinstance(answer.error, SessionTerminated) and known in self._known:
             self._known.remove(known)
-        if not answer.is_done:
+        if answer.is_done:
+            self._note_replacement(known, answer.get())
+        else:
             known.shell.unanswered(command)
+            known.may_be_replaced = True
         return answer
 
+    def _note_replacement(self, known: _Known, *results: ExecResult) -> None:
+        """The first result after a shell was replaced says so, whoever it was replaced for."""
+        for result in results:
+            if result.session_restarted:
+                self.hand.subject.where.history.counts["shells-replaced"] += 1
+                known.shell.restore(result.restored_command)
+        known.may_be_replaced = False
+
     async def _change(
-        self, known: _Known, command: str, variable: "Possible[str] | Possible[str | None]", value: str
+        self, known: _Known, command: str, find: "Callable[[], Possible[str] | Possible[str | None]]", value: str
     ) -> None:
-        """A command that changes one thing."""
+        """A command that changes one thing, which is found afterwards: the shell may be another by then."""
         command = f"{command} # {self.hand.number()}"
         answer = await self._exec(known, command)
         if answer.is_done:
             check(command, answer.get().ok, answer.value)
-            variable.become(value)
+            find().become(value)
             known.shell.completed(command)
         else:
-            variable.may_become(value)
+            find().may_become(value)
             known.shell.disturbed()
 
     async def _assign(self) -> None:
         known, name = self._any(), self.hand.random.choice(_PLAIN)
         value = f"{self.hand.random.choice(_TEXTS)} {self.hand.number()}"
-        await self._change(known, f"{name}={shlex.quote(value)}", known.shell.variable(name), value)
+        await self._change(known, f"{name}={shlex.quote(value)}", lambda: known.shell.variable(name), value)
 
     async def _define(self) -> None:
         known, value = self._any(), f"body {self.hand.number()}"
-        await self._change(known, f"{_FUNCTION}() {{ echo {value}; }}", known.shell.variable(_FUNCTION), value)
+        command = f"{_FUNCTION}() {{ echo {value}; }}"
+        await self._change(known, command, lambda: known.shell.variable(_FUNCTION), value)
 
     async def _change_directory(self) -> None:
         known, path = self._any(), self.hand.random.choice(_DIRECTORIES)
-        await self._change(known, f"cd {path}", known.shell.cwd, path)
+        await self._change(known, f"cd {path}", lambda: known.shell.cwd, path)
 
     async def _set_env(self) -> None:
         known, name = self._any(), self.hand.random.choice(_EXPORTED)
@@ -128,6 +141,7 @@ class Sessions(Surface):
             known.shell.variable(name).become(value)
         else:
             known.shell.variable(name).may_become(value)
+            known.may_be_replaced = True
         known.shell.disturbed()
 
     async def _look(self) -> None:
@@ -152,7 +166,7 @@ class Sessions(Surface):
     async def _ask(self) -> None:
         """What is answered without the shell, once nothing is uncertain."""
         known = self._any()
-        if known.may_have_ended or not known.shell.is_certain:
+        if known.may_have_ended or known.may_be_replaced or not known.shell.is_certain:
             return
         cwd = await self.hand.call(f"cwd {known.session.id}", known.session.cwd())
         if cwd.is_done:
@@ -179,6 +193,7 @@ class Sessions(Surface):
         allowed = (SessionTerminated,) if known.may_have_ended else ()
         answer = await self.hand.call(label, _at_once(known.session, command, 3), *allowed)
         if answer.is_done:
+            self._note_replacement(known, *answer.get())
             numbers = [result.stdout for result in answer.get()]
             if self.hand.subject.where.server is not None:
                 numbers.sort()  # which of several connections is first is not said
@@ -186,6 +201,7 @@ class Sessions(Surface):
             known.shell.completed(command)
         else:
             known.shell.unanswered(command)
+            known.may_be_replaced = True
 
     async def _time_out(self) -> None:
         what = self.hand.random.choice(_ENDLESS)
@@ -197,28 +213,22 @@ class Sessions(Surface):
     async def _interrupted(self, command: str) -> None:
         known = self._any()
         answer = await self._exec(known, command, timeout=self.hand.random.choice((0.05, 0.2)))
-        if not answer.is_done:
-            known.shell.disturbed()
-            if "trap" in command:  # whether the trap stays is nobody's promise now
-                await self._drop(known)
-            return
-        result = answer.get()
-        check(command, result.timed_out and result.exit_code == 124, result)
-        if result.session_restarted:
-            self.hand.subject.where.history.counts["shells-replaced"] += 1
-            known.shell.restore(result.restored_command)
+        if answer.is_done:
+            result = answer.get()
+            check(command, result.timed_out and result.exit_code == 124, result)
         known.shell.disturbed()
 
     async def _start_process(self) -> None:
         """A process sees the session's variables and changes nothing."""
         known = self._any()
         value = known.shell.variable("v0")
-        if not value.is_certain:
+        if known.may_be_replaced or not value.is_certain:
             return
         allowed = (SessionTerminated,) if known.may_have_ended else ()
         command = f'echo "${{v0-{_UNSET}}}"; v0=changed; cd /'
         started = known.session.start_process(command, id=self.hand.new_id("process"))
         answer = await self.hand.call(f"session-start {known.session.id}", started, *allowed)
+        known.may_be_replaced = not answer.is_done
         if answer.is_done:
             output = await self.hand.call("output", answer.get().output(timeout=20))
             if output.is_done:
