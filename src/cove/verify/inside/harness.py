@@ -4,6 +4,7 @@ An attempt is a function that gets facts about the host and returns what it reac
 with Blocked was stopped. An attempt must do no harm where it succeeds: as the control it runs without any isolation.
 """
 
+import ctypes
 import json
 import os
 import resource
@@ -36,6 +37,8 @@ class Probe:
 
 PROBES: dict[str, Probe] = {}
 
+_library = ctypes.CDLL(None, use_errno=True)
+
 
 def probe(area: str, what: str) -> Callable[[Try], Try]:
     """Enter the function under its own name."""
@@ -50,6 +53,12 @@ def probe(area: str, what: str) -> Callable[[Try], Try]:
 def add(area: str, name: str, what: str, attempt: Try) -> None:
     """Enter an attempt that is made from data."""
     PROBES[name] = Probe(area, name, what, attempt)
+
+
+def call_library(name: str, *arguments: object) -> None:
+    """A function of the C library, with the OSError that it reports."""
+    if getattr(_library, name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def run_all(facts: Facts) -> None:

@@ -1,5 +1,6 @@
 """What can be reached over the network. Nothing is sent: to connect a datagram socket only asks for a route."""
 
+import fcntl
 import os
 import socket
 import struct
@@ -70,8 +71,6 @@ def see_sockets(facts: Facts) -> str:
 @probe(AREA, "an interface can be brought up")
 def change_an_interface(facts: Facts) -> str:
     set_flags, up = 0x8914, 1
-    import fcntl
-
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         request = struct.pack("16sH14x", b"lo", up | 0x40 | 0x8)
         fcntl.ioctl(sock, set_flags, request)

@@ -1,13 +1,13 @@
 """Rights that could be gained."""
 
-import ctypes
 import os
+import resource
 import shutil
 import stat
 import subprocess
 from pathlib import Path
 
-from cove.verify.inside.harness import Blocked, Facts, probe
+from cove.verify.inside.harness import Blocked, Facts, call_library, probe
 
 AREA = "privilege"
 
@@ -97,8 +97,6 @@ def set_file_capabilities(facts: Facts) -> str:
 
 @probe(AREA, "the limits that were set can be raised")
 def raise_limits(facts: Facts) -> str:
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard + 1))
@@ -107,12 +105,10 @@ def raise_limits(facts: Facts) -> str:
     return f"{hard + 1} open files"
 
 
-@probe(AREA, "the machine can be traced or filtered by what is no longer a plain user")
+@probe(AREA, "the rules by which root has its rights can be changed")
 def set_a_secure_bit(facts: Facts) -> str:
     set_securebits = 28
-    library = ctypes.CDLL(None, use_errno=True)
-    if library.prctl(set_securebits, 0, 0, 0, 0) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    call_library("prctl", set_securebits, 0, 0, 0, 0)
     return "the secure bits were set"
 
 

@@ -1,10 +1,11 @@
 """What can be seen of and done to processes: those of the host, the agent, and other processes of the sandbox."""
 
+import ctypes
 import os
 import signal
 from pathlib import Path
 
-from cove.verify.inside.harness import Blocked, Facts, probe
+from cove.verify.inside.harness import Blocked, Facts, call_library, probe
 
 AREA = "processes"
 
@@ -49,26 +50,18 @@ def see_the_program_outside(facts: Facts) -> str:
 
 @probe(AREA, "the memory of another process can be read")
 def read_the_memory_of_the_parent(facts: Facts) -> str:
-    """Of the parent of this attempt, which is an ordinary process of the same user, through its file in /proc."""
-    import ctypes
-
-    library = ctypes.CDLL(None, use_errno=True)
+    """Of the parent of this attempt, which is an ordinary process of the same user."""
     remote = (ctypes.c_size_t * 2)(ctypes.addressof(ctypes.c_char_p(b"x")), 1)
     local = (ctypes.c_size_t * 2)(ctypes.addressof(ctypes.create_string_buffer(1)), 1)
-    if library.process_vm_readv(os.getppid(), local, 1, remote, 1, 0) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    call_library("process_vm_readv", os.getppid(), local, 1, remote, 1, 0)
     return "a byte was read"
 
 
 @probe(AREA, "another process of the same user can be traced")
 def trace_the_parent(facts: Facts) -> str:
-    import ctypes
-
-    library = ctypes.CDLL(None, use_errno=True)
     seize, detach = 0x4206, 17
-    if library.ptrace(seize, os.getppid(), None, None) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    library.ptrace(detach, os.getppid(), None, None)
+    call_library("ptrace", seize, os.getppid(), None, None)
+    call_library("ptrace", detach, os.getppid(), None, None)
     return "it was traced"
 
 
