@@ -4,7 +4,7 @@ import os
 import pytest
 
 import cove
-from cove import errors
+from cove import errors, model
 from cove.errors import CoveError, from_errno
 
 pytestmark = pytest.mark.pure
@@ -132,3 +132,7 @@ def test_a_kernel_error_becomes_one_of_ours_and_names_its_subject(number: int, k
 def test_every_public_name_exists() -> None:
     for name in cove.__all__:
         assert getattr(cove, name) is not None
+
+
+def test_every_value_and_every_error_is_public() -> None:
+    assert {*errors.__all__, *model.__all__} - set(cove.__all__) == {"SpecFields", "make_spec"}
