@@ -124,7 +124,8 @@ class Gateway:
         wanted = decode_json(await request.read(_MOST_SPEC_BYTES) or b"{}", CreateSandbox)
         check_spec(wanted.spec)
         record = await self._starter.create(wanted.id, wanted.spec, exist_ok=wanted.exist_ok)
-        return Response(201, _JSON, encode_json(await in_thread(self._directory.info, record)))
+        # Nothing is awaited from here on: whoever were cancelled would leave a sandbox that nobody has heard of.
+        return Response(201, _JSON, encode_json(record.info(record.status)))
 
     async def _list(self, request: Request, _: str) -> Answer:
         return Response(200, _JSON, encode_json(await in_thread(self._list_all)))

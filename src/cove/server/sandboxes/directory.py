@@ -55,6 +55,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its lifetime is."""
         return self.deadline is not None and self.deadline <= now
 
+    def info(self, status: SandboxStatus) -> SandboxInfo:
+        """The facts, with the status that is true."""
+        return SandboxInfo(
+            id=self.id,
+            status=status,
+            created_at=self.created_at,
+            spec=self.spec,
+            isolation=self.spec.isolation,
+            tree_kill=self.tree_kill,
+            limits_enforced=self.limits_enforced,
+            warnings=self.warnings,
+        )
+
 
 class Directory:
     """Reads and writes records. A record that its id does not lead to belongs to a sandbox that is being removed."""
@@ -114,16 +127,7 @@ class Directory:
 
     def info(self, record: Record) -> SandboxInfo:
         """The facts, also of one that does not run."""
-        return SandboxInfo(
-            id=record.id,
-            status=self.status(record),
-            created_at=record.created_at,
-            spec=record.spec,
-            isolation=record.spec.isolation,
-            tree_kill=record.tree_kill,
-            limits_enforced=record.limits_enforced,
-            warnings=record.warnings,
-        )
+        return record.info(self.status(record))
 
     def socket(self, record: Record) -> Path:
         """Where its runtime listens."""
