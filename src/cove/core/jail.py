@@ -118,14 +118,12 @@ def agent_command(
     directory: str,
     control: int,
     open_files: tuple[int, int],
-    limits: Mapping[str, int] = {},
-    *,
-    mark: str = "",
+    limits: Mapping[str, int],
+    mark: str,
 ) -> list[str]:
     """The program that becomes PID 1, the descriptor of its control socket, and the limits for what it starts."""
-    words = [str(number) for number in open_files] + [f"{name}={value}" for name, value in limits.items()]
-    marks = [mark] if mark else []
-    return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *words, *marks]
+    words = [*map(str, open_files), *(f"{name}={value}" for name, value in limits.items()), mark]
+    return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *words]
 
 
 def jail_arguments(spec: SandboxSpec, host: Host, *, info_descriptor: int, filter_descriptor: int) -> list[str]:

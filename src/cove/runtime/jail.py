@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import select
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from cove.errors import SandboxUnavailable
 from cove.linux.bubblewrap import explain_refusal
 from cove.linux.memory_file import sealed_file
 from cove.linux.packets import socket_pair
-from cove.linux.pidfd import reap
+from cove.linux.pidfd import reap, wait_for_end
 from cove.model import Isolation, SandboxSpec
 from cove.runtime.groups import SandboxGroups
 from cove.runtime.home import Place
@@ -71,12 +70,12 @@ class Jail:
         self.link.abandon()
         if not self.exited.done():
             child = os.pidfd_open(self.pid)
-            if not _has_ended(child):
+            if not wait_for_end(child, _STOP_SECONDS):
                 os.kill(self.pid, signal.SIGKILL)
             os.close(child)
             reap(self.pid)
         if self._agent is not None:
-            _has_ended(self._agent)
+            wait_for_end(self._agent, _STOP_SECONDS)
         self.groups.remove()
 
 
@@ -135,7 +134,7 @@ def _command(
     limit, mark = spec.limits.open_files, place_mark(place.key)
     open_files = machine.descriptor_limits if limit is None else (limit, limit)
     if spec.isolation is Isolation.NONE:
-        agent = agent_command(machine.interpreter.path, str(machine.agent), control, open_files, limits, mark=mark)
+        agent = agent_command(machine.interpreter.path, str(machine.agent), control, open_files, limits, mark)
         return agent, [control]
     program = stack.enter_context(sealed_file(machine.require_filter()))
     arguments = jail_arguments(spec, host, info_descriptor=info, filter_descriptor=program.fileno())
@@ -143,7 +142,7 @@ def _command(
     as_user = []
     if place.user_id is not None and machine.set_user is not None:
         as_user = [machine.set_user, f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups", "--"]
-    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files, limits, mark=mark)
+    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files, limits, mark)
     command = [*as_user, machine.require_bubblewrap(), "--args", str(file.fileno()), *agent]
     return command, [control, info, file.fileno(), program.fileno()]
 
@@ -219,13 +218,6 @@ async def _read_child_pid(info: int) -> int | None:
     await _readable(info)
     found = re.search(rb'"child-pid": *(\d+)', os.read(info, 4096))
     return None if found is None else int(found[1])
-
-
-def _has_ended(pidfd: int) -> bool:
-    """Wait for a process without an event loop, but not for ever."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(_STOP_SECONDS * 1000))
 
 
 async def _readable(descriptor: int) -> None:
