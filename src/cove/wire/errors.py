@@ -65,7 +65,12 @@ def status_of(error: CoveError) -> int:
 
 def encode_error(error: CoveError) -> bytes:
     """The body of a failed reply."""
-    return encode_json(ErrorBody(error.message, error.code, error.details))
+    return encode_json(body_of(error))
+
+
+def body_of(error: CoveError) -> ErrorBody:
+    """The error as it travels."""
+    return ErrorBody(error.message, error.code, error.details)
 
 
 def decode_error(data: bytes, status: int) -> CoveError:

@@ -15,7 +15,7 @@ from cove.errors import CoveError, Internal
 from cove.model import Exit, FileEvent, Gap, Output, Ready
 from cove.model.event import StreamName
 from cove.wire.coding import decode_json, encode_json
-from cove.wire.errors import ErrorBody, make_error
+from cove.wire.errors import ErrorBody, body_of, encode_error, make_error
 
 FRAMES: Final = "application/vnd.cove.frames"
 SERVER_SENT_EVENTS: Final = "text/event-stream"
@@ -55,7 +55,7 @@ def encode_frame_parts(event: object) -> tuple[bytes, ...]:
 
 def encode_failure_frame(error: CoveError) -> bytes:
     """The stream cannot go on; nothing follows."""
-    head = encode_json(ErrorBody(error.message, error.code, error.details))
+    head = encode_error(error)
     return _HEAD.pack(FAILURE, len(head), 0) + head
 
 
@@ -146,7 +146,7 @@ def encode_server_sent(event: object) -> bytes:
 
 def encode_failure_server_sent(error: CoveError) -> bytes:
     """The stream cannot go on; nothing follows."""
-    return _server_sent("error", ErrorBody(error.message, error.code, error.details), None)
+    return _server_sent("error", body_of(error), None)
 
 
 def _name(event: object) -> str:
