@@ -12,7 +12,7 @@ import typer
 
 from cove.api import AsyncSandbox, CodeContext
 from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
-from cove.cli.descriptors import BROKEN_PIPE, STDERR, STDOUT
+from cove.cli.descriptors import BROKEN_PIPE, STDERR, STDOUT, say
 from cove.cli.options import (
     CpusOption,
     DiskOption,
@@ -125,7 +125,7 @@ async def _run(
         except BrokenPipeError:
             return BROKEN_PIPE
         except ContextCrashed as error:
-            await show.error(f"cove: the code ended its own process (exit code {error.details['exit_code']})\n")
+            say(f"the code ended its own process (exit code {error.details['exit_code']})")
             await context.delete()  # it is of no use to anybody, and keeps its name
             return _CODE_FAILED
     return show.exit_code
@@ -179,15 +179,12 @@ class _Show:
                 await self._show_result(event.result)
             case Failure():
                 self.exit_code = _CODE_FAILED
-                await self.error(event.error.traceback.rstrip("\n") + "\n")
+                text = event.error.traceback.rstrip("\n") + "\n"
+                await self._streams.write(STDERR, text.encode("utf-8", "replace"))
             case Done():
-                await self._end(event)
+                self._end(event)
             case _:
                 assert_never(event)
-
-    async def error(self, text: str) -> None:
-        """On standard error."""
-        await self._streams.write(STDERR, text.encode("utf-8", "replace"))
 
     async def _show_result(self, result: Result) -> None:
         text = result.text or result.markdown or result.latex or result.svg or result.html
@@ -198,14 +195,14 @@ class _Show:
                 self._written += 1
                 path = self._images / f"image-{self._written}.{suffix}"
                 await asyncio.to_thread(_write, path, data if isinstance(data, bytes) else data.encode())
-                await self.error(f"cove: wrote {path}\n")
+                say(f"wrote {path}")
 
-    async def _end(self, done: Done) -> None:
+    def _end(self, done: Done) -> None:
         if done.truncated:
-            await self.error("cove: some output was not kept\n")
+            say("some output was not kept")
         if done.outcome is Outcome.TIMED_OUT:
             self.exit_code = _TIMED_OUT
-            await self.error("cove: the time is up\n")
+            say("the time is up")
 
 
 def _write(path: Path, data: bytes) -> None:
