@@ -32,7 +32,7 @@ class Embedded:
         if exist_ok and self._sandboxes.get(id) is not None:
             return await self.connect(id)
         if id in self._sandboxes:
-            raise SandboxAlreadyExists(f"sandbox {id} exists already in this program", id=id)
+            raise SandboxAlreadyExists(f"sandbox {id} exists already: choose another id, or exist_ok=True", id=id)
         self._sandboxes[id] = None
         opening = asyncio.get_running_loop().create_task(self._open(id, spec))
         try:
@@ -49,7 +49,7 @@ class Embedded:
         self._forget_after_fork()
         sandbox = self._sandboxes.get(check_sandbox_id(id))
         if sandbox is None or sandbox.loop is not asyncio.get_running_loop():
-            raise SandboxNotFound(f"there is no sandbox {id} in this program", id=id)
+            raise SandboxNotFound(f"there is no sandbox {id} in this program: url= or COVE_URL names a server", id=id)
         return sandbox
 
     async def list(self) -> list[SandboxInfo]:

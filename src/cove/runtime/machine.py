@@ -105,10 +105,13 @@ def examine_machine() -> Machine:
         )
     bubblewrap = find_bubblewrap()
     if bubblewrap is not None and (version := bubblewrap_version(bubblewrap)) is not None and version < OLDEST:
-        raise SandboxUnavailable(f"{bubblewrap} is version {version}, Cove needs {OLDEST} or newer")
+        found, oldest = (".".join(map(str, each)) for each in (version, OLDEST))
+        raise SandboxUnavailable(f"{bubblewrap} is version {found}, Cove needs {oldest} or newer: see `cove doctor`")
     set_user = shutil.which("setpriv") if is_root else None
     if is_root and set_user is None:
-        raise SandboxUnavailable("setpriv (package util-linux) is needed to run sandboxes as users of their own")
+        raise SandboxUnavailable(
+            "setpriv is needed to run sandboxes as users of their own: `sudo apt install util-linux`"
+        )
     return Machine(
         home=home,
         interpreter=interpreter,
