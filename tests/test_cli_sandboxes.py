@@ -70,7 +70,7 @@ def test_an_id_that_is_taken_is_refused_unless_that_will_do(cove: Cli) -> None:
     with cove.sandbox("--id", "taken"):
         end = cove("create", "--id", "taken")
         assert (end.returncode, end.stdout) == (125, b"")
-        assert b"taken" in end.stderr
+        assert end.stderr == b"cove: there is a sandbox taken already: choose another --id, or add --exist-ok\n"
         assert cove.text("create", "--id", "taken", "--exist-ok") == "taken\n"
 
 

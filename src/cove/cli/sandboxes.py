@@ -25,6 +25,7 @@ from cove.cli.options import (
 from cove.cli.removal import ForceOption, remove_each
 from cove.cli.signals import finish
 from cove.cli.table import age, print_json, print_record, print_table
+from cove.errors import SandboxAlreadyExists, ValidationFailed
 from cove.model import SandboxInfo, SandboxSpec, Usage
 
 
@@ -107,7 +108,10 @@ def rm(
 
 async def _create(server: Server, id: str | None, spec: SandboxSpec, *, exist_ok: bool, as_json: bool) -> int:
     await server.check()
-    sandbox = await AsyncSandbox.create(id=id, spec=spec, exist_ok=exist_ok, url=server.url, api_key=server.api_key)
+    try:
+        sandbox = await AsyncSandbox.create(id=id, spec=spec, exist_ok=exist_ok, url=server.url, api_key=server.api_key)
+    except SandboxAlreadyExists:
+        raise ValidationFailed(f"there is a sandbox {id} already: choose another --id, or add --exist-ok") from None
     try:
         if as_json:
             print_json(await sandbox.info())
