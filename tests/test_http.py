@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from raw_http import PATIENCE, Client, connect, serve, talk
 
 from cove.errors import SandboxNotFound
-from cove.http import Answer, HttpLimits, Request, Response, Stream, Upgrade
+from cove.http import Answer, HttpLimits, Ping, Request, Response, Stream, Upgrade
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -550,6 +550,39 @@ async def test_a_stream_waits_for_a_client_that_does_not_read() -> None:
         await asyncio.sleep(0.2)
         assert produced < 30
         assert sum([len(chunk) async for chunk in client.chunks()]) == 100 * MEGABYTE
+
+
+async def test_something_is_said_in_the_pauses_of_a_stream_and_never_within_what_is_yielded() -> None:
+    more = asyncio.Event()
+
+    async def body() -> AsyncGenerator[bytes | tuple[bytes, ...], None]:
+        for _ in range(200):
+            yield b"<", b"x" * MEGABYTE, b">"
+        await more.wait()
+        yield b"end"
+
+    answer = Response(200, (), body(), Ping(b"?", 0.02))
+    async with serve(lambda request: answer) as port, connect(port) as client, asyncio.timeout(PATIENCE):
+        client.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+        await client.head()
+        seen = []
+        async for chunk in client.chunks():
+            seen.append(chunk if len(chunk) < 10 else chunk[:1] + chunk[-1:])
+            if seen[-3:] == [b"?"] * 3:
+                more.set()
+        assert seen.count(b"<>") == 200
+        assert seen[-1] == b"end"
+        assert set(seen) == {b"<>", b"?", b"end"}
+
+
+async def test_nobody_speaks_after_a_stream_has_ended() -> None:
+    async def body() -> AsyncGenerator[bytes, None]:
+        yield b"x"
+
+    async with serve(lambda request: Response(200, (), body(), Ping(b"?", 0.01))) as port, connect(port) as client:
+        for _ in range(3):
+            assert (await client.ask()).body == b"x"
+            await asyncio.sleep(0.05)
 
 
 async def test_a_client_waits_for_a_handler_that_does_not_read() -> None:

@@ -5,7 +5,7 @@ from cove.http.handler import Answer, Handler
 from cove.http.limits import HttpLimits
 from cove.http.relay import Exchange, Relay
 from cove.http.request import Request
-from cove.http.response import Headers, Response, Upgrade, error_response
+from cove.http.response import Body, Headers, Ping, Response, Upgrade, error_response
 from cove.http.server import HttpServer
 from cove.http.stream import Stream
 
@@ -17,6 +17,8 @@ __all__ = [
     "Request",
     "Answer",
     "Response",
+    "Body",
+    "Ping",
     "Upgrade",
     "Stream",
     "Relay",

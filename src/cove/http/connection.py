@@ -12,8 +12,9 @@ Requests that were pipelined wait in the queue; reading stops while more than a 
 
 import asyncio
 import logging
+import socket
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -24,9 +25,10 @@ from cove.http.errors import HttpError, RequestTimeout
 from cove.http.handler import Answer
 from cove.http.limits import HttpLimits
 from cove.http.parser import RequestParser
+from cove.http.pouring import Pouring
 from cove.http.relay import Relay
 from cove.http.request import Request
-from cove.http.response import Response, Upgrade, error_response, has_body, render_head, render_switch
+from cove.http.response import Body, Ping, Response, Upgrade, error_response, has_body, render_head, render_switch
 from cove.http.stream import Stream
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MOST_WAITING = 4
+_UNIX_BYTES = 1 << 20
 
 T = TypeVar("T")
 
@@ -75,6 +78,7 @@ class HttpConnection(Endpoint):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         super().connection_made(transport)
+        _widen(transport.get_extra_info("socket"))
         if self._server.add(self):
             self._deadline.set(self._limits.keep_alive_timeout)
         elif self._server.is_crowded:
@@ -172,7 +176,7 @@ class HttpConnection(Endpoint):
             self.finish(keep_alive=keep_alive)
         else:
             self._transport.write(head)
-            self._start(self._pour(response.status, response.body), self._poured)
+            self._start(self._pour(response.status, response.body, response.ping), self._poured)
 
     def fail(self, error: Exception) -> None:
         """Answer with an error; what nobody can describe is logged, and the client is told nothing about it."""
@@ -346,23 +350,20 @@ class HttpConnection(Endpoint):
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, HttpError):
             log.error("%s %s failed after its client had gone", self.request.method, self.request.path, exc_info=error)
 
-    async def _pour(self, status: int, body: AsyncGenerator[bytes, None]) -> None:
-        is_chunked = self.request.version == "1.1"
+    async def _pour(self, status: int, body: Body, ping: Ping | None) -> None:
         async with aclosing(body):
             if not has_body(self.request.method, status):
                 return
-            async for data in body:
-                if not data:
-                    continue
-                if is_chunked:
-                    self._transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
-                else:
-                    self._transport.write(data)
-                while self._is_full:
-                    self._drained = asyncio.get_running_loop().create_future()
-                    await self._drained
-        if is_chunked:
-            self._transport.write(b"0\r\n\r\n")
+            pouring = Pouring(self._transport, is_chunked=self.request.version == "1.1", ping=ping)
+            try:
+                async for data in body:
+                    pouring.write(data)
+                    while self._is_full:
+                        self._drained = asyncio.get_running_loop().create_future()
+                        await self._drained
+            finally:
+                pouring.close()
+        pouring.finish()
 
     def _can_keep_alive(self) -> bool:
         request = self.request
@@ -401,6 +402,12 @@ class HttpConnection(Endpoint):
             self.abort()  # closing would wait for a client that takes nothing
         else:
             self._transport.close()
+
+
+def _widen(connection: socket.socket) -> None:
+    """The kernel gives a unix socket room for less than what is written in one go, and widens it only when asked."""
+    if connection.family == socket.AF_UNIX:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_BYTES)
 
 
 def _describe(error: HttpError) -> Response:

@@ -1,6 +1,7 @@
 """Answers that are given: in one piece, as they come, or by another protocol; and how they look on the wire."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 
 import msgspec
@@ -8,21 +9,32 @@ import msgspec
 from cove.http.stream import Stream
 
 Headers = Sequence[tuple[bytes, bytes]]
+# What a generator yields is written in one go; parts are not copied together for that.
+Body = AsyncGenerator[bytes | tuple[bytes, ...], None]
 
 _JSON = (b"content-type", b"application/json")
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _WITHOUT_BODY = frozenset((*range(100, 200), 204, 304))
 
 
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """What is said whenever a generator has yielded nothing for so many seconds."""
+
+    data: bytes
+    seconds: float
+
+
 class Response:
     """An answer: bytes are sent with their length, a generator as it yields. It is closed when the client goes away."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "headers", "ping", "status")
 
-    def __init__(self, status: int, headers: Headers = (), body: bytes | AsyncGenerator[bytes, None] = b"") -> None:
+    def __init__(self, status: int, headers: Headers = (), body: bytes | Body = b"", ping: Ping | None = None) -> None:
         self.status = status
         self.headers = headers
         self.body = body
+        self.ping = ping
 
 
 class Upgrade:

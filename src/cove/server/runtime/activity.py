@@ -1,12 +1,12 @@
 """Whether anybody uses a sandbox: calls in flight, open streams, running processes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 
 from cove.api import Process
-from cove.http import Answer, Handler, Request, Response, Stream, Upgrade
+from cove.http import Answer, Body, Handler, Request, Response, Stream, Upgrade
 
 _INFO_SLASHES = "/v1/sandboxes/id".count("/")
 
@@ -80,14 +80,14 @@ class Activity:
             run = partial(self._run, answer.run)
             return Upgrade(answer.headers, run, release=answer.release, outlives_eof=answer.outlives_eof)
         if isinstance(answer, Response) and not isinstance(answer.body, bytes):
-            return Response(answer.status, answer.headers, self._stream(answer.body))
+            return Response(answer.status, answer.headers, self._stream(answer.body), answer.ping)
         return answer
 
     async def _run(self, run: Callable[[Stream], Awaitable[None]], stream: Stream) -> None:
         with self.busy():
             await run(stream)
 
-    async def _stream(self, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async def _stream(self, body: Body) -> Body:
         with self.busy():
             async with aclosing(body):
                 async for data in body:
