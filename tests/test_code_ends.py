@@ -273,6 +273,16 @@ async def test_destroying_the_sandbox_ends_runs_and_creations_in_flight() -> Non
                 await each
 
 
+async def test_a_run_in_flight_says_that_its_sandbox_was_restarted() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context()
+        task = await running(context, "print('on')\nwhile True: pass")
+        await sandbox.restart()
+        for run in (task, context.run("1")):
+            with pytest.raises(ContextCrashed, match="was restarted"):
+                await run
+
+
 async def test_a_deletion_that_meets_the_end_of_the_fork_server_comes_to_an_end() -> None:
     async with AsyncSandbox.create() as sandbox:
         context = await sandbox.create_code_context()

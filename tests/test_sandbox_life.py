@@ -10,17 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from inside import init_below
 from programs import wait_until_gone
 
 import cove
 from cove import AsyncSandbox, Limits, Mount, Outcome, SandboxSpec
 from cove.errors import (
+    ConnectionLost,
     FileNotFound,
     PermissionDenied,
     SandboxAlreadyExists,
     SandboxDestroyed,
     SandboxNotFound,
     SandboxUnavailable,
+    SessionTerminated,
     SpawnFailed,
     ValidationFailed,
 )
@@ -402,6 +405,44 @@ async def test_a_restart_ends_everything_and_keeps_the_files() -> None:
         assert (await sandbox.exec("cat file /tmp/file; pgrep sleep; echo $A")).stdout == "kept\ntmp\n1\n"
         assert (await (await sandbox.create_session(id="s")).exec("pwd")).stdout == "/workspace\n"
         assert await sandbox.files.read("file") == b"kept\n"
+
+
+async def test_calls_in_flight_say_that_their_sandbox_was_restarted() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.files.write("x", b"a" * 40 + b"\n")
+        session = await sandbox.create_session()
+        in_session = asyncio.ensure_future(session.exec("touch begun; sleep 1000"))
+        searching = asyncio.ensure_future(sandbox.files.search(r"(a*)*b"))
+        await sandbox.exec("until [ -e begun ] && pgrep -f errand[.]pyc; do :; done")
+        starting = asyncio.ensure_future(sandbox.create_session())
+        await asyncio.sleep(0)
+        await sandbox.restart()
+        with pytest.raises(SessionTerminated, match="was restarted") as caught:
+            await in_session
+        assert caught.value.exit_code == 137
+        for call in (searching, starting):
+            with pytest.raises((ConnectionLost, SandboxUnavailable), match="was restarted"):
+                await call
+        with pytest.raises(SessionTerminated, match="was restarted"):
+            await session.exec("true")
+
+
+@pytest.mark.parametrize("how", ["lost", "restarted", "destroyed"])
+async def test_a_request_that_was_not_answered_says_what_became_of_its_sandbox(how: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        agent = init_below(os.getpid())
+        os.kill(agent, signal.SIGSTOP)
+        asking = asyncio.ensure_future(sandbox.files.stat("/"))
+        await asyncio.sleep(0)
+        if how == "lost":
+            os.kill(agent, signal.SIGKILL)
+        else:
+            ending = asyncio.ensure_future(sandbox.restart() if how == "restarted" else sandbox.destroy())
+            await asyncio.wait([asking])
+            os.kill(agent, signal.SIGCONT)
+            await ending
+        with pytest.raises(SandboxDestroyed if how == "destroyed" else ConnectionLost, match=f"was {how}"):
+            await asking
 
 
 async def test_a_lost_sandbox_can_be_restarted_with_its_files() -> None:

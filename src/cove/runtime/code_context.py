@@ -25,6 +25,7 @@ from cove.model import (
     Text,
 )
 from cove.runtime.executor import Executor, ExecutorEnded
+from cove.runtime.spawner import Spawner
 
 # How often, and for how long each time, interrupted code can come back before its executor is ended.
 _INTERRUPTS, _INTERRUPT_SECONDS = 4, 0.5
@@ -42,14 +43,14 @@ class CodeContext(api.CodeContext):
         executor: Executor,
         *,
         timeout: float | None,
-        is_destroyed: Callable[[], bool],
+        spawner: Spawner,
         on_deleted: Callable[[], None],
     ) -> None:
         self.id = id
         self.language = language
         self.executor = executor
         self._timeout = timeout
-        self._is_destroyed = is_destroyed
+        self._spawner = spawner
         self._on_deleted = on_deleted
         self._created_at = datetime.now(UTC)
         self._turn = asyncio.Lock()
@@ -92,7 +93,7 @@ class CodeContext(api.CodeContext):
                     yield event
         except ExecutorEnded as error:
             is_over = True
-            if self._is_timed_out and self._deleting is None and not self._is_destroyed():
+            if self._is_timed_out and self._deleting is None and not self._spawner.closed:
                 yield Done(None, Outcome.TIMED_OUT)
                 return
             raise self._crash(error) from None
@@ -144,11 +145,15 @@ class CodeContext(api.CodeContext):
                 self._recovery = None
 
     def _crash(self, error: ExecutorEnded) -> CoveError:
-        if self._is_destroyed():
-            return SandboxDestroyed("the sandbox was destroyed while the code ran")
         end = error.end
-        crashed = f"has crashed ({end.outcome}, exit code {end.exit_code})"
-        what = "was deleted" if self._deleting is not None else crashed
+        what = f"has crashed ({end.outcome}, exit code {end.exit_code})"
+        if self._deleting is not None:
+            what = "was deleted"
+        elif self._spawner.closed:
+            gone = self._spawner.link.explain(True)
+            if isinstance(gone, SandboxDestroyed):
+                return gone
+            what = f"has ended ({gone.message})"
         return ContextCrashed(
             f"code context {self.id} {what}: delete it and create another", exit_code=error.end.exit_code
         )

@@ -114,7 +114,7 @@ class CodeContexts:
             language,
             executor,
             timeout=timeout,
-            is_destroyed=lambda: self._spawner.closed,
+            spawner=self._spawner,
             on_deleted=lambda: self._forget(context),
         )
         return context
@@ -147,7 +147,7 @@ class CodeContexts:
             return await self._start_executor(language, cwd, env)
         except (SandboxDestroyed, InterpreterNotReady, SpawnFailed) as error:
             if self._spawner.closed:
-                raise SandboxDestroyed("the sandbox was destroyed while the executor started") from None
+                raise self._spawner.link.explain(True) from None
             if not isinstance(error, SandboxDestroyed):
                 raise
             raise SpawnFailed("the Python that contexts are forked from was killed. Nothing was started.") from error

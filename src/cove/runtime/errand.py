@@ -12,8 +12,6 @@ from cove.errors import (
     CoveError,
     LimitExceeded,
     ProcessExitedBeforeReady,
-    SandboxDestroyed,
-    SandboxUnavailable,
     SpawnFailed,
     ValidationFailed,
     from_errno,
@@ -149,10 +147,8 @@ class Errand:
     def _lost(self, end: ProcessExit) -> CoveError:
         if self.process.never_started:
             return SpawnFailed(f"{self._subject}: the process inside was killed before it ran. Nothing was started.")
-        if end.outcome is Outcome.LOST:
-            return SandboxUnavailable("the sandbox was lost meanwhile: destroy it and make a new one")
         if self._spawner.closed:
-            return SandboxDestroyed("the sandbox was destroyed meanwhile")
+            return self._spawner.link.explain(True)
         output = _text(self._errors).strip()
         reason = self._fault or output.rpartition("\n")[2] or f"{end.outcome}, exit code {end.exit_code}"
         return ProcessExitedBeforeReady(

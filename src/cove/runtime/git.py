@@ -6,7 +6,7 @@ from cove import api
 from cove.core.command import build_invocation, check_timeout, merge_environment
 from cove.core.file_path import decode_path, resolve_path
 from cove.core.git_clone import explain_failure, plan_clone
-from cove.errors import CoveError, GitFailed, SandboxDestroyed
+from cove.errors import CoveError, GitFailed
 from cove.model import ExecResult, GitClone
 from cove.runtime.errand import Errands
 from cove.runtime.exec import run_command
@@ -51,7 +51,7 @@ class Git(api.Git):
         try:
             result = await self._run([*clone.argv[:-1], decode_path(where)], clone.env, seconds)
             if self._spawner.closed:
-                raise SandboxDestroyed("the sandbox was destroyed while git ran")
+                raise self._spawner.link.explain(True)
             if not result.ok:
                 raise explain_failure(clone, result.stderr, timed_out=result.timed_out)
         except BaseException as error:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cove.agent import protocol
 from cove.agent.protocol import ProtocolError
-from cove.errors import CoveError, SandboxDestroyed, SpawnFailed
+from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
 from cove.linux.packets import Packet, close_all, pass_credentials, receive_packet, send_packet, socket_pair
 from cove.runtime.background import Background
@@ -194,6 +194,10 @@ class LauncherPool:
         if launcher.group is not None:
             self._background.start(self._remove_group(launcher.group, launcher.pid))
 
+    def explain(self, may_have_run: bool) -> CoveError:
+        """See `Link.explain`."""
+        return self._link.explain(may_have_run)
+
     async def end(self, launcher: Launcher) -> None:
         """Kill everything below the launcher, and the launcher; returns when nothing of it is left."""
         if launcher.group is not None:
@@ -215,8 +219,8 @@ class LauncherPool:
         self._making += 1
         try:
             launcher = await self._make()
-        except (SandboxDestroyed, SpawnFailed):
-            return
+        except CoveError:
+            return  # whoever needs one makes it, and hears why it cannot be made
         finally:
             self._making -= 1
         self._parked.insert(0, launcher)
@@ -244,7 +248,7 @@ class LauncherPool:
             if isinstance(error, ProtocolError):
                 self._on_fault(f"the agent broke the protocol: {error}")
             if self._link.closed or self._closed:
-                raise SandboxDestroyed("the sandbox is gone") from error
+                raise self._link.explain(False) from error
             if isinstance(error, OSError | CoveError):
                 raise SpawnFailed(f"no launcher for the command: {error}. Nothing was started.") from error
             raise

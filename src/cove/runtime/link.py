@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 from cove.agent import protocol
 from cove.agent.protocol import ProtocolError
-from cove.errors import SandboxDestroyed, ValidationFailed, from_errno
+from cove.errors import CoveError, SandboxDestroyed, ValidationFailed, from_errno
 from cove.linux.descriptors import Kind, is_kind
 from cove.linux.packets import Packet, close_all, receive_packet, send_packet
+
+# Why nothing inside can be reached any more; the argument says whether what was asked for may have been done.
+Explain = Callable[[bool], CoveError]
+
+
+def _explain(_: bool) -> CoveError:
+    return SandboxDestroyed("the sandbox is gone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class Link:
         self._tag = 0
         self._pending: dict[int, _Pending] = {}
         self._writable: asyncio.Future[None] | None = None
+        self.explain: Explain = _explain
         self.hello: asyncio.Future[None] = self._loop.create_future()
         self.closed = False
         self._loop.add_reader(sock, self._on_readable)
@@ -78,7 +86,7 @@ class Link:
 
     async def _request(self, verb: bytes, fields: Sequence[bytes], send: Sequence[int], pending: _Pending) -> Answer:
         if self.closed:
-            raise SandboxDestroyed("the sandbox is gone")
+            raise self.explain(False)
         self._tag += 1
         tag = self._tag
         await self._send(protocol.encode(verb, b"%d" % tag, *fields), send)
@@ -101,9 +109,9 @@ class Link:
                     self._writable = self._loop.create_future()
                     self._loop.add_writer(self._sock, self._on_writable)
                 await asyncio.shield(self._writable)
-            except ConnectionError as error:
-                raise SandboxDestroyed("the sandbox is gone") from error
-        raise SandboxDestroyed("the sandbox is gone")
+            except ConnectionError:
+                self._lose("the agent ended")
+        raise self.explain(False)
 
     def _on_writable(self) -> None:
         if self._writable is not None:
@@ -130,7 +138,7 @@ class Link:
         self._sock.close()
         for pending in self._pending.values():
             if not pending.answer.done():
-                pending.answer.set_exception(SandboxDestroyed("the sandbox is gone"))
+                pending.answer.set_exception(self.explain(True))
         self._pending.clear()
         if not self.hello.done():
             self.hello.cancel()
@@ -147,12 +155,15 @@ class Link:
                 self._lose("the agent ended")
         except BlockingIOError:
             return
+        except ConnectionError:
+            self._lose("the agent ended")
         except (ProtocolError, OSError) as error:
             self._lose(f"the agent broke the protocol: {error}")
 
     def _lose(self, reason: str) -> None:
-        self.close()
+        """Who waits for an answer is told what has become of the sandbox by then."""
         self._on_lost(reason)
+        self.close()
 
     def _take(self, packet: Packet) -> None:
         try:

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from cove.api import CodeContext, Process, Session, Terminal
 from cove.core.command import Invocation, build_invocation, check_timeout, merge_environment
-from cove.errors import SandboxDestroyed, ValidationFailed
+from cove.errors import ValidationFailed
 from cove.model import (
     CodeContextInfo,
     CodeEvent,
@@ -46,7 +46,7 @@ class Sandbox(SandboxLife):
             max_output=max_output,
         )
         if result.outcome is Outcome.KILLED and self._closing is not None:
-            raise SandboxDestroyed(f"sandbox {self.id} was destroyed while the command ran")
+            raise self._explain_end(True)
         return result
 
     async def start_process(

@@ -10,7 +10,7 @@ from cove.api import AsyncSandbox, Process
 from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, PYTHON_DIRECTORY, SHELL_DIRECTORY, WORKSPACE
-from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable
+from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable
 from cove.linux.tcp_stream import Streams
 from cove.model import (
     Isolation,
@@ -120,6 +120,7 @@ class SandboxLife(AsyncSandbox):
     async def open(self, jail: Jail) -> None:
         """Take over a started jail."""
         self._jail = jail
+        jail.link.explain = self._explain_end
         kills = MemoryKills(jail.groups) if "memory" in jail.groups.controlled else None
         self._spawner = Spawner(jail.link, jail.groups.tree, self.lose, kills)
         self._processes = Processes(self._spawner, self._place.logs)
@@ -294,6 +295,19 @@ class SandboxLife(AsyncSandbox):
         self._spawner.closed = True
         self._spawner.lose(Outcome.LOST)
         self.on_lost()
+
+    def _explain_end(self, may_have_run: bool) -> CoveError:
+        """What a call gets that belonged to a jail that has ended."""
+        if self.is_destroyed:
+            return SandboxDestroyed(f"sandbox {self.id} was destroyed")
+        what = "was restarted"
+        if self._status is SandboxStatus.LOST:
+            what = f"was lost ({self._lost_because})"
+        elif self._closing is not None:
+            what = "has stopped"
+        if may_have_run:
+            return ConnectionLost(f"sandbox {self.id} {what} before it had answered: the call may have had its effect")
+        return SandboxUnavailable(f"sandbox {self.id} {what} before the call reached it: nothing was started")
 
     def _check_running(self) -> None:
         if self._restarting is not None:

@@ -176,14 +176,18 @@ class Session(api.Session):
             return call.result(self.id, Outcome.LOST, None)
         raise self._termination(error, call.output)
 
-    def _termination(self, error: ShellEnded, output: str = "") -> CoveError:
-        if self._spawner.closed:
-            return SandboxDestroyed("the sandbox was destroyed while the command ran")
+    def _termination(self, error: ShellEnded, output: str = "", *, has_begun: bool = True) -> CoveError:
         code = error.end.exit_code
+        why = f"with exit code {code}"
+        if self._spawner.closed:
+            gone = self._spawner.link.explain(has_begun)
+            if isinstance(gone, SandboxDestroyed):
+                return gone
+            why = f"because {gone.message}"
         if self._deleting is not None:
             return SessionTerminated(f"session {self.id} was deleted", exit_code=code, output=output)
         self._end = SessionTerminated(
-            f"the shell of session {self.id} has ended with exit code {code}: create the session again to go on",
+            f"the shell of session {self.id} has ended {why}: create the session again to go on",
             exit_code=code,
             output=output,
         )
@@ -192,13 +196,10 @@ class Session(api.Session):
     def _check(self) -> None:
         if self._deleting is not None:
             raise SessionNotFound(f"session {self.id} was deleted", id=self.id)
-        if not self._shell.current.is_alive and self._end is None and not self._spawner.closed:
-            code = self._shell.current.process.ended.result().exit_code
-            self._end = SessionTerminated(f"the shell of session {self.id} has ended", exit_code=code)
         if self._end is not None:
             raise SessionTerminated(self._end.message, exit_code=self._end.exit_code, output=self._end.output)
-        if self._spawner.closed:
-            raise SandboxDestroyed("the sandbox is gone")
+        if not self._shell.current.is_alive and not self._shell.is_recovering:
+            raise self._termination(ShellEnded(self._shell.current.process.ended.result()), has_begun=False)
 
     async def start_process(
         self,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from cove.core.command import Invocation
-from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable, SpawnFailed
+from cove.errors import SpawnFailed
 from cove.linux.cgroup import Group
 from cove.model import Outcome
 from cove.runtime.background import Background
@@ -32,7 +32,6 @@ class Spawner:
         self._memory_kills = memory_kills
         self._running: set[Supervised] = set()
         self.closed = False
-        self._is_lost = False
 
     async def open(self) -> None:
         """Park the first launcher."""
@@ -53,12 +52,9 @@ class Spawner:
         terminal inside, that is its controlling terminal and all of its streams.
         """
         while True:
-            try:
-                launcher = self._pool.acquire_nowait() or await self._pool.acquire()
-            except SandboxDestroyed:
-                raise self._gone() from None
+            launcher = self._pool.acquire_nowait() or await self._pool.acquire()
             if self.closed:
-                raise self._gone()
+                raise self.link.explain(False)
             process = Supervised(
                 invocation,
                 take,
@@ -98,14 +94,8 @@ class Spawner:
         self._pool.close()
         await self.background.aclose()
 
-    def _gone(self) -> CoveError:
-        if self._is_lost:
-            return SandboxUnavailable("the sandbox was lost before this could start: destroy it and make a new one")
-        return SandboxDestroyed("the sandbox is gone")
-
     def lose(self, outcome: Outcome) -> None:
         """Every running process ended with the sandbox."""
-        self._is_lost = outcome is Outcome.LOST
         for process in list(self._running):
             process.lose(outcome)
 

@@ -20,7 +20,7 @@ import msgspec
 from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, ProtocolError, encode, number
 from cove.core.command import Invocation
 from cove.core.output_log import STDERR, STDOUT
-from cove.errors import CoveError, SandboxDestroyed
+from cove.errors import CoveError
 from cove.linux.memory_file import sealed_file
 from cove.model import Outcome, ProcessExit
 from cove.runtime.background import Background
@@ -175,7 +175,7 @@ class Supervised:
         )
         self._is_tree_empty = True
         if not self.started.done():
-            self.started.set_exception(SandboxDestroyed("the sandbox is gone"))
+            self.started.set_exception(self._pool.explain(True))
             self.started.exception()
         self._complete()
 

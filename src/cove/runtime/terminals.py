@@ -12,7 +12,6 @@ from cove.errors import (
     FileNotFound,
     LimitExceeded,
     PermissionDenied,
-    SandboxDestroyed,
     SpawnFailed,
     TerminalNotFound,
 )
@@ -100,7 +99,7 @@ class Terminals:
             return terminal
         except asyncio.CancelledError:
             if making.task.cancelled():
-                raise SandboxDestroyed("the sandbox was destroyed while the terminal was made") from None
+                raise self._spawner.link.explain(True) from None
             raise
         finally:
             making.waiting -= 1

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from cove import api
-from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable, SessionTerminated
+from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, SessionTerminated
 from cove.http import Request, Response
 from cove.model import Exit, Outcome, Output
 from cove.server.bridge.path import WORKSPACE, working_directory
@@ -114,7 +114,7 @@ async def _report_failure(events: AsyncGenerator[bytes, None]) -> AsyncGenerator
         try:
             async for event in events:
                 yield event
-        except (SandboxDestroyed, SandboxUnavailable) as error:
+        except (ConnectionLost, SandboxDestroyed, SandboxUnavailable) as error:
             yield _failure(error.message, "exec_transport_error")
         except CoveError as error:
             yield _failure(error.message, "exec_error")
