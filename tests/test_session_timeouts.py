@@ -164,6 +164,17 @@ async def test_a_session_deleted_while_a_timeout_is_handled_leaves_nothing() -> 
             assert await commands_inside(sandbox) == []
 
 
+async def test_directory_and_variables_can_be_asked_for_while_a_shell_is_replaced() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session(cwd="/usr", env={"A": "1"})
+        call = asyncio.ensure_future(session.exec("trap '' INT TERM RTMAX-7; while :; do :; done", timeout=0.1))
+        while not call.done():
+            assert (await session.cwd(), (await session.env())["A"]) == ("/usr", "1")
+            await asyncio.sleep(0)
+        assert (await call).session_restarted
+        assert (await session.exec("pwd")).stdout == "/usr\n"
+
+
 async def test_a_shell_that_is_replaced_twice_says_both_times_as_of_which_command() -> None:
     async with AsyncSandbox.create() as sandbox:
         session = await sandbox.create_session()
