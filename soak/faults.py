@@ -14,7 +14,6 @@ from cove.errors import (
     NothingStarted,
     ProcessExitedBeforeReady,
     ProcessNotFound,
-    SandboxDestroyed,
     SandboxUnavailable,
     ServiceNotResponding,
     SessionNotFound,
@@ -46,9 +45,9 @@ _LOST = (SandboxUnavailable, SpawnFailed, InterpreterNotReady, ConnectionLost, *
 
 ALLOWED: Final[Mapping[Fault, tuple[type[CoveError], ...]]] = {
     Fault.EVERYTHING_INSIDE_KILLED: (SpawnFailed, InterpreterNotReady, *_ENDED),
-    Fault.AGENT_KILLED: (SandboxDestroyed, *_LOST),
+    Fault.AGENT_KILLED: _LOST,
     Fault.RUNTIME_KILLED: _LOST,
-    Fault.RESTARTED: (SandboxDestroyed, *_LOST),
+    Fault.RESTARTED: _LOST,
     Fault.STOPPED: _GONE,
     Fault.WORKER_KILLED: (ConnectionLost, ServiceNotResponding, SandboxUnavailable),
     Fault.ZYGOTE_KILLED: (NothingStarted,),
