@@ -78,6 +78,7 @@ async def test_several_that_are_ended_at_once_are_all_told() -> None:
 
 async def test_the_least_limits_are_enough_for_a_command() -> None:
     async with AsyncSandbox.create(limits=Limits(memory=16 << 20, pids=4, open_files=64)) as sandbox:
+        await needs(sandbox, "memory", "pids")
         assert (await sandbox.exec("echo started")).stdout == "started\n"
 
 
