@@ -47,12 +47,12 @@ def run(
     language: Annotated[str | None, typer.Option(metavar="LANGUAGE", help="python, javascript or typescript.")] = None,
     images: Annotated[Path | None, typer.Option(metavar="DIR", help="Write images of results there.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Interrupt the code after so many seconds: 124.")
+        float | None, typer.Option(metavar="SECONDS", help="Interrupt the code after so many seconds: exit code 124.")
     ] = None,
     env: EnvOption = None,
     inside: InOption = None,
     context: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --in: a context that keeps its state; made if not there.")
+        str | None, typer.Option(metavar="ID", help="With --in: a context that keeps its state; made if not there.")
     ] = None,
     network: NetworkOption = None,
     mount: MountOption = None,

@@ -53,7 +53,7 @@ def execute(
     name: SessionArgument,
     command: CommandArgument,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Interrupt it after so many seconds: 124.")
+        float | None, typer.Option(metavar="SECONDS", help="Interrupt it after so many seconds: exit code 124.")
     ] = None,
     env: EnvOption = None,
     cwd: CwdOption = None,

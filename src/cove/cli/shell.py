@@ -42,7 +42,7 @@ def shell(
     cwd: CwdOption = None,
     inside: InOption = None,
     terminal: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --in: a terminal to come back to; made if it is not there.")
+        str | None, typer.Option(metavar="ID", help="With --in: a terminal to come back to; made if it is not there.")
     ] = None,
     detach_key: Annotated[
         str, typer.Option(metavar="KEY", help="With --in: leaves the terminal as it is; `none` for no such key.")
@@ -61,7 +61,7 @@ def shell(
 
     Every key goes to the sandbox, Ctrl-C, Ctrl-Z and Ctrl-D too; the shell's exit code becomes that of `cove`. 125
     means that Cove itself failed. With --in, Ctrl-] or closing the window leaves the terminal running, with all that
-    runs in it; --terminal NAME comes back to it.
+    runs in it; --terminal ID comes back to it.
 
     cove shell
 
