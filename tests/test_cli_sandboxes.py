@@ -209,9 +209,10 @@ def test_a_mount_is_a_directory_of_the_servers_machine(cove: Cli) -> None:
 
 def test_a_sandbox_taken_for_a_program_gets_a_hint(cove: Cli) -> None:
     with cove.sandbox() as id:
-        end = cove("exec", id, "ls")
-        assert end.returncode == 127
-        assert end.stderr.endswith(f"write `cove exec --in {id} COMMAND`\n".encode())
+        for url in (cove.server.url, ""):
+            end = cove("exec", id, "ls", COVE_URL=url)
+            assert end.returncode == 127
+            assert end.stderr.endswith(f"write `cove exec --in {id} COMMAND`\n".encode())
     assert b"--in" not in cove("exec", "no-such-program", "ls").stderr
 
 

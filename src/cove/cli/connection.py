@@ -14,6 +14,7 @@ from cove.cli.descriptors import say
 from cove.cli.options import Shape
 from cove.errors import CoveError, SandboxUnavailable, ValidationFailed
 from cove.model import SandboxSpec
+from cove.runtime.home import default_home
 
 DEFAULT_URL: Final = "http://127.0.0.1:8787"
 
@@ -56,14 +57,6 @@ class Server:
         await self.check()
         async with AsyncSandbox.connect(id, url=self.url, api_key=self.api_key) as sandbox:
             yield sandbox
-
-    async def has(self, id: str) -> bool:
-        """Whether it is there and has that sandbox."""
-        try:
-            async with self.sandbox(id):
-                return True
-        except CoveError:
-            return False
 
     async def check(self) -> None:
         """Calls are patient with a server that is being restarted; a person wants to know at once if there is none."""
@@ -112,6 +105,18 @@ class Workplace:
                 for warning in (await sandbox.info()).warnings:
                     say(warning)
             yield sandbox
+
+    async def knows(self, id: str) -> bool:
+        """Whether the server, or one of this machine, has that sandbox. Without --url no server is asked."""
+        from cove.server.sandboxes.directory import Directory  # only who mistypes waits for it
+
+        try:
+            if self.server is None:
+                return Directory(default_home()).find(id) is not None
+            async with self.server.sandbox(id):
+                return True
+        except CoveError:
+            return False
 
 
 def choose_workplace(id: str | None, url: str | None, api_key: str | None, shape: Shape) -> Workplace:

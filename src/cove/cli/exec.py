@@ -7,7 +7,7 @@ from typing import Annotated, assert_never
 import typer
 
 from cove.api import AsyncSandbox, Process
-from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Server, Workplace, choose_workplace
+from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
 from cove.cli.descriptors import BROKEN_PIPE, say
 from cove.cli.options import (
     CommandArgument,
@@ -63,17 +63,11 @@ def exec(
     """
     shape = Shape(isolation, network, mount, memory, cpus, pids, disk)
     workplace = choose_workplace(inside, url, api_key, shape)
-    server = Server.named(url, api_key)
-    finish(_run(workplace, server, parse_command(command), cwd, parse_variables(env), timeout))
+    finish(_run(workplace, parse_command(command), cwd, parse_variables(env), timeout))
 
 
 async def _run(
-    workplace: Workplace,
-    server: Server,
-    command: str | list[str],
-    cwd: str | None,
-    env: dict[str, str],
-    timeout: float | None,
+    workplace: Workplace, command: str | list[str], cwd: str | None, env: dict[str, str], timeout: float | None
 ) -> int:
     async with workplace.open() as sandbox:
         try:
@@ -81,7 +75,7 @@ async def _run(
         except BrokenPipeError:
             return BROKEN_PIPE
     first = command if isinstance(command, str) else command[0]
-    if code == _NO_PROGRAM and workplace.id is None and await server.has(first):
+    if code == _NO_PROGRAM and workplace.id is None and await workplace.knows(first):
         say(f"{first} is a sandbox: to run a command in it, write `cove exec --in {first} COMMAND`")
     return code
 
