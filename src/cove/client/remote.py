@@ -3,6 +3,7 @@
 import asyncio
 from weakref import WeakKeyDictionary
 
+from cove.client.calls import make
 from cove.client.key import find_key
 from cove.client.sandbox import Sandbox
 from cove.client.transport import Transport
@@ -26,6 +27,11 @@ class Remote:
         """A new sandbox; with `exist_ok`, the one that has the id."""
         transport = self._transport()
         request = requests.CreateSandbox(id=None if id is None else check_sandbox_id(id), spec=spec, exist_ok=exist_ok)
+        creation = self._create(transport, request)
+        # One that may have been there before is not ours to destroy.
+        return await (creation if exist_ok and id is not None else make(creation, Sandbox.destroy))
+
+    async def _create(self, transport: Transport, request: requests.CreateSandbox) -> Sandbox:
         data = await transport.call(operations.CREATE, operations.CREATE.path, request)
         return Sandbox(transport, decode_json(data, SandboxInfo).id)
 

@@ -3,10 +3,11 @@
 import builtins
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import cast
 
 from cove import api
-from cove.client.calls import Calls
+from cove.client.calls import Calls, make
 from cove.client.code_context import CodeContext
 from cove.client.command import environment, exec_request, start_request, words
 from cove.client.files import Files
@@ -96,6 +97,9 @@ class Sandbox(api.AsyncSandbox):
     ) -> Process:
         """See api.AsyncSandbox."""
         request = start_request(command, id, cwd, env, timeout, stdin, keep)
+        return await make(self._start_process(request), partial(Process.kill, signal="KILL"))
+
+    async def _start_process(self, request: requests.StartProcess) -> Process:
         return Process(self._calls, await self._calls.get(operations.START_PROCESS, ProcessReply, request=request))
 
     async def get_process(self, id: str) -> Process:
@@ -130,6 +134,9 @@ class Sandbox(api.AsyncSandbox):
     ) -> Session:
         """See api.AsyncSandbox."""
         request = requests.CreateSession(id=id, cwd=cwd, env=environment(env), timeout=check_timeout(timeout))
+        return await make(self._create_session(request), Session.delete)
+
+    async def _create_session(self, request: requests.CreateSession) -> Session:
         reply = await self._calls.get(operations.CREATE_SESSION, SessionReply, request=request)
         return Session(self._calls, reply.id)
 
@@ -164,6 +171,11 @@ class Sandbox(api.AsyncSandbox):
             cols=cols,
             rows=rows,
         )
+        opening = self._open_terminal(request)
+        # One with an id may have been there before, and others may use it.
+        return await (make(opening, Terminal.destroy) if id is None else opening)
+
+    async def _open_terminal(self, request: requests.OpenTerminal) -> Terminal:
         return Terminal(self._calls, await self._calls.get(operations.TERMINAL, TerminalReply, request=request))
 
     async def get_terminal(self, id: str) -> Terminal:
@@ -191,6 +203,9 @@ class Sandbox(api.AsyncSandbox):
             env=environment(env),
             timeout=check_timeout(timeout),
         )
+        return await make(self._create_code_context(request), CodeContext.delete)
+
+    async def _create_code_context(self, request: requests.CreateCodeContext) -> CodeContext:
         reply = await self._calls.get(operations.CREATE_CONTEXT, CodeContextReply, request=request)
         return CodeContext(self._calls, reply)
 

@@ -1,9 +1,10 @@
 """A shell with state on a server."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from cove import api
-from cove.client.calls import Calls
+from cove.client.calls import Calls, make
 from cove.client.command import environment, exec_request, start_request
 from cove.client.files import Files
 from cove.client.process import Process
@@ -48,6 +49,9 @@ class Session(api.Session):
     ) -> Process:
         """See api.Session."""
         request = start_request(command, id, cwd, env, timeout, stdin, keep)
+        return await make(self._start_process(request), partial(Process.kill, signal="KILL"))
+
+    async def _start_process(self, request: requests.StartProcess) -> Process:
         reply = await self._calls.get(operations.SESSION_START_PROCESS, ProcessReply, self.id, request=request)
         return Process(self._calls, reply)
 
