@@ -157,11 +157,6 @@ class Request:
                 self._sink.body_failed(error)
             self._wake()
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether anybody waits for more of the body."""
-        return self._waiter is not None or self._sink is not None
-
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

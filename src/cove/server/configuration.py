@@ -11,6 +11,7 @@ import msgspec
 
 from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
+from cove.model.spec import check_spec
 
 _MOST_WORKERS = 4
 
@@ -55,6 +56,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             )
         if self.workers < 1 or self.warm < 0:
             raise ValidationFailed("there must be at least one worker, and not less than no warm sandbox")
+        defaults = SandboxSpec(
+            limits=self.default_limits, idle_timeout=self.default_idle_timeout, lifetime=self.default_lifetime
+        )
+        for spec in (defaults, SandboxSpec(limits=self.maximum_limits)):
+            check_spec(spec)
         if self.preview_url is not None and not self.preview_url.startswith(("http://", "https://")):
             raise ValidationFailed(f"preview_url must be like https://preview.example.com, not {self.preview_url!r}")
 
