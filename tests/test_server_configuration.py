@@ -13,12 +13,12 @@ from cove.server.configuration import Configuration, OnStop, load
 def test_a_file_and_options_are_read_and_options_win(tmp_path: Path) -> None:
     path = tmp_path / "server.toml"
     path.write_text(
-        'port = 1000\nwarm = 3\non_stop = "destroy"\nallow_mounts = ["/srv"]\n[default_limits]\nmemory = 1\n'
+        'port = 1000\nwarm = 3\non_stop = "destroy"\nallow_mounts = ["/srv"]\n[default_limits]\nmemory = 100000000\n'
     )
     configuration = load(path, {"port": 2000, "host": None})
     assert (configuration.port, configuration.warm, configuration.on_stop) == (2000, 3, OnStop.DESTROY)
     assert (configuration.host, configuration.allow_mounts) == ("127.0.0.1", ("/srv",))
-    assert configuration.default_limits == Limits(memory=1)
+    assert configuration.default_limits == Limits(memory=100_000_000)
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def test_a_mount_is_allowed_by_where_it_really_leads(tmp_path: Path) -> None:
 
 def test_limits_and_times_have_defaults_and_limits_have_maxima() -> None:
     configuration = Configuration(
-        default_limits=Limits(memory=100, pids=10),
-        maximum_limits=Limits(memory=200, cpus=2.0),
+        default_limits=Limits(memory=100 << 20, pids=10),
+        maximum_limits=Limits(memory=200 << 20, cpus=2.0),
         default_idle_timeout=60.0,
         default_lifetime=600.0,
     )
     admitted = configuration.admit(SandboxSpec())
-    assert admitted.limits == Limits(memory=100, pids=10, cpus=2.0)
+    assert admitted.limits == Limits(memory=100 << 20, pids=10, cpus=2.0)
     assert (admitted.idle_timeout, admitted.lifetime) == (60.0, 600.0)
-    chosen = SandboxSpec(limits=Limits(memory=200, pids=1000), idle_timeout=5.0, lifetime=6.0)
-    assert configuration.admit(chosen).limits == Limits(memory=200, pids=1000, cpus=2.0)
+    chosen = SandboxSpec(limits=Limits(memory=200 << 20, pids=1000), idle_timeout=5.0, lifetime=6.0)
+    assert configuration.admit(chosen).limits == Limits(memory=200 << 20, pids=1000, cpus=2.0)
     assert (configuration.admit(chosen).idle_timeout, configuration.admit(chosen).lifetime) == (5.0, 6.0)
-    with pytest.raises(PermissionDenied, match=r"limits\.memory of at most 200"):
-        configuration.admit(SandboxSpec(limits=Limits(memory=201)))
+    with pytest.raises(PermissionDenied, match=r"limits\.memory of at most 209715200"):
+        configuration.admit(SandboxSpec(limits=Limits(memory=(200 << 20) + 1)))
