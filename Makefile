@@ -42,8 +42,9 @@ check: setup ## Format, lint, types, import layers, shell scripts, generated fil
 	$(BIN)/python scripts/make_blocking.py --check
 	$(BIN)/python scripts/make_reference.py --check
 
-bench: setup ## Measure, each figure beside its floor
+bench: setup ## Measure, each figure beside its floor, then Cove beside its alternatives
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.beside --rounds 1
 
 docs: setup ## Make the documentation's site, in site/
 	$(BIN)/python scripts/make_reference.py

@@ -88,7 +88,7 @@ def _value(value: float, unit: Unit) -> str:
     if unit is Unit.BYTES:
         return f"{value / 2**20:.1f} MiB"
     if unit is Unit.BYTES_PER_SECOND:
-        return f"{value / 1e6:.3g} MB/s"
+        return f"{value / 1e6:.3g} MB/s" if value < 1e9 else f"{value / 1e9:.3g} GB/s"
     for scale, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= scale:
             return f"{value / scale:.3g} {name}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.beside.chart import draw, show
+from bench.beside.chart import NOTHING, draw, show
 from bench.machine import machine_facts
 
 ROOT = Path(__file__).parent.parent.parent
@@ -118,10 +118,10 @@ def _cell(value: float | None, ours: float | None, unit: str, less_is_better: bo
     if value is None:
         return "-"
     text = show(value, unit)
-    if ours is None or value == ours:
+    if ours is None or value == ours or text == NOTHING:
         return text
     ratio = value / ours if less_is_better else ours / value
-    return f"{text} ({ratio:.1f} x)"
+    return f"{text} ({ratio:.2g} x)" if ratio < 10 else f"{text} ({ratio:.0f} x)"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 _WIDTH, _LABEL, _BAR, _GAP, _ROW = 860, 170, 12, 3, 26
 _COLOURS = ("#0f766e", "#b45309", "#7c3aed", "#be123c", "#2563eb", "#94a3b8")
 
+NOTHING = "none"
+# Of what is kept where nothing runs between two calls.
+_LEAST_BYTES = 100_000
+
 Figure = tuple[str, str, str, bool]
 
 
@@ -16,7 +20,7 @@ def draw(measured: Mapping[str, Mapping[str, float]], figures: Sequence[Figure])
     colours = dict(zip(names, _COLOURS, strict=True))
     parts, y = [_legend(names, colours)], 50
     for key, label, unit, less_is_better in figures:
-        values = {name: measured[name][key] for name in names if measured[name].get(key, 0) > 0}
+        values = {name: measured[name][key] for name in names if show(measured[name].get(key, 0), unit) != NOTHING}
         part, y = _figure(label, unit, less_is_better, values, colours, y)
         parts.append(part)
     style = "text{font:12px system-ui,sans-serif;fill:#334155} .name{font-weight:600}"
@@ -61,11 +65,13 @@ def _figure(
 def show(value: float, unit: str) -> str:
     """A value as people write it."""
     match unit:
+        case _ if value <= 0:
+            return NOTHING
         case "s":
             return f"{value * 1000:.2f} ms"
         case "B/s":
             return f"{value / 1e6:.0f} MB/s"
         case "B":
-            return f"{value / 2**20:.1f} MiB"
+            return f"{value / 2**20:.1f} MiB" if value > _LEAST_BYTES else NOTHING
         case _:
             return f"{value:.0f} {unit}"
