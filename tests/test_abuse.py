@@ -13,6 +13,7 @@ from bench import bombs
 from bench.bombs import BOMBS, LIMITS, exec_p95, loud_p95
 from bench.harness import Skipped, interleave
 from cove import AsyncSandbox
+from cove.core.limits import MOST_PROCESSES
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
@@ -71,6 +72,18 @@ async def test_after_a_fork_bomb_the_sandbox_works_again() -> None:
         assert result.timed_out
         assert (await offender.exec("echo alive", timeout=30)).stdout == "alive\n"
         assert ((await offender.usage()).pids or 0) < 20
+
+
+async def test_a_fork_bomb_ends_also_in_a_sandbox_without_limits() -> None:
+    count = "import os, time\nn = 0\nwhile True:\n"
+    count += "    try:\n        if not os.fork(): time.sleep(100)\n        n += 1\n    except OSError: break\nprint(n)"
+    async with AsyncSandbox.create() as victim, AsyncSandbox.create() as offender:
+        forked = await offender.exec(["python3", "-c", count], timeout=100)
+        assert 0.9 * MOST_PROCESSES < int(forked.stdout) < MOST_PROCESSES
+        assert (await victim.exec("echo alive")).stdout == "alive\n"
+    async with AsyncSandbox.create() as offender:
+        assert (await offender.exec(["python3", "-c", BOMBS["a fork bomb"]], timeout=SECONDS)).timed_out
+        assert (await offender.exec("echo alive", timeout=30)).stdout == "alive\n"
 
 
 async def test_a_disk_that_is_full_is_emptied_by_its_own_code_and_by_the_file_api() -> None:

@@ -1,11 +1,15 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cove.core.limits import (
+    MOST_PROCESSES,
     Setting,
     choose_settings,
     count_memory_kills,
+    guards,
     requested,
     stand_ins,
     unified_settings,
@@ -81,6 +85,12 @@ def test_what_no_group_holds_is_held_by_the_limits_of_processes_where_there_is_o
     assert stand_ins(ALL, ["memory", "pids", "cpus"]) == {"RLIMIT_NPROC": 100, "RLIMIT_DATA": 1 << 30}
     assert stand_ins(ALL, ["disk"]) == {"RLIMIT_FSIZE": 5}
     assert stand_ins(ALL, []) == stand_ins(Limits(), []) == {}
+
+
+def test_nobody_forks_without_end_also_where_no_limit_was_asked_for() -> None:
+    assert guards(Limits(), math.inf) == guards(Limits(), MOST_PROCESSES) == {"RLIMIT_NPROC": MOST_PROCESSES}
+    assert guards(Limits(pids=10_000), math.inf) == {}
+    assert guards(Limits(), MOST_PROCESSES - 1) == {}  # who started us has less, and so have we
 
 
 @pytest.mark.parametrize(

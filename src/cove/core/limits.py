@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from cove.model import Limits
 
+# Of a sandbox without a limit of its own; threads count.
+MOST_PROCESSES = 4096
+
 # In microseconds. Who has used up a period's share waits for the next: a short one means short bursts, so that what
 # others run hardly waits for them. The kernel takes no quota below the second, and no period above the third.
 _CPU_PERIOD = 5_000
@@ -88,6 +91,11 @@ def stand_ins(limits: Limits, missing: Collection[str]) -> dict[str, int]:
     if limits.disk is not None and "disk" in missing:
         found["RLIMIT_FSIZE"] = limits.disk
     return found
+
+
+def guards(limits: Limits, most: float) -> dict[str, int]:
+    """What holds where no limit was asked for: nobody forks until the machine is full. `most` is what we may set."""
+    return {"RLIMIT_NPROC": MOST_PROCESSES} if limits.pids is None and most >= MOST_PROCESSES else {}
 
 
 def count_memory_kills(text: str) -> int:

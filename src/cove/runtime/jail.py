@@ -1,8 +1,10 @@
 """Start and end of one jail: the bwrap process, the agent in it, and their control groups."""
 
 import asyncio
+import math
 import os
 import re
+import resource
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from cove.core.jail import AGENT_DIRECTORY, Host, agent_command, jail_arguments, place_mark
+from cove.core.limits import guards
 from cove.errors import SandboxUnavailable
 from cove.linux.bubblewrap import explain_refusal
 from cove.linux.memory_file import sealed_file
@@ -142,9 +145,15 @@ def _command(
     as_user = []
     if place.user_id is not None and machine.set_user is not None:
         as_user = [machine.set_user, f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups", "--"]
-    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files, limits, mark)
+    all_limits = {**guards(spec.limits, _most_processes()), **limits}
+    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files, all_limits, mark)
     command = [*as_user, machine.require_bubblewrap(), "--args", str(file.fileno()), *agent]
     return command, [control, info, file.fileno(), program.fileno()]
+
+
+def _most_processes() -> float:
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    return math.inf if most == resource.RLIM_INFINITY else most
 
 
 def _popen(command: list[str], keep: Sequence[int], errors: int) -> tuple[int, int]:
