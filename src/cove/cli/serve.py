@@ -67,5 +67,7 @@ def _what_became(directory: Directory, on_stop: OnStop) -> str:
     if on_stop is OnStop.DESTROY:
         return "Its sandboxes were destroyed."
     infos = [directory.info(record) for record in directory.list()]
+    if not infos:
+        return "It had no sandboxes."
     running = sum(info.status is SandboxStatus.RUNNING for info in infos)
     return f"Sandboxes left running: {running}; stopped: {len(infos) - running}. The next `cove serve` finds them."
