@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from cove.api import Process
-from cove.errors import PortAlreadyExposed, ServiceNotResponding
+from cove.errors import ConnectionLost, PortAlreadyExposed, ServiceNotResponding
 from cove.model import ExposedPort
 from soak.hand import Hand, Step, Surface
 from soak.model import check
@@ -82,7 +82,9 @@ class PortServers(Surface):
     async def _visit(self) -> None:
         assert self._known is not None
         known = self._known
-        answer = await self.hand.call(f"connect {known.port}", self._get(known.port))
+        # A program that is killed while it answers breaks the connection.
+        answer = await self.hand.call(f"connect {known.port}", self._get(known.port), ConnectionLost)
+        check("nobody broke the connection", answer.error is None or self.hand.is_disturbed, answer.error)
         if answer.is_done and not self.hand.is_disturbed:
             check("the port answers", answer.get().endswith(known.text.encode()), answer.value)
 
