@@ -34,6 +34,6 @@ def last_words(home: Path, *options: str, sandboxes: int = 0) -> str:
 
 def test_it_says_what_became_of_the_sandboxes(other_home: Path) -> None:
     found = "The next `cove serve` finds them.\n"
-    assert last_words(other_home) == "cove: stopped. It had no sandboxes."
+    assert last_words(other_home) == "cove: stopped. It had no sandboxes.\n"
     assert last_words(other_home, sandboxes=2) == f"cove: stopped. Sandboxes left running: 2; stopped: 0. {found}"
     assert last_words(other_home, "--on-stop", "destroy") == "cove: stopped. Its sandboxes were destroyed.\n"
