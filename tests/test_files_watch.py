@@ -279,6 +279,25 @@ async def test_destroying_the_sandbox_ends_its_watchers() -> None:
             await waiting
 
 
+MOVES_INTO_NEW_DIRECTORIES = """
+import os
+for number in range(300):
+    os.rename(f"../prepared/{number}", f"{number}")
+    for name in range(20):
+        os.rename(f"../prepared/{number}-{name}", f"{number}/{name}")
+os.mkdir("end")
+"""
+
+
+async def test_what_is_moved_into_a_new_directory_is_told_once() -> None:
+    prepare = "mkdir w; mkdir -p prepared/{0..299}; touch prepared/{0..299}-{0..19}"
+    async with watching("w", prepare) as seen:
+        (await seen.sandbox.exec(["python3", "-c", MOVES_INTO_NEW_DIRECTORIES], cwd="w")).check()
+        found = await seen.until("end")
+        assert {kind for kind, _ in found} == {CREATE}
+        assert len(found) == len({path for _, path in found}) == 300 * 21
+
+
 async def test_a_watch_whose_process_inside_is_killed_says_how_that_ended() -> None:
     async with AsyncSandbox.create() as sandbox:
         events = sandbox.files.watch()

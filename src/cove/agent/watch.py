@@ -32,14 +32,24 @@ class TooMany(Exception):
 
 
 class Directory:
-    """One watched directory: its path from the top, and the names in it that have been told of."""
+    """One watched directory: its path from the top, and the names in it that have been told of.
 
-    __slots__ = ("names", "path")
+    `found` has the inode of each that was found by reading, until its watch tells of it too.
+    """
+
+    __slots__ = ("found", "names", "path")
 
     def __init__(self, path):
         # type: (bytes) -> None
         self.path = path
         self.names = {}  # type: dict[bytes, bool]
+        self.found = {}  # type: dict[bytes, int]
+
+    def forget(self, name):
+        # type: (bytes) -> bool
+        """Whether the name was known."""
+        self.found.pop(name, None)
+        return self.names.pop(name, None) is not None
 
 
 class Watch:
@@ -104,6 +114,7 @@ class Watch:
                 is_directory = entry.is_dir(follow_symlinks=False)
                 directory.names[entry.name] = is_directory
                 if tell:
+                    directory.found[entry.name] = entry.inode()
                     tell(b"create", relative, is_directory)
                 if is_directory and self.recursive:
                     pending.append(relative)
@@ -193,10 +204,10 @@ class Watch:
             if name in directory.names:
                 self.tell(b"modify", path, is_directory)
         elif mask & DELETE:
-            if directory.names.pop(name, None) is not None:
+            if directory.forget(name):
                 self.tell(b"delete", path, is_directory)
         elif mask & MOVED_FROM:
-            if directory.names.pop(name, None) is not None:
+            if directory.forget(name):
                 self.moved = (cookie, path, is_directory)
         elif mask & MOVED_TO:
             self.arrive(directory, name, is_directory)
@@ -221,9 +232,19 @@ class Watch:
                 self.rename_below(moved[1], path)
             self.tell(b"move", path, is_directory, moved[1])
         elif directory.names.get(name) is False and not is_directory:
-            self.tell(b"modify", path, False)
+            if not self.was_found(directory, name):
+                self.tell(b"modify", path, False)
         else:
             self.appear(directory, name, is_directory)
+
+    def was_found(self, directory, name):
+        # type: (Directory, bytes) -> bool
+        """Whether the file that arrived is the one that reading found, and told of."""
+        try:
+            status = os.lstat(os.path.join(self.top, directory.path, name))
+        except OSError:
+            return False  # gone again
+        return directory.found.pop(name, None) == status.st_ino
 
     def rename_below(self, old, new):
         # type: (bytes, bytes) -> None
