@@ -57,6 +57,20 @@ async def test_changes_and_processes_cancelled_at_any_turn_leave_a_session_that_
         await sandbox.kill_all_processes("KILL")
 
 
+@pytest.mark.parametrize("size", [1, 300_000])
+async def test_what_a_cancelled_process_would_have_started_from_is_not_what_the_next_one_does(size: int) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec(f"large=$(printf %{size}s)")
+        for turns in range(25):
+            await session.exec(f"x=before-{turns}")
+            await cancel_after(turns, session.start_process("sleep 100"))
+            await session.exec(f"x=after-{turns}")
+            process = await session.start_process('echo "$x ${#large}"')
+            assert (await process.output()).stdout == f"after-{turns} {size}\n"
+        await sandbox.kill_all_processes("KILL")
+
+
 async def test_a_cancelled_call_that_was_still_queued_does_not_run() -> None:
     async with AsyncSandbox.create() as sandbox:
         session = await sandbox.create_session()

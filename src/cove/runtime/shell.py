@@ -107,6 +107,7 @@ class Shell:
         self.exports: asyncio.Future[Exports] | None = None
         self._exports = ShellExports(channel.exports, self._on_fault)
         self._output = ShellOutput(channel)
+        self._snapshot: asyncio.Task[bytes] | None = None
         self._look: asyncio.TimerHandle | None = None
         self._seen: ShellCommand | None = None
         process.on_stopped = self._on_stopped
@@ -147,7 +148,14 @@ class Shell:
         return (await asyncio.shield(exports)).environment()
 
     async def snapshot(self) -> ShellState:
-        """The shell's whole state."""
+        """The shell's whole state. What it says is read to its end also when the caller is cancelled."""
+        if self._snapshot is not None:
+            await asyncio.wait([self._snapshot])
+        self._snapshot = self._loop.create_task(self._take_snapshot())
+        self._snapshot.add_done_callback(_retrieve)
+        return parse_snapshot(await asyncio.shield(self._snapshot))
+
+    async def _take_snapshot(self) -> bytes:
         content = bytearray()
         collector = Pump(os.dup(self.channel.state), partial(_collect, content))
         try:
@@ -156,7 +164,7 @@ class Shell:
                 os.close(descriptor)
         finally:
             collector.close()
-        return parse_snapshot(bytes(content))
+        return bytes(content)
 
     async def interrupt(self, ticks: int) -> Report | None:
         """End the running command and what it started, keep the shell. None: it does not come back."""
@@ -299,6 +307,12 @@ class Shell:
 def _wake(waiter: "asyncio.Future[None]") -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+def _retrieve(task: "asyncio.Task[bytes]") -> None:
+    """Whoever asked may be gone."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _collect(content: bytearray, data: bytes) -> None:
