@@ -321,7 +321,7 @@ class SpawnFailed(NothingStarted):
 
 
 class ConnectionLost(MayHaveRun):
-    """The connection to the server broke before the answer was there."""
+    """The server, or the sandbox's runtime, was gone before the answer was there."""
 
     code = "CONNECTION_LOST"
 

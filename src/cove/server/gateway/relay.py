@@ -4,15 +4,15 @@ Theory of operation. Nothing here waits: what the client sends is written to the
 brought it, and the other way round; only a fresh connection needs a task. The runtime's answer is passed on as it
 came. A runtime that closed before it had read all of a request has not begun with it (unix(7): who closes a socket
 with unread bytes resets its peer, who has read them all ends it): such a request is sent again, to where the runtime
-is found then, unless its body is too large to be kept. Whatever else ends a runtime's connection early is 503 when
-nothing was answered, and otherwise the end of the client's connection, so that the client sees that the answer is not
-complete.
+is found then, unless its body is too large to be kept: then it is 503. One that was read may have had its effect: when
+nothing was answered that is 502, and otherwise the end of the client's connection, so that the client sees that the
+answer is not complete.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from cove.errors import CoveError, SandboxUnavailable
+from cove.errors import ConnectionLost, CoveError, SandboxUnavailable
 from cove.http import Exchange, Headers, HttpError, Relay, Request
 from cove.server.gateway.upstream import Upstream, Upstreams
 
@@ -179,7 +179,7 @@ class SocketRelay(Relay):
     def upstream_failed(self) -> None:
         """What the runtime sent is no answer."""
         self._drop_upstream()
-        self._break_off()
+        self._break_off(has_begun=True)
 
     def upstream_lost(self, *, is_unread: bool) -> None:
         """The runtime closed, or is gone; `is_unread` when it had not read all that was sent to it."""
@@ -191,7 +191,7 @@ class SocketRelay(Relay):
         elif self._has_answered and self._exchange.request.version == "1.0":
             self._exchange.finish(keep_alive=False)
         else:
-            self._break_off()
+            self._break_off(has_begun=not is_unread)
 
     def upstream_eof(self) -> None:
         """After an upgrade: the runtime sends nothing more."""
@@ -267,11 +267,15 @@ class SocketRelay(Relay):
             self._upstream.abort()
             self._upstream = None
 
-    def _break_off(self) -> None:
+    def _break_off(self, *, has_begun: bool) -> None:
         if self._has_answered:
             self._exchange.cut()
+        elif has_begun:
+            self.fail(
+                ConnectionLost("the sandbox's runtime ended before it answered: the call may have had its effect")
+            )
         else:
-            self.fail(SandboxUnavailable("the sandbox's runtime ended before it answered"))
+            self.fail(SandboxUnavailable("the sandbox's runtime ended before it read the request: nothing was started"))
 
 
 def render_request(request: Request, added: Headers) -> bytes:
