@@ -2,18 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from cove.core.capture import Capture
 from cove.core.command import Invocation
-from cove.errors import ValidationFailed
+from cove.errors import SpawnFailed, ValidationFailed
 from cove.linux.memory_file import sealed_file
 from cove.model import ExecResult, Outcome
 from cove.runtime.spawner import Spawner
+from cove.runtime.supervised import Supervised
 
 DEFAULT_MAX_OUTPUT = 16 << 20
 TIMEOUT_GRACE = 0.5
+# Code inside that kills all it can, again and again, does not keep a caller for ever.
+_MOST_TRIES = 10
 
 
 async def run_command(
@@ -34,22 +37,14 @@ async def run_command(
     def take(stream: int, data: bytes) -> None:
         captures[stream].append(data)
 
-    while True:
-        if data:
-            with sealed_file(data) as file:
-                process = await spawner.spawn(invocation, take, stdin=file.fileno())
-        else:
-            process = await spawner.spawn(invocation, take)
-        if timeout is not None:
-            process.set_deadline(max(began + timeout - time.perf_counter(), 0), TIMEOUT_GRACE)
-        try:
-            end = await asyncio.shield(process.ended)
-        except asyncio.CancelledError:
-            process.end(Outcome.KILLED, 0)
-            await asyncio.wait([process.ended])
-            raise
+    for _ in range(_MOST_TRIES):
+        seconds = None if timeout is None else max(began + timeout - time.perf_counter(), 0)
+        process = await _run(spawner, invocation, take, data, seconds)
         if not process.never_started:
             break
+    else:
+        raise SpawnFailed("whoever was to start the command was killed by code inside, each time. Nothing was started.")
+    end = process.ended.result()
     return ExecResult(
         command=command,
         outcome=end.outcome,
@@ -61,6 +56,29 @@ async def run_command(
         started_at=started_at,
         duration=time.perf_counter() - began,
     )
+
+
+async def _run(
+    spawner: Spawner,
+    invocation: Invocation,
+    take: Callable[[int, bytes], None],
+    stdin: bytes | None,
+    timeout: float | None,
+) -> Supervised:
+    if stdin:
+        with sealed_file(stdin) as file:
+            process = await spawner.spawn(invocation, take, stdin=file.fileno())
+    else:
+        process = await spawner.spawn(invocation, take)
+    if timeout is not None:
+        process.set_deadline(timeout, TIMEOUT_GRACE)
+    try:
+        await asyncio.shield(process.ended)
+    except asyncio.CancelledError:
+        process.end(Outcome.KILLED, 0)
+        await asyncio.wait([process.ended])
+        raise
+    return process
 
 
 def check_max_output(value: int | None) -> int:
