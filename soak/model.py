@@ -54,6 +54,11 @@ class ShellModel:
             for name, value in self.variables.items():
                 variables.setdefault(name, Possible[str | None](None)).may_become(*value.values)
 
+    def set_since(self, name: str, value: str | None) -> None:
+        """A variable was set, perhaps in a shell that had been replaced before: by one as after whatever command."""
+        for _, variables in self._states.values():
+            variables.setdefault(name, Possible[str | None](None)).may_become(value)
+
     def restore(self, command: str | None) -> None:
         """The shell was replaced by one as after that command."""
         if command not in self._states:

@@ -143,6 +143,8 @@ class Sessions(Surface):
             known.shell.variable(name).may_become(value)
             known.may_be_replaced = True
         known.shell.disturbed()
+        if known.may_be_replaced:
+            known.shell.set_since(name, value)
 
     async def _look(self) -> None:
         await self._observe(self._any())
