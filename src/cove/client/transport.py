@@ -19,7 +19,7 @@ import aiohttp
 from yarl import URL
 
 from cove.client.raw_connection import open_raw
-from cove.errors import ConnectionLost, Internal, SandboxUnavailable, ValidationFailed
+from cove.errors import ConnectionLost, CoveError, Internal, SandboxUnavailable, ValidationFailed
 from cove.linux.tcp_stream import Streams
 from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
@@ -28,6 +28,7 @@ from cove.wire.operations import Form, Operation
 from cove.wire.requests import Request
 
 T = TypeVar("T")
+_Body = io.BytesIO | bytes | AsyncIterable[bytes] | None
 
 PATIENCE: Final = 30.0
 _FIRST_PAUSE: Final = 0.05
@@ -40,7 +41,12 @@ _MOST_ERROR_BYTES: Final = 16 << 20
 _JSON: Final = {"Content-Type": "application/json"}
 _CONTENT: Final = {"Content-Type": "application/octet-stream"}
 _FRAMES: Final = {"Accept": FRAMES}
+_NO_HEADERS: Final[dict[str, str]] = {}
 _UNIX: Final = "unix://"
+
+
+# Among them what is no address.
+_TRANSLATED: Final = (aiohttp.ClientError, ConnectionResetError)
 
 
 class Unreachable(SandboxUnavailable):
@@ -119,9 +125,9 @@ class Transport:
     async def socket(self, path: str, request: Request) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket."""
         check_types(request)
-        async with self._in_use() as session:
+        async with self._in_use() as session, _without_redirects(session, self._headers) as direct:
             try:
-                opened = session.ws_connect(
+                opened = direct.ws_connect(
                     self._url(path, request), autoping=True, max_msg_size=MOST_FRAME_BYTES, compress=0
                 )
                 async with opened as websocket:
@@ -141,36 +147,28 @@ class Transport:
 
     async def _explain(self, path: str, error: aiohttp.WSServerHandshakeError) -> Exception:
         """The handshake's error has no body: ask again without an upgrade for what is wrong."""
-        async with self._in_use() as session, session.get(self._url(path, None)) as response:
+        plain = self._url(path, None)
+        async with self._in_use() as session, session.get(plain, allow_redirects=False) as response:
             body = await _read(response, _MOST_ERROR_BYTES)
             return decode_error(body, response.status) if response.status != error.status or body else error
 
-    @asynccontextmanager
-    async def _open(
+    def _open(
         self,
         operation: Operation,
         path: str,
         request: Request | None,
         content: bytes | AsyncIterable[bytes] | None = None,
         headers: dict[str, str] | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    ) -> "_Exchange":
         """An answer that is no error."""
         if request is not None:
             check_types(request)
         has_query = operation.has_query
-        body, kind = (content, _CONTENT) if operation.form is Form.UPLOAD else (None, {})
+        body, kind = (content, _CONTENT) if operation.form is Form.UPLOAD else (None, _NO_HEADERS)
         if request is not None and not has_query:
             body, kind = encode_json(request), _JSON
         url = self._url(path, request if has_query else None)
-        async with (
-            self._in_use() as session,
-            session.request(
-                operation.verb, url, data=_in_pieces(body), headers={**kind, **(headers or {})}, allow_redirects=False
-            ) as response,
-        ):
-            if response.status >= 300:
-                raise decode_error(await _read(response, _MOST_ERROR_BYTES), response.status)
-            yield response
+        return _Exchange(self, operation.verb, url, _in_pieces(body), {**kind, **headers} if headers else kind)
 
     def _url(self, path: str, request: Request | None) -> URL:
         query = "" if request is None else encode_query(request)
@@ -178,22 +176,35 @@ class Transport:
 
     @asynccontextmanager
     async def _in_use(self) -> AsyncIterator[aiohttp.ClientSession]:
+        session = self.begin()
+        try:
+            yield session
+        except _TRANSLATED as error:
+            raise self.translate(error) from None
+        finally:
+            await self.end()
+
+    def begin(self) -> aiohttp.ClientSession:
+        """One more call; the pool is there until its `end`."""
         if self._session is None:
             self._session = self._make_session()
             self._keeping = asyncio.create_task(_keep(self._session))
         self._calls += 1
-        try:
-            yield self._session
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise self._unreachable(error) from None
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
+        return self._session
+
+    async def end(self) -> None:
+        """One call less."""
+        self._calls -= 1
+        await self._close_unused()
+
+    def translate(self, error: Exception) -> CoveError:
+        """What a failure of the connection means to the caller."""
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return self._unreachable(error)
+        if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
             example = "write it as http://127.0.0.1:8787"
-            raise ValidationFailed(f"{self.url} is not the address of a server: {example}") from None
-        except (aiohttp.ClientError, ConnectionResetError) as error:
-            raise ConnectionLost(f"the connection to {self.url} broke: {error or type(error).__name__}") from None
-        finally:
-            self._calls -= 1
-            await self._close_unused()
+            return ValidationFailed(f"{self.url} is not the address of a server: {example}")
+        return ConnectionLost(f"the connection to {self.url} broke: {error or type(error).__name__}")
 
     def _make_session(self) -> aiohttp.ClientSession:
         connector: aiohttp.BaseConnector
@@ -208,7 +219,6 @@ class Transport:
             read_bufsize=_READ_BYTES,
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
-            trace_configs=[_without_redirects()],
         )
 
     async def _close_unused(self) -> None:
@@ -216,6 +226,49 @@ class Transport:
             session, self._session = self._session, None
             await _end(self._keeping)
             await session.close()  # a task that is cancelled before it began has closed nothing
+
+
+class _Exchange:
+    """One request and its answer, as a context: no generator, for every call goes this way."""
+
+    __slots__ = ("_body", "_headers", "_response", "_transport", "_url", "_verb")
+
+    _response: aiohttp.ClientResponse
+
+    def __init__(self, transport: Transport, verb: str, url: URL, body: _Body, headers: dict[str, str]) -> None:
+        self._transport = transport
+        self._verb = verb
+        self._url = url
+        self._body = body
+        self._headers = headers
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        session = self._transport.begin()
+        try:
+            self._response = response = await session.request(
+                self._verb, self._url, data=self._body, headers=self._headers, allow_redirects=False
+            )
+            if response.status >= 300:
+                async with response:
+                    raise decode_error(await _read(response, _MOST_ERROR_BYTES), response.status)
+        except _TRANSLATED as error:
+            await self._transport.end()
+            raise self._transport.translate(error) from None
+        except BaseException:
+            await self._transport.end()
+            raise
+        return response
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self._response.release()
+            await self._response.wait_for_close()
+        except _TRANSLATED as late:
+            error = late
+        finally:
+            await self._transport.end()
+        if isinstance(error, _TRANSLATED):
+            raise self._transport.translate(error) from None
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
@@ -232,15 +285,25 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _without_redirects() -> aiohttp.TraceConfig:
-    """No call leads to another server, whose business neither the key nor what is sent would be."""
+def _without_redirects(session: aiohttp.ClientSession, headers: dict[str, str]) -> aiohttp.ClientSession:
+    """For WebSockets, which follow redirects otherwise, on the same connections.
+
+    No call leads to another server, whose business neither the key nor what is sent would be.
+    """
 
     async def refuse(_: object, __: object, call: aiohttp.TraceRequestRedirectParams) -> None:
         raise Internal(f"the server sends {call.url} elsewhere, where no Cove server sends anybody")
 
     config = aiohttp.TraceConfig()
     config.on_request_redirect.append(refuse)
-    return config
+    return aiohttp.ClientSession(
+        connector=session.connector,
+        connector_owner=False,
+        headers=headers,
+        timeout=session.timeout,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trace_configs=[config],
+    )
 
 
 _kept: "WeakSet[asyncio.Task[None]]" = WeakSet()
@@ -339,7 +402,7 @@ def fill(operation: Operation, *values: str) -> str:
     return "".join(filled)
 
 
-def _in_pieces(body: bytes | AsyncIterable[bytes] | None) -> io.BytesIO | bytes | AsyncIterable[bytes] | None:
+def _in_pieces(body: bytes | AsyncIterable[bytes] | None) -> _Body:
     """A large body is written in pieces, between which other calls have their turn."""
     return io.BytesIO(body) if isinstance(body, bytes) and len(body) > _READ_BYTES else body
 
