@@ -59,6 +59,11 @@ class ShellModel:
         for _, variables in self._states.values():
             variables.setdefault(name, Possible[str | None](None)).may_become(value)
 
+    def entered_since(self, directory: str) -> None:
+        """The same of the directory."""
+        for cwd, _ in self._states.values():
+            cwd.may_become(directory)
+
     def restore(self, command: str | None) -> None:
         """The shell was replaced by one as after that command."""
         if command not in self._states:

@@ -2,7 +2,7 @@
 
 import asyncio
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cove.api import Session
@@ -103,33 +103,36 @@ class Sessions(Surface):
                 known.shell.restore(result.restored_command)
         known.may_be_replaced = False
 
-    async def _change(
-        self, known: _Known, command: str, find: "Callable[[], Possible[str] | Possible[str | None]]", value: str
-    ) -> None:
-        """A command that changes one thing, which is found afterwards: the shell may be another by then."""
+    async def _change(self, known: _Known, command: str, name: str | None, value: str) -> None:
+        """A command that changes one variable, or the directory: looked up afterwards, for the shell may be another."""
         command = f"{command} # {self.hand.number()}"
+        may_be_another = known.may_be_replaced
         answer = await self._exec(known, command)
+        shell = known.shell
         if answer.is_done:
             check(command, answer.get().ok, answer.value)
-            find().become(value)
-            known.shell.completed(command)
-        else:
-            find().may_become(value)
-            known.shell.disturbed()
+            (shell.cwd if name is None else shell.variable(name)).become(value)
+            shell.completed(command)
+            return
+        (shell.cwd if name is None else shell.variable(name)).may_become(value)
+        shell.disturbed()
+        if may_be_another and name is None:
+            shell.entered_since(value)
+        elif may_be_another and name is not None:
+            shell.set_since(name, value)
 
     async def _assign(self) -> None:
         known, name = self._any(), self.hand.random.choice(_PLAIN)
         value = f"{self.hand.random.choice(_TEXTS)} {self.hand.number()}"
-        await self._change(known, f"{name}={shlex.quote(value)}", lambda: known.shell.variable(name), value)
+        await self._change(known, f"{name}={shlex.quote(value)}", name, value)
 
     async def _define(self) -> None:
         known, value = self._any(), f"body {self.hand.number()}"
-        command = f"{_FUNCTION}() {{ echo {value}; }}"
-        await self._change(known, command, lambda: known.shell.variable(_FUNCTION), value)
+        await self._change(known, f"{_FUNCTION}() {{ echo {value}; }}", _FUNCTION, value)
 
     async def _change_directory(self) -> None:
         known, path = self._any(), self.hand.random.choice(_DIRECTORIES)
-        await self._change(known, f"cd {path}", lambda: known.shell.cwd, path)
+        await self._change(known, f"cd {path}", None, path)
 
     async def _set_env(self) -> None:
         known, name = self._any(), self.hand.random.choice(_EXPORTED)
