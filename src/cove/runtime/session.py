@@ -39,7 +39,7 @@ from cove.runtime.supervised import CWD_EXIT_CODE, KILLED_EXIT_CODE, TIMEOUT_EXI
 
 # The snapshot for recovery is taken when the session has been idle for this long: more than a busy client takes from
 # one command to the next, for it costs as much as several commands.
-_IDLE_SECONDS = 0.1
+_IDLE_SECONDS = 0.5
 
 _T = TypeVar("_T")
 
