@@ -85,6 +85,11 @@ def test_a_command_that_does_not_read_its_input_ends_all_the_same() -> None:
     assert (end.stdout, end.stderr) == (b"done\n", b"")
 
 
+def test_a_command_that_ends_while_its_input_is_still_being_written_keeps_its_exit_code() -> None:
+    end = cove_exec("sleep 0.3; echo done; exit 3", stdin=b"x" * (1 << 20))
+    assert (end.returncode, end.stdout, end.stderr) == (3, b"done\n", b"")
+
+
 def test_input_that_never_ends_does_not_keep_it_alive() -> None:
     read, write = os.pipe()
     try:

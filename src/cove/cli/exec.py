@@ -26,7 +26,7 @@ from cove.cli.options import (
 )
 from cove.cli.signals import cancel, finish
 from cove.cli.streams import DESCRIPTORS, Streams
-from cove.errors import ProcessNotFound, SandboxUnavailable, ValidationFailed
+from cove.errors import ProcessExitedBeforeReady, ProcessNotFound, SandboxUnavailable, ValidationFailed
 from cove.model import Exit, Gap, Outcome, Output
 
 _NO_PROGRAM = 127
@@ -100,7 +100,7 @@ async def _feed(process: Process, streams: Streams) -> None:
         while data := await streams.read():
             await process.write_stdin(data)
         await process.close_stdin()
-    except (ValidationFailed, ProcessNotFound):
+    except (ProcessExitedBeforeReady, ValidationFailed, ProcessNotFound):
         return  # the command reads no more, as `head` does: what is left is for nobody
 
 
