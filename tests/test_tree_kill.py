@@ -164,6 +164,32 @@ async def test_term_reaches_every_process_of_the_tree(tree_kill: str) -> None:
         await assert_gone(sandbox)
 
 
+async def test_term_reaches_what_is_forked_while_the_tree_is_signalled(tree_kill: str) -> None:
+    script = "for n in {1..400}; do sleep 1000 & [ $n != 20 ] || echo up; done; wait"
+    async with sandbox_with(tree_kill) as sandbox:
+        for _ in range(20):
+            process = await sandbox.start_process(script)
+            await process.wait_for_log("up")
+            await process.kill()
+            assert (await process.wait(timeout=30)).exit_code == 143
+            await assert_gone(sandbox)
+
+
+async def test_what_a_process_starts_because_of_a_signal_does_not_get_that_signal(tree_kill: str) -> None:
+    script = """
+    trap 'bash -c "sleep 0.2; echo tidied up"; exit 3' TERM
+    echo up
+    while :; do sleep 0.01; done
+    """
+    async with sandbox_with(tree_kill) as sandbox:
+        for _ in range(5):
+            process = await sandbox.start_process(script)
+            await process.wait_for_log("up")
+            await process.kill()
+            assert (await process.wait(timeout=30)).exit_code == 3
+            assert (await process.output()).stdout == "up\ntidied up\n"
+
+
 async def lines(process: Process, line: str, count: int) -> None:
     text = ""
     async for event in process.logs():

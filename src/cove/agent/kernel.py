@@ -16,6 +16,11 @@ RT_SIGACTION = {"x86_64": 13, "aarch64": 134}
 SIGACTION_BYTES = 64
 SIGNAL_SET_BYTES = 8
 
+SIGNAL_SETS = (b"SigIgn", b"SigCgt", b"SigBlk", b"ShdPnd")
+NOTHING = b"nothing"
+LIVES_ON = b"lives on"
+ENDS = b"ends"
+
 _syscall = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")
 _prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
 
@@ -148,19 +153,49 @@ def stat_fields(pid):
 
 
 def descendants(root, without=()):
-    # type: (int, frozenset[int] | tuple[()]) -> list[int]
-    """Every process below root, leaving out the subtrees of `without`."""
+    # type: (int, frozenset[int] | tuple[()]) -> dict[int, int]
+    """Every process below root with its parent, leaving out the subtrees of `without`."""
     children = {}  # type: dict[int, list[int]]
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
-    found = []
+    found = {}
     pending = [root]
     while pending:
-        for pid in children.get(pending.pop(), ()):
+        parent = pending.pop()
+        for pid in children.get(parent, ()):
             if pid not in without:
-                found.append(pid)
+                found[pid] = parent
                 pending.append(pid)
     return found
+
+
+def answer(pid, number):
+    # type: (int, int) -> bytes
+    """What a process does about a signal it was sent: proc(5), status. Gone and stopped ones do nothing."""
+    facts = status_fields(pid)
+    if not facts or facts[b"State"][:1] in b"ZXTt":
+        return NOTHING
+    bit = 1 << (number - 1)
+    ignored, caught, blocked, pending = [int(facts[name], 16) & bit for name in SIGNAL_SETS]
+    if ignored or caught or (blocked and not pending):
+        return LIVES_ON
+    return ENDS
+
+
+def status_fields(pid):
+    # type: (int) -> dict[bytes, bytes]
+    """The lines of /proc/PID/status by name. Empty when the process is gone."""
+    try:
+        fd = posix.open("/proc/%d/status" % pid, posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return {}
+    try:
+        lines = posix.read(fd, 8192).splitlines()
+    except OSError:
+        return {}
+    finally:
+        posix.close(fd)
+    return dict([line.split(b":\t", 1) for line in lines if b":\t" in line])
 
 
 def feeds(pid, reader):
@@ -175,7 +210,7 @@ def feeds(pid, reader):
 
 
 def signal_all(pids, number):
-    # type: (list[int], int) -> None
+    # type: (Iterable[int], int) -> None
     """Send a signal to each of these processes; those already gone do not matter."""
     for pid in pids:
         try:

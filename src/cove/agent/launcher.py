@@ -9,11 +9,25 @@ import errno
 import fcntl
 import posix
 import select
+import time
 
 import kernel
 import protocol
 
 DRAIN_BYTES = 65536
+PURSUIT_SECONDS = 1.0
+
+# Unless a process handles them, nothing ends by these: signal(7).
+ENDS_NOTHING = (
+    _signal.SIGCHLD,
+    _signal.SIGCONT,
+    _signal.SIGURG,
+    _signal.SIGWINCH,
+    _signal.SIGSTOP,
+    _signal.SIGTSTP,
+    _signal.SIGTTIN,
+    _signal.SIGTTOU,
+)
 FIRST_SPARE_DESCRIPTOR = 100
 
 
@@ -69,6 +83,8 @@ class Launcher:
             number, scope, ticks = rest.split(b"\0")
             chosen = self.choose(scope, int(ticks))
             self.signal(chosen, int(number))
+            if scope == b"tree" and int(number) not in ENDS_NOTHING:
+                chosen = self.pursue(chosen, int(number))
             self.send(b"signaled", protocol.encode_number(len(chosen)))
         elif verb == b"mark":
             self.marked = frozenset(kernel.descendants(posix.getpid()))
@@ -85,7 +101,7 @@ class Launcher:
         # type: (bytes, int) -> list[int]
         if scope == b"main":
             return [self.main] if self.main else []
-        below = kernel.descendants(posix.getpid())
+        below = list(kernel.descendants(posix.getpid()))
         if scope == b"tree":
             return below
         without = self.marked | {self.main}
@@ -102,6 +118,27 @@ class Launcher:
             kernel.signal_all(feeding, _signal.SIGTERM)
             chosen = [pid for pid in chosen if pid not in feeding]
         kernel.signal_all(chosen, number)
+
+    def pursue(self, reached, number):
+        # type: (list[int], int) -> list[int]
+        """Send a signal to what was forked while the tree got it, until all that it ends has ended.
+
+        What a process forks that handles the signal is left alone: it may be its way to tidy up.
+        """
+        own = posix.getpid()
+        known = set(reached)
+        until = time.monotonic() + PURSUIT_SECONDS
+        ending = True
+        while ending and time.monotonic() < until:
+            ending = kernel.ENDS in [kernel.answer(pid, number) for pid in known]
+            missed = []
+            for pid, parent in kernel.descendants(own).items():
+                if pid not in known and (parent == own or kernel.answer(parent, number) != kernel.LIVES_ON):
+                    missed.append(pid)
+            self.signal(missed, number)
+            known.update(missed)
+            ending = ending or bool(missed)
+        return list(known)
 
     def spawn(self, fields, descriptors):
         # type: (list[bytes], list[int]) -> None
