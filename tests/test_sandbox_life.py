@@ -1,11 +1,13 @@
 """A sandbox from creation to destruction."""
 
 import asyncio
+import errno
 import gc
 import os
 import signal
 import stat
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +29,10 @@ from cove.errors import (
     SpawnFailed,
     ValidationFailed,
 )
+from cove.runtime import sessions
 from cove.runtime.embedded import Embedded
 from cove.runtime.machine import examine_machine
+from cove.runtime.shell_channel import ShellChannel
 
 pytestmark = pytest.mark.anyio
 
@@ -425,6 +429,26 @@ async def test_calls_in_flight_say_that_their_sandbox_was_restarted() -> None:
                 await call
         with pytest.raises(SessionTerminated, match="was restarted"):
             await session.exec("true")
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_a_session_whose_files_cannot_be_made_says_why(restarts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def open_late(*args: object) -> ShellChannel:
+        assert go_on.wait(30)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sessions, "open_channel", open_late)
+    async with AsyncSandbox.create() as sandbox:
+        starting = asyncio.ensure_future(sandbox.create_session())
+        await asyncio.sleep(0)
+        if restarts:
+            await sandbox.restart()
+        go_on.set()
+        expected = (SandboxUnavailable, "was restarted") if restarts else (SpawnFailed, "No space left on device")
+        with pytest.raises(expected[0], match=expected[1]):
+            await starting
 
 
 @pytest.mark.parametrize("how", ["lost", "restarted", "destroyed"])

@@ -96,6 +96,10 @@ class Sessions:
         except asyncio.CancelledError:
             opening.add_done_callback(self._discard)
             raise
+        except OSError as error:
+            if self._spawner.closed:  # and its directory is gone
+                raise self._spawner.link.explain(False) from None
+            raise SpawnFailed(f"the session's files cannot be made: {error.strerror}. Nothing was started.") from None
         ours = {"BASH_ENV": self._prologue, "__cove_directory": inside}
         if state is not None:
             ours |= {"__cove_restored": "1", "__cove_last": str(state.status)}
