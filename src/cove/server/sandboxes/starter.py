@@ -20,6 +20,8 @@ from cove.wire.errors import make_error
 
 ID_LENGTH = 26
 _CONNECT_SECONDS = 10.0
+# Starting takes milliseconds, and many at once on a busy machine their time; who hangs for longer never answers.
+_ANSWER_SECONDS = 120.0
 
 
 class Starter:
@@ -43,7 +45,7 @@ class Starter:
         if socket is not None:
             try:
                 return await _ask(socket, request)
-            except (OSError, asyncio.IncompleteReadError):  # it has died meanwhile
+            except (OSError, asyncio.IncompleteReadError):  # it has died meanwhile, or hangs
                 await in_thread(socket.unlink, missing_ok=True)
         return await self._ask_zygote(request)
 
@@ -76,6 +78,8 @@ class Starter:
             return await _ask(self.directory.zygote, request)
         except asyncio.IncompleteReadError as error:
             raise SandboxUnavailable("the process that was to run the sandbox has ended: try again") from error
+        except TimeoutError as error:
+            raise SandboxUnavailable("the process that starts sandboxes does not answer: try again later") from error
         except OSError as error:
             raise SandboxUnavailable(f"no sandbox can be started just now: {error.strerror}. Try again.") from error
 
@@ -83,7 +87,8 @@ class Starter:
 async def _ask(socket: Path, request: Request) -> Record:
     async with _connection(socket) as (reader, writer):
         writer.write(encode(request))
-        reply = await receive_reply(reader)
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            reply = await receive_reply(reader)
         if reply.error is not None:
             raise make_error(reply.error)
         assert reply.record is not None
