@@ -6,7 +6,7 @@ import time
 import pytest
 from inside import commands_inside
 
-from cove import AsyncSandbox, ExecResult
+from cove import AsyncSandbox, ExecResult, Limits
 from cove.api import Session
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +109,23 @@ async def test_a_timeout_ends_the_background_jobs_of_its_command_and_no_earlier_
         assert result.stdout == "out\n"
         left = [command for command in await commands_inside(sandbox) if "sleep" in command]
         assert sorted(left) == ["sleep 1001", "sleep 1002", "sleep 1003"]
+
+
+@pytest.mark.parametrize("command", ["sleep 100", "trap '' INT TERM RTMAX-7; while true; do true; done"])
+@pytest.mark.parametrize("define", [":() { touch /tmp/ran; }", "alias :='touch /tmp/ran'"])
+async def test_a_timeout_runs_nothing_that_the_user_has_defined(define: str, command: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec(define)
+        await time_out(session, command)
+        assert (await session.exec("ls /tmp/ran")).stdout == ""
+
+
+async def test_a_fork_bomb_ends_with_its_timeout() -> None:
+    async with AsyncSandbox.create(limits=Limits(pids=100)) as sandbox:
+        session = await sandbox.create_session()
+        await time_out(session, ":() { : | : & }; :; sleep 100")
+        assert await commands_inside(sandbox) == ["/bin/bash -s"]
 
 
 async def test_sixty_timeouts_in_a_row_leave_the_session_as_it_was() -> None:

@@ -28,6 +28,8 @@ def apply_script(cwd: str | None, env: Mapping[str, str | None]) -> str:
 
 
 RESTORE_SCRIPT = "__cove_restore"
+# Not even `:`, which may be a function of the user's.
+NOTHING_SCRIPT = ""
 
 
 def set_script(env: Mapping[str, str | None]) -> str:

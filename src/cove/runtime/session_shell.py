@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 
 from cove.agent.protocol import ProtocolError
-from cove.core.session_script import RESTORE_SCRIPT
+from cove.core.session_script import NOTHING_SCRIPT, RESTORE_SCRIPT
 from cove.core.shell_protocol import Exports, Report
 from cove.core.shell_state import ShellState
 from cove.errors import CoveError
@@ -97,7 +97,7 @@ class SessionShell:
             self.is_replaced = True
             shell.close()
             await in_thread(shell.channel.remove)
-            self.note(await self.current.run_internal(":"))
+            self.note(await self.current.run_internal(NOTHING_SCRIPT))
 
     def start_settling(self, ticks: int) -> None:
         """After a cancelled caller: end what runs, take back what it changed."""

@@ -14,6 +14,7 @@ from functools import partial
 
 from cove.agent.protocol import ProtocolError
 from cove.core.capture import Capture
+from cove.core.session_script import NOTHING_SCRIPT
 from cove.core.shell_protocol import INTERNAL, Exports, Report, ReportDecoder
 from cove.core.shell_state import ShellState, parse_snapshot
 from cove.errors import CoveError
@@ -178,7 +179,7 @@ class Shell:
         if not self.is_alive or self._running is not None:
             return None
         # A signal that came too late must not hit the next command.
-        return await self.run_internal(":")
+        return await self.run_internal(NOTHING_SCRIPT)
 
     async def end_leftovers(self, ticks: int) -> None:
         """Background jobs ignore INT: bash(1), signals. Those of this command get TERM, and KILL if they do not go."""
