@@ -88,12 +88,12 @@ class BridgeGateway:
         if not request.path.startswith(BELOW):
             self._check_access(request)
             return self._finish(self._pool.answer(request) if request.path != ROOT else self._create(request))
-        id, name, _ = split(request.path)
+        id, name, argument = split(request.path)
         check_id(id)
         if name == "pty":
             _take_key_from_query(request)
         self._check_access(request)
-        check_route(request.method, name)
+        check_route(request.method, name, argument)
         if name == "":
             return self._finish(self._destroy(id))
         if name == "running":

@@ -97,9 +97,9 @@ def check_session_id(id: str) -> str:
     return id
 
 
-def check_route(method: str, name: str) -> None:
-    """Raise for what the protocol does not have."""
-    if method not in _ROUTES.get(name, ()):
+def check_route(method: str, name: str, argument: str) -> None:
+    """Raise for what the protocol does not have; only a file's path has more than one segment."""
+    if method not in _ROUTES.get(name, ()) or ("/" in argument and name != "file/"):
         raise not_found()
 
 
