@@ -186,6 +186,12 @@ def test_what_is_no_timeout_is_ignored(bridge: BridgeClient, timeout: object) ->
     assert bridge.exec("sleep", "0.05", timeout_ms=timeout).exit_code == 0
 
 
+@pytest.mark.parametrize("exponent", [15, 18, 300, 400])
+def test_a_timeout_that_nobody_lives_to_see_is_none(bridge: BridgeClient, exponent: int) -> None:
+    for session in ("", "s1"):
+        assert bridge.exec("sleep", "0.05", timeout_ms=10**exponent, session=session).exit_code == 0
+
+
 def test_a_background_child_that_holds_the_pipe_delays_nothing(bridge: BridgeClient) -> None:
     began = time.monotonic()
     assert bridge.shell("echo here; sleep 100 &").stdout == b"here\n"

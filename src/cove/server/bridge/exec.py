@@ -20,6 +20,8 @@ from cove.server.bridge.session import BridgeSessions, chosen_session
 EVENT_STREAM: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./-]+")
 _CHUNK_BYTES = 48 << 10
+# Thirty thousand years. JSON has numbers that no float holds, and no clock needs.
+_MOST_MILLISECONDS = 10**15
 _SESSION_OUTPUT_BYTES = 32 << 20
 
 
@@ -63,9 +65,9 @@ def _quote(word: str) -> str:
 
 def _read_timeout(value: object) -> float | None:
     """Whatever is no number of milliseconds means none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    return value if 0 < value < _MOST_MILLISECONDS else None
 
 
 async def _run(sandbox: api.AsyncSandbox, command: _Command) -> AsyncGenerator[bytes, None]:
