@@ -82,6 +82,14 @@ def test_a_name_that_is_not_utf8_is_a_name(bridge: BridgeClient) -> None:
     assert bridge.shell("ls | od -An -tx1").stdout.split() == [b"ff", b"0a"]
 
 
+def test_a_name_that_is_not_utf8_can_be_missing_too(bridge: BridgeClient) -> None:
+    missing = bridge.call("GET", "file/workspace/%FF").refusal
+    assert missing == (404, "workspace_read_not_found", "File not found: /workspace/?")
+    bridge.shell("mkdir $(printf '\\377')")
+    assert bridge.call("GET", "file/workspace/%FF").refusal[:2] == (502, "exec_transport_error")
+    assert bridge.call("PUT", "file/workspace/%FF", b"x").refusal[:2] == (502, "workspace_archive_write_error")
+
+
 OUTSIDE = (
     "etc/passwd",
     "workspacefoo",

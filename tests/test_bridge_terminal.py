@@ -152,7 +152,8 @@ def test_what_is_wrong_with_a_request_is_an_ordinary_answer_in_the_order_of_the_
     assert refused(bridge, "?session=a..b") == (400, "invalid_request", "Invalid session ID format")
     assert refused(bridge, Session_Id="a..b") == (400, "invalid_request", "Invalid session ID format")
     assert refused(bridge, key="wrong")[:2] == (401, "unauthorized")
-    assert refused(bridge, "?shell=/no/such/shell")[:2] == (502, "exec_transport_error")
+    for shell in ("/no/such/shell", "%FF"):
+        assert refused(bridge, f"?shell={shell}")[:2] == (502, "exec_transport_error")
 
 
 def test_a_shell_can_be_chosen(bridge: BridgeClient) -> None:

@@ -51,7 +51,7 @@ class Refusal(Exception):
 
     def response(self) -> Response:
         """The answer."""
-        body = msgspec.json.encode({"error": self.text, "code": self.code})
+        body = msgspec.json.encode({"error": plain_text(self.text), "code": self.code})
         return Response(self.status, (*JSON, *self.headers), body)
 
 
@@ -119,6 +119,11 @@ def read_query(query: str) -> dict[str, str]:
     except ValueError:
         raise invalid("The query has too many fields") from None
     return {name: values[0] for name, values in fields.items()}
+
+
+def plain_text(message: str) -> str:
+    """A message that every client can read: what of a name in it is not UTF-8 is a question mark."""
+    return message.encode("utf-8", "replace").decode()
 
 
 def answer_json(value: object) -> Response:

@@ -21,7 +21,7 @@ from cove.http import Request, Upgrade
 from cove.http.websocket import WebSocket, accept, both_ways
 from cove.model import Exit, Output, Ready
 from cove.server.bridge.path import WORKSPACE
-from cove.server.bridge.protocol import failed, invalid, read_query
+from cove.server.bridge.protocol import failed, invalid, plain_text, read_query
 from cove.server.bridge.session import BridgeSessions, chosen_session
 
 FAST_PATH_HEADER: Final = b"cove-fast-path"
@@ -216,4 +216,4 @@ def _describe_exit(event: Exit) -> str:
 
 
 def _describe_error(text: str) -> str:
-    return msgspec.json.encode({"type": "error", "message": text}).decode()
+    return msgspec.json.encode({"type": "error", "message": plain_text(text)}).decode()
