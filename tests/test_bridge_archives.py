@@ -89,6 +89,12 @@ def test_excluded_paths_are_left_out_with_all_below_them(bridge: BridgeClient, q
         assert set(archive.getnames()) == {".", *(f"./{name}" for name in left)}
 
 
+def test_spaces_belong_to_the_names_that_are_excluded(bridge: BridgeClient) -> None:
+    bridge.exec("touch", "a", " a", "b ", "b")
+    with persist(bridge, "?excludes=%20a,b%20") as archive:
+        assert archive.getnames() == [".", "./a", "./b"]
+
+
 def test_an_exclude_that_goes_up_is_400(bridge: BridgeClient) -> None:
     for query in ("..", "a,../b", "a/../b"):
         status, code, text = bridge.call("POST", f"persist?excludes={query}", b"").refusal

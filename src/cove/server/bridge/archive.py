@@ -56,7 +56,7 @@ async def _continued(first: bytes, chunks: AsyncGenerator[bytes, None]) -> Async
 
 def _read_excludes(query: str) -> list[str]:
     """Paths below the workspace, separated by commas."""
-    items = [item.strip().removeprefix("./") for item in read_query(query).get("excludes", "").split(",")]
+    items = [item.removeprefix("./") for item in read_query(query).get("excludes", "").split(",")]
     if any(".." in item for item in items):
         raise invalid('exclude paths must not contain ".."')
     return [item for item in items if item]
