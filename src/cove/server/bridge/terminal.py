@@ -9,6 +9,7 @@ looks different: a key at a time, and a line ends with a carriage return.
 
 import asyncio
 import math
+import re
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final, TypeGuard
@@ -29,6 +30,7 @@ _TYPED_QUERY: Final = "cols=80&rows=24"
 _TYPED_SECONDS = 0.3
 _MOST_LINE_BYTES = 100_000
 _LARGEST_SIZE = 1000
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)
 # The end of the program hangs up the terminal, which must not end what it has left in the background.
 _RUN_LINE: Final = ("/bin/sh", "-c", "trap '' HUP; exec /bin/bash -c \"$1\"", "sh")
 _READY: Final = '{"type":"ready"}'
@@ -87,10 +89,9 @@ def _read_query(request: Request) -> _Wanted:
 
 
 def _read_size(text: str | None, default: int) -> int:
-    try:
-        size = float(text) if text else default
-    except ValueError:
-        size = math.nan
+    if not text:
+        return default
+    size = float(text) if _NUMBER.fullmatch(text) else math.nan
     if not 1 <= size < math.inf:
         raise invalid("cols and rows must be valid numbers")
     return min(int(size), _LARGEST_SIZE)
