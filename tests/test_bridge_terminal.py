@@ -134,7 +134,31 @@ def test_sizes_that_are_left_out_have_their_defaults(bridge: BridgeClient, query
         shown.until(b"24 80\r\n")
 
 
-@pytest.mark.parametrize("message", ['{"type":"resize","cols":0,"rows":5}', "no json", '{"type":"other"}', "[]"])
+@pytest.mark.parametrize(("cols", "rows", "size"), [(5000, 30, b"30 1000"), (90.0, 20.7, b"20 90")])
+def test_every_size_above_zero_is_taken_as_far_as_it_goes(
+    bridge: BridgeClient, cols: float, rows: float, size: bytes
+) -> None:
+    with terminal(bridge) as shown:
+        shown.ready().resize(cols, rows)
+        shown.type(b"stty size\r")
+        shown.until(size + b"\r\n")
+        assert [event["type"] for event in shown.events] == ["ready"]
+
+
+BAD_CONTROL = (
+    '{"type":"resize","cols":0,"rows":5}',
+    '{"type":"resize","cols":5,"rows":0.5}',
+    '{"type":"resize","cols":"5","rows":5}',
+    '{"type":"resize","cols":5}',
+    '{"cols":5,"rows":5}',
+    '{"type":"other"}',
+    "no json",
+    "[]",
+    "",
+)
+
+
+@pytest.mark.parametrize("message", BAD_CONTROL)
 def test_a_bad_control_message_is_an_error_and_the_terminal_goes_on(bridge: BridgeClient, message: str) -> None:
     with terminal(bridge) as shown:
         shown.ready().socket.send(message)

@@ -12,7 +12,7 @@ import math
 import re
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Final, TypeGuard
+from typing import Final, Literal, TypeGuard
 
 import msgspec
 
@@ -36,9 +36,10 @@ _RUN_LINE: Final = ("/bin/sh", "-c", "trap '' HUP; exec /bin/bash -c \"$1\"", "s
 _READY: Final = '{"type":"ready"}'
 
 
-class _Resize(msgspec.Struct, tag="resize"):
-    cols: int
-    rows: int
+class _Resize(msgspec.Struct):
+    type: Literal["resize"]
+    cols: float
+    rows: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,11 @@ def _read_size(text: str | None, default: int) -> int:
     size = float(text) if _NUMBER.fullmatch(text) else math.nan
     if not 1 <= size < math.inf:
         raise invalid("cols and rows must be valid numbers")
-    return min(int(size), _LARGEST_SIZE)
+    return _as_far_as_it_goes(size)
+
+
+def _as_far_as_it_goes(size: float) -> int:
+    return int(min(size, _LARGEST_SIZE))
 
 
 async def _check_shell(sandbox: api.AsyncSandbox, shell: str) -> None:
@@ -200,7 +205,7 @@ class _Conversation:
     async def _control(self, message: str) -> None:
         try:
             resize = msgspec.json.decode(message, type=_Resize)
-            await self._connection.resize(resize.cols, resize.rows)
+            await self._connection.resize(_as_far_as_it_goes(resize.cols), _as_far_as_it_goes(resize.rows))
         except (msgspec.DecodeError, UnicodeDecodeError):
             await self._socket.send(_describe_error("Invalid control message"))
         except ValidationFailed as error:
