@@ -213,6 +213,7 @@ def test_names_of_tunnels_are_checked_and_not_to_be_had(bridge: BridgeClient) ->
     assert "JSON" in bridge.call("POST", "tunnel/8000", b"no json").refusal[2]
     for name, text in (
         (5, "name must be a string"),
+        (None, "name must be a string"),
         ("", "valid DNS label"),
         ("-a", "valid DNS label"),
         ("a-", "valid DNS label"),

@@ -1,6 +1,7 @@
 """Tunnels of the bridge protocol: a preview URL for a port inside."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -26,7 +27,7 @@ class BridgeTunnels:
         """`POST tunnel/{port}`: the same one each time."""
         port = _check_port(text)
         body = await request.read(MOST_BODY_BYTES)
-        name = _check_name(decode_object(body).get("name")) if body else None
+        name = _read_name(decode_object(body)) if body else None
         if name is not None:
             raise failed("tunnel_error", f"named tunnels are not available on this server: {name}")
         try:
@@ -62,9 +63,10 @@ def _check_port(text: str) -> int:
     return int(text)
 
 
-def _check_name(name: object) -> str | None:
-    if name is None:
+def _read_name(fields: Mapping[str, object]) -> str | None:
+    if "name" not in fields:
         return None
+    name = fields["name"]
     if not isinstance(name, str):
         raise invalid("name must be a string")
     if not _NAME.fullmatch(name):
