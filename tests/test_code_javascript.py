@@ -120,6 +120,35 @@ async def test_an_error_is_a_result_and_the_context_goes_on(code: str, name: str
     assert after.text == "42"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "console.log('x'.repeat(5e6 - 1))",
+        "for (let n = 0; n < 5e4; n++) console.log('x'.repeat(99))",
+        "process.stdout.write(Buffer.alloc(4e6, 'x')); process.stdout.write('78'.repeat(1e6), 'hex')",
+        "await new Promise((resolve) => process.stdout.write('x'.repeat(5e6), resolve))",
+        "require('node:stream').Readable.from(['x'.repeat(5e6)]).pipe(process.stdout); await new Promise(setImmediate)",
+        "require('node:child_process').execSync('yes | head -c 5000000', {stdio: 'inherit'})",
+        "require('node:child_process').execSync(`node -e 'console.log(1)'; yes | head -c 4999998`, {stdio: 'inherit'})",
+        "require('node:child_process').execSync(`node -e ''`, {stdio: 'inherit'}); console.log('x'.repeat(5e6 - 1))",
+    ],
+)
+async def test_all_that_a_run_prints_is_its_own(code: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context("javascript")
+        assert len((await context.run(code + "; 0")).stdout) == 5_000_000
+        assert (await context.run("1")).stdout == ""
+
+
+async def test_a_run_that_prints_until_its_timeout_leaves_nothing_for_the_next() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context("javascript")
+        for _ in range(5):
+            flood = await context.run("while (true) console.log('x'.repeat(1000))", timeout=0.2)
+            assert flood.outcome is Outcome.TIMED_OUT
+            assert (await context.run("console.log('next')")).stdout == "next\n"
+
+
 async def test_late_errors_are_printed_and_kill_nothing() -> None:
     ended = await run_all(
         "javascript",

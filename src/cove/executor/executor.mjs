@@ -1,8 +1,10 @@
 // One JavaScript or TypeScript context: told over descriptor 3 what to run. Text goes to the real standard
 // output and error; results and errors go to the channel. Frames: four bytes of length, then JSON.
 
+import { writeSync } from "node:fs";
 import { createRequire } from "node:module";
 import { Socket } from "node:net";
+import { Writable } from "node:stream";
 import { inspect } from "node:util";
 import vm from "node:vm";
 
@@ -11,6 +13,7 @@ import { rewrite } from "./rewrite.mjs";
 const CHANNEL = 3;
 const INTERRUPTED = "ERR_SCRIPT_EXECUTION_INTERRUPTED";
 const MOST_RESULT_CHARACTERS = 16 << 20;
+const FULL_MILLISECONDS = 1;
 const language = process.argv[2];
 
 const channel = new Socket({ fd: CHANNEL, readable: true, writable: true });
@@ -20,6 +23,40 @@ let isBusy = false;
 let count = 0;
 let interruptRun = null;
 let stripTypes = (code) => code;
+
+// Node's own stream writes what the pipe has room for and keeps the rest for later, when the run may be over; and an
+// interruption in the middle of it leaves it stuck for ever. This one keeps nothing.
+class Output extends Writable {
+  constructor(fd) {
+    super();
+    this.fd = fd;
+  }
+
+  write(chunk, encoding, done) {
+    const isShort = typeof encoding === "function";
+    writeAll(this.fd, Buffer.from(chunk, isShort ? undefined : encoding));
+    const told = isShort ? encoding : done;
+    if (told) process.nextTick(told);
+    return true;
+  }
+
+  _write(chunk, _encoding, done) {
+    writeAll(this.fd, chunk);
+    done();
+  }
+}
+
+function writeAll(fd, rest) {
+  while (rest.length) {
+    try {
+      rest = rest.subarray(writeSync(fd, rest));
+    } catch (error) {
+      // A child that shares the pipe may have made it one that does not wait; one that the user has closed takes nothing.
+      if (error.code !== "EAGAIN") return;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, FULL_MILLISECONDS);
+    }
+  }
+}
 
 channel.on("data", (data) => {
   received = Buffer.concat([received, data]);
@@ -121,6 +158,9 @@ function withoutOwnFrames(stack) {
   return lines.slice(0, end).join("\n");
 }
 
+for (const [name, fd] of [["stdout", 1], ["stderr", 2]]) {
+  Object.defineProperty(process, name, { configurable: true, enumerable: true, value: new Output(fd) });
+}
 globalThis.require = createRequire(`${process.cwd()}/`);
 globalThis.module = { exports: {} };
 globalThis.exports = globalThis.module.exports;
