@@ -1,6 +1,5 @@
 """Sessions, mounts and tunnels of the bridge protocol."""
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -209,7 +208,7 @@ def test_a_tunnel_is_the_same_until_it_is_deleted(bridge: BridgeClient) -> None:
     assert bridge.call("POST", "tunnel/8000", b"").json["id"] != first.json["id"]
 
 
-def test_names_of_tunnels_are_checked_and_not_to_be_had(bridge: BridgeClient) -> None:
+def test_names_of_tunnels_are_checked(bridge: BridgeClient) -> None:
     assert "JSON" in bridge.call("POST", "tunnel/8000", b"no json").refusal[2]
     for name, text in (
         (5, "name must be a string"),
@@ -224,8 +223,13 @@ def test_names_of_tunnels_are_checked_and_not_to_be_had(bridge: BridgeClient) ->
         refusal = bridge.call("POST", "tunnel/8000", {"name": name}).refusal
         assert refusal[:2] == (400, "invalid_request")
         assert text in refusal[2]
-    for name in ("app", "a-b", "7", "x" * 63):
-        assert bridge.call("POST", "tunnel/8000", json.dumps({"name": name}).encode()).refusal[:2] == (
-            502,
-            "tunnel_error",
-        )
+
+
+def test_a_tunnel_has_the_name_that_it_was_first_given(bridge: BridgeClient) -> None:
+    for port, name in enumerate(("app", "a-b", "7", "x" * 63), 8000):
+        first = bridge.call("POST", f"tunnel/{port}", {"name": name})
+        assert first.status == 200
+        assert first.json.keys() == {"id", "port", "url", "hostname", "createdAt", "name"}
+        assert (first.json["port"], first.json["name"]) == (port, name)
+        for body in (b"", {"name": "another"}):
+            assert bridge.call("POST", f"tunnel/{port}", body).json == first.json

@@ -28,17 +28,11 @@ class BridgeTunnels:
         port = _check_port(text)
         body = await request.read(MOST_BODY_BYTES)
         name = _read_name(decode_object(body)) if body else None
-        if name is not None:
-            raise failed("tunnel_error", f"named tunnels are not available on this server: {name}")
         try:
-            exposed = await self._expose(port)
+            exposed = await self._expose(port, name)
         except CoveError as error:
             raise failed("tunnel_error", error.message) from None
-        created = self._created.setdefault(port, timestamp())
-        hostname = urlsplit(exposed.url).hostname
-        return answer_json(
-            {"id": exposed.token, "port": port, "url": exposed.url, "hostname": hostname, "createdAt": created}
-        )
+        return answer_json(self._describe(exposed))
 
     async def close(self, text: str) -> Response:
         """`DELETE tunnel/{port}`."""
@@ -50,9 +44,19 @@ class BridgeTunnels:
         self._created.pop(port, None)
         return Response(204)
 
-    async def _expose(self, port: int) -> ExposedPort:
+    def _describe(self, exposed: ExposedPort) -> dict[str, object]:
+        tunnel: dict[str, object] = {
+            "id": exposed.token,
+            "port": exposed.port,
+            "url": exposed.url,
+            "hostname": urlsplit(exposed.url).hostname,
+            "createdAt": self._created.setdefault(exposed.port, timestamp()),
+        }
+        return tunnel if exposed.name is None else {**tunnel, "name": exposed.name}
+
+    async def _expose(self, port: int, name: str | None) -> ExposedPort:
         try:
-            return await self._sandbox.ports.expose(port)
+            return await self._sandbox.ports.expose(port, name)
         except PortAlreadyExposed:
             return next(each for each in await self._sandbox.ports.list() if each.port == port)
 
