@@ -208,6 +208,14 @@ def test_a_tunnel_is_the_same_until_it_is_deleted(bridge: BridgeClient) -> None:
     assert bridge.call("POST", "tunnel/8000", b"").json["id"] != first.json["id"]
 
 
+def test_a_tunnel_that_some_open_while_others_delete_it_is_there_or_not(bridge: BridgeClient) -> None:
+    bridge.exec("true")
+    methods = ("POST", "POST", "DELETE") * 60
+    with ThreadPoolExecutor(12) as pool:
+        statuses = list(pool.map(lambda method: bridge.call(method, "tunnel/8000").status, methods))
+    assert statuses == [200 if method == "POST" else 204 for method in methods]
+
+
 def test_names_of_tunnels_are_checked(bridge: BridgeClient) -> None:
     assert "JSON" in bridge.call("POST", "tunnel/8000", b"no json").refusal[2]
     for name, text in (

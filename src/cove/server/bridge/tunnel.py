@@ -1,5 +1,6 @@
 """Tunnels of the bridge protocol: a preview URL for a port inside."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -17,31 +18,33 @@ _RESERVED: Final = 3000
 
 
 class BridgeTunnels:
-    """The tunnels of one sandbox; `_created` says since when there is one."""
+    """The tunnels of one sandbox; `_created` says since when there is one. They open and close one at a time."""
 
     def __init__(self, sandbox: api.AsyncSandbox) -> None:
         self._sandbox = sandbox
         self._created: dict[int, str] = {}
+        self._changing = asyncio.Lock()
 
     async def open(self, request: Request, text: str) -> Response:
         """`POST tunnel/{port}`: the same one each time."""
         port = _check_port(text)
         body = await request.read(MOST_BODY_BYTES)
         name = _read_name(decode_object(body)) if body else None
-        try:
-            exposed = await self._expose(port, name)
-        except CoveError as error:
-            raise failed("tunnel_error", error.message) from None
-        return answer_json(self._describe(exposed))
+        async with self._changing:
+            try:
+                return answer_json(self._describe(await self._expose(port, name)))
+            except CoveError as error:
+                raise failed("tunnel_error", error.message) from None
 
     async def close(self, text: str) -> Response:
         """`DELETE tunnel/{port}`."""
         port = _check_port(text)
-        try:
-            await self._sandbox.ports.unexpose(port)
-        except CoveError as error:
-            raise failed("tunnel_error", error.message) from None
-        self._created.pop(port, None)
+        async with self._changing:
+            try:
+                await self._sandbox.ports.unexpose(port)
+            except CoveError as error:
+                raise failed("tunnel_error", error.message) from None
+            self._created.pop(port, None)
         return Response(204)
 
     def _describe(self, exposed: ExposedPort) -> dict[str, object]:
@@ -57,8 +60,11 @@ class BridgeTunnels:
     async def _expose(self, port: int, name: str | None) -> ExposedPort:
         try:
             return await self._sandbox.ports.expose(port, name)
-        except PortAlreadyExposed:
-            return next(each for each in await self._sandbox.ports.list() if each.port == port)
+        except PortAlreadyExposed as error:
+            for each in await self._sandbox.ports.list():
+                if each.port == port:
+                    return each
+            raise error  # the native API has withdrawn it meanwhile
 
 
 def _check_port(text: str) -> int:
