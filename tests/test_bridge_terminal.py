@@ -341,6 +341,8 @@ def test_the_fast_path_can_be_switched_off(tmp_path: Path) -> None:
         bridge_server("--config", str(tmp_path / "cove.toml")) as server,
         fresh_sandbox(server) as bridge,
         terminal(bridge, TYPED) as shown,
+        terminal(bridge, TYPED, Cove_Fast_Path="on") as insisting,
     ):
-        shown.ready().type(b"echo $-\n")
-        shown.until(b"himBHs")
+        for each in (shown, insisting):
+            each.ready().type(b"echo $-\n")
+            each.until(b"himBHs")

@@ -85,8 +85,13 @@ def _read_query(request: Request) -> _Wanted:
     cols, rows = _read_size(query.get("cols"), 80), _read_size(query.get("rows"), 24)
     session = chosen_session(request, query.get("session", ""))
     is_plain = request.query == _TYPED_QUERY and session is None
-    can_be_typed = is_plain and request.headers.get(FAST_PATH_HEADER, b"").lower() != b"off"
-    return _Wanted(cols, rows, query.get("shell"), session, can_be_typed)
+    return _Wanted(cols, rows, query.get("shell"), session, is_plain and not _is_fast_path_off(request))
+
+
+def _is_fast_path_off(request: Request) -> bool:
+    """Whether the client or the gateway says so: neither can overrule the other."""
+    switches = request.headers.get(FAST_PATH_HEADER, b"").lower().split(b",")
+    return b"off" in (switch.strip() for switch in switches)
 
 
 def _read_size(text: str | None, default: int) -> int:
