@@ -72,6 +72,18 @@ async def test_control_characters_work(make_sandbox: MakeSandbox) -> None:
         assert (await viewer.until_exit())[1].exit_code == 0
 
 
+async def test_text_that_came_from_bytes_is_typed_as_these_bytes(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox() as sandbox:
+        terminal = await sandbox.terminal(shell=["bash", "-c", "stty raw -echo; echo up; head -c 2 | od -An -tx1"])
+        async with watch(terminal) as viewer:
+            await viewer.wait_for("up")
+            for data in ("\ud800", None, 5):
+                with pytest.raises(ValidationFailed):
+                    await viewer.write(data)  # type: ignore[arg-type]  # what is refused
+            await viewer.write(b"\xff\xfe".decode("utf-8", "surrogateescape"))
+            await viewer.wait_for(" ff fe")
+
+
 async def test_many_calls_with_one_id_get_one_terminal(make_sandbox: MakeSandbox) -> None:
     async with make_sandbox() as sandbox:
         terminals = await asyncio.gather(*(sandbox.terminal(id="one") for _ in range(20)))

@@ -11,7 +11,7 @@ from cove.client.transport import Patience, Unreachable
 from cove.core.command import check_timeout
 from cove.errors import ConnectionLost, ProcessNotFound, ValidationFailed
 from cove.model import ExecResult, Exit, LogEvent, LogMatch, ProcessExit
-from cove.runtime.exec import check_stdin
+from cove.runtime.exec import check_input
 from cove.wire import operations, requests
 from cove.wire.replies import ExecReply, ProcessReply
 
@@ -119,10 +119,7 @@ class Process(api.Process):
 
     async def write_stdin(self, data: bytes | str) -> None:
         """See api.Process."""
-        content = check_stdin(data)
-        if content is None:
-            raise ValidationFailed("there is nothing to write: give bytes or a string")
-        await self._calls.upload(operations.WRITE_STDIN, self.id, request=None, content=content)
+        await self._calls.upload(operations.WRITE_STDIN, self.id, request=None, content=check_input(data))
 
     async def close_stdin(self) -> None:
         """See api.Process."""

@@ -11,6 +11,7 @@ from cove.client.calls import Calls
 from cove.client.transport import Patience, Unreachable
 from cove.errors import ConnectionLost, TerminalNotFound, ValidationFailed
 from cove.model import Exit, ProcessExit, Ready, TerminalEvent
+from cove.runtime.exec import check_input
 from cove.runtime.stdin import refuse_ended
 from cove.wire import operations, requests
 from cove.wire.frames import EVENT, FAILURE, FrameReader, decode_failure, decode_output
@@ -88,11 +89,10 @@ class TerminalConnection(api.TerminalConnection):
 
     async def write(self, data: bytes | str) -> None:
         """See api.TerminalConnection."""
-        if not isinstance(data, str | bytes):
-            raise ValidationFailed(f"data must be bytes or a string, not {type(data).__name__}")
+        typed = check_input(data)
         if self._end is not None and not self._is_closed:
             raise refuse_ended(f"the program on terminal {self._id}", self._end)
-        rest = memoryview(data.encode() if isinstance(data, str) else data)
+        rest = memoryview(typed)
         while rest:
             await self._send(bytes(rest[:_MOST_MESSAGE_BYTES]))
             rest = rest[_MOST_MESSAGE_BYTES:]

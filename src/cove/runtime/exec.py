@@ -90,6 +90,14 @@ def check_max_output(value: int | None) -> int:
     return value
 
 
+def check_input(data: bytes | str) -> bytes:
+    """Return what is to be written to a process that runs, or raise ValidationFailed."""
+    checked = check_stdin(data)
+    if checked is None:
+        raise ValidationFailed("there is nothing to write: give bytes or a string")
+    return checked
+
+
 def check_stdin(stdin: bytes | str | None) -> bytes | None:
     """Return the input as bytes, or raise ValidationFailed."""
     if stdin is None or isinstance(stdin, bytes):

@@ -17,7 +17,7 @@ from cove.core.port_target import make_target
 from cove.core.signals import parse_signal
 from cove.errors import ProcessWaitTimeout, ValidationFailed
 from cove.model import ExecResult, Gap, LogEvent, LogMatch, Outcome, Output, ProcessExit, ProcessStatus
-from cove.runtime.exec import DEFAULT_MAX_OUTPUT, check_stdin
+from cove.runtime.exec import DEFAULT_MAX_OUTPUT, check_input
 from cove.runtime.link import Link
 from cove.runtime.log import Log
 from cove.runtime.readiness import wait_for_log, wait_for_port
@@ -149,9 +149,7 @@ class Process(api.Process):
 
     async def write_stdin(self, data: bytes | str) -> None:
         """See api.Process."""
-        checked = check_stdin(data)
-        if checked is None:
-            raise ValidationFailed("there is nothing to write: give bytes or a string")
+        checked = check_input(data)
         stdin = self._open_stdin()
         try:
             await stdin.write(checked)

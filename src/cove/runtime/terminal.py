@@ -13,6 +13,7 @@ from cove.core.scrollback import Scrollback
 from cove.errors import CoveError, ValidationFailed
 from cove.model import Exit, Gap, Output, ProcessExit, Ready, TerminalEvent, TerminalInfo
 from cove.runtime.change import Change
+from cove.runtime.exec import check_input
 from cove.runtime.stdin import Stdin, refuse_ended
 from cove.runtime.supervised import Supervised
 from cove.runtime.terminal_pump import TerminalPump
@@ -179,7 +180,7 @@ class TerminalConnection(api.TerminalConnection):
     async def write(self, data: bytes | str) -> None:
         """See api.TerminalConnection."""
         self._check_open()
-        await self._terminal.input.write(data.encode() if isinstance(data, str) else data)
+        await self._terminal.input.write(check_input(data))
 
     async def resize(self, cols: int, rows: int) -> None:
         """See api.TerminalConnection."""
