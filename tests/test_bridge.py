@@ -3,29 +3,19 @@
 import json
 import re
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from bridge_client import BridgeClient, bridge_server, fresh_sandbox, read_events
+from bridge_client import BridgeClient, fresh_sandbox, read_events
+from bridge_fixtures import bridge, server
 from servers import Server
 
 from cove.server.bridge import ids
 from cove.server.bridge.ids import UnusedIds
 from cove.server.sandboxes.directory import Directory
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with bridge_server() as server:
-        yield server
-
-
-@pytest.fixture
-def bridge(server: Server) -> Iterator[BridgeClient]:
-    with fresh_sandbox(server) as client:
-        yield client
+__all__ = ["bridge", "server"]  # fixtures
 
 
 def test_a_new_sandbox_is_only_an_id(bridge: BridgeClient, server: Server) -> None:

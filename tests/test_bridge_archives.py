@@ -5,28 +5,19 @@ import gzip
 import io
 import lzma
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from bridge_client import BridgeClient, bridge_server, fresh_sandbox
+from bridge_client import BridgeClient, fresh_sandbox
+from bridge_fixtures import bridge, server
 from servers import Server
+
+__all__ = ["bridge", "server"]  # fixtures
 
 pytestmark = pytest.mark.pure
 
 LIMIT = 32 << 20
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with bridge_server() as server:
-        yield server
-
-
-@pytest.fixture
-def bridge(server: Server) -> Iterator[BridgeClient]:
-    with fresh_sandbox(server) as client:
-        yield client
 
 
 def persist(bridge: BridgeClient, query: str = "") -> tarfile.TarFile:

@@ -3,24 +3,13 @@
 import http.client
 import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from bridge_client import BridgeClient, bridge_server, fresh_sandbox
-from servers import Server
+from bridge_client import BridgeClient
+from bridge_fixtures import bridge, server
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with bridge_server() as server:
-        yield server
-
-
-@pytest.fixture
-def bridge(server: Server) -> Iterator[BridgeClient]:
-    with fresh_sandbox(server) as client:
-        yield client
+__all__ = ["bridge", "server"]  # fixtures
 
 
 def test_the_answer_is_a_stream_of_events_byte_for_byte(bridge: BridgeClient) -> None:

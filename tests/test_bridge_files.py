@@ -3,24 +3,14 @@
 from collections.abc import Iterator
 
 import pytest
-from bridge_client import BridgeClient, bridge_server, fresh_sandbox
-from servers import Server
+from bridge_client import BridgeClient
+from bridge_fixtures import bridge, server
+
+__all__ = ["bridge", "server"]  # fixtures
 
 pytestmark = pytest.mark.pure
 
 LIMIT = 32 << 20
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with bridge_server() as server:
-        yield server
-
-
-@pytest.fixture
-def bridge(server: Server) -> Iterator[BridgeClient]:
-    with fresh_sandbox(server) as client:
-        yield client
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,16 @@
 
 import re
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pytest
-from bridge_client import BridgeClient, bridge_server, fresh_sandbox
-from servers import Server
+from bridge_client import BridgeClient
+from bridge_fixtures import bridge, server
+
+__all__ = ["bridge", "server"]  # fixtures
 
 pytestmark = pytest.mark.pure
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with bridge_server() as server:
-        yield server
-
-
-@pytest.fixture
-def bridge(server: Server) -> Iterator[BridgeClient]:
-    with fresh_sandbox(server) as client:
-        yield client
 
 
 def test_a_session_has_the_id_directory_and_variables_that_it_was_given(bridge: BridgeClient) -> None:

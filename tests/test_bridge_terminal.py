@@ -9,25 +9,15 @@ from typing import Any
 
 import pytest
 from bridge_client import BridgeClient, bridge_server, fresh_sandbox
-from servers import Server
+from bridge_fixtures import bridge, server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+
+__all__ = ["bridge", "server"]  # fixtures
 
 pytestmark = pytest.mark.pure
 
 TYPED = "?cols=80&rows=24"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with bridge_server() as server:
-        yield server
-
-
-@pytest.fixture
-def bridge(server: Server) -> Iterator[BridgeClient]:
-    with fresh_sandbox(server) as client:
-        yield client
 
 
 class Terminal:
