@@ -82,7 +82,16 @@ def test_the_command_file_has_six_fields(command: bytes, stdout: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "care"), [(b"ls", b""), (b"set -e", b"1"), (b"x; trap y EXIT", b"1"), (b"unset x", b"1")]
+    ("command", "care"),
+    [
+        (b"ls", b""),
+        (b"set -e", b"s"),
+        (b"x; trap y EXIT", b"t"),
+        (b"unset x", b"s"),
+        (b"set -ev; trap y ERR", b"stv"),
+        (b"set - v", b"s"),
+        (b"shopt -s extdebug", b"v"),
+    ],
 )
 def test_the_command_file_says_where_care_is_needed(command: bytes, care: bytes) -> None:
     assert encode_command("7", "in", "out", "err", command).split(b"\0")[4] == care

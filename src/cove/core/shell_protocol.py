@@ -1,5 +1,6 @@
 """What the runtime and a session's shell say to each other, without the shell. See shell/session.bash."""
 
+import re
 from dataclasses import dataclass
 
 from cove.agent.protocol import ProtocolError
@@ -13,6 +14,9 @@ _REPORT_FIELDS = 3
 INTERNAL = "i"
 # Tells the shell to run what is in its command file.
 GO = b"go\0"
+# What in a command the shell has to know of before it runs it, by letters. Looked for here: bash needs minutes to
+# find a pattern in a long text.
+_CARE = (("s", re.compile(rb"set")), ("t", re.compile(rb"trap")), ("v", re.compile(rb"set -[a-zA-Z]*v|extdebug")))
 
 
 def loop_script(text: str) -> str:
@@ -23,7 +27,7 @@ def loop_script(text: str) -> str:
 
 def encode_command(id: str, stdin: str, stdout: str, stderr: str, command: bytes) -> bytes:
     """The content of the command file; what lies behind the last NUL does not matter."""
-    care = "1" if b"set" in command or b"trap" in command else ""
+    care = "".join(letter for letter, pattern in _CARE if pattern.search(command))
     return f"{id}\0{stdin}\0{stdout}\0{stderr}\0{care}\0".encode() + command + b"\0"
 
 

@@ -3,9 +3,10 @@
 #
 # The runtime tells the shell to go by writing to the fifo `go`. What to do is in the file `command`: ID, INPUT,
 # OUTPUT, ERRORS, CARE and the command, each ended by NUL. An id that starts with "i" marks the runtime's own
-# work; CARE is not empty where the command may set options or traps. When it has ended, the shell writes ID,
-# status and working directory, each ended by NUL, to the fifo `done`, and then, while the caller already goes on,
-# the exported variables and a NUL to the fifo `exports`.
+# work; CARE has an `s` where the command may set options, a `t` where it may set traps, and a `v` where it may do
+# so in a way that must not be looked into. When it has ended, the shell writes ID, status and working directory,
+# each ended by NUL, to the fifo `done`, and then, while the caller already goes on, the exported variables and a
+# NUL to the fifo `exports`.
 # All of these lie in the directory $__cove, which is read-only for the sandbox. Nothing stays open while a
 # command runs, so there is nothing to close by accident. What could be redefined is called through `builtin`.
 # Text that is read while the user's aliases hold says `\builtin`.
@@ -56,10 +57,10 @@ __cove_wait() {
 # matters, for errexit and ERR traps, the status is put aside.
 __cove_care() {
     [[ $__cove_id != i* ]] || builtin return 0
-    [[ ${__cove_next[5]} != *trap* ]] || __cove_has_traps=1
+    [[ ${__cove_next[4]} != *t* ]] || __cove_has_traps=1
     # `set -v` would show it, and a DEBUG trap may do with it what it likes.
-    if [[ $- == *e* || ${__cove_next[5]} == *set* || -n $__cove_has_traps ]] &&
-        [[ $- != *v* && ${__cove_next[5]} != *@(set -*([a-zA-Z])v|extdebug)* ]] &&
+    if [[ $- == *e* || ${__cove_next[4]} == *s* || -n $__cove_has_traps ]] &&
+        [[ $- != *v* && ${__cove_next[4]} != *v* ]] &&
         __cove_parses "${__cove_next[5]}" && ! __cove_parses "${__cove_next[5]}"$'\n\n)'; then
         # It is complete, and no open here-document swallows another line.
         __cove_next[5]+=$__cove_trailer
