@@ -394,6 +394,24 @@ async def test_the_shell_is_a_bash_without_surprises() -> None:
         assert result.stderr == "bash: line 1: nope: command not found\n"
 
 
+@pytest.mark.parametrize("line", ["settings = 1", "a trap", "set -", "nothing"])
+@pytest.mark.parametrize("before", ["", "set -e", "trap 'echo error' ERR"])
+async def test_a_long_text_in_a_command_costs_no_session(before: str, line: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec(before)
+        text = f"{line}\n" * 20_000
+        written = await session.exec(f"cat > file <<'END'\n{text}END\n", timeout=60)
+        assert (written.outcome, written.exit_code) == ("exited", 0)
+        assert await session.files.read("file") == text.encode()
+
+
+async def test_a_command_that_takes_long_to_read_is_run() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        assert (await session.exec(": " + "x" * 20_000_000 + "; echo done")).stdout == "done\n"
+
+
 async def test_more_exports_than_a_pipe_holds_neither_hold_up_a_command_nor_get_lost() -> None:
     async with AsyncSandbox.create() as sandbox:
         session = await sandbox.create_session()

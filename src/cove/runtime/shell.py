@@ -38,6 +38,8 @@ _FIRST_LOOK_SECONDS, _LOOK_SECONDS = 0.02, 0.4
 _STARVED_SECONDS = 30.0
 _LEFTOVER_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 0.005
 _INTERNAL_SECONDS = 5.0
+# How slowly a shell may read what it is to run.
+_READ_BYTES_PER_SECOND = 100_000
 _KILL_SECONDS = 1.0
 _MOST_STATE_BYTES = 64 << 20
 
@@ -53,11 +55,12 @@ class ShellEnded(Exception):
 class ShellCommand:
     """A command under way. It ends once, whoever still waits for it."""
 
-    __slots__ = ("_end", "_waiters", "id", "since")
+    __slots__ = ("_end", "_waiters", "id", "reading_seconds", "since")
 
-    def __init__(self, id: str, since: float) -> None:
+    def __init__(self, id: str, since: float, size: int) -> None:
         self.id = id
         self.since = since
+        self.reading_seconds = size / _READ_BYTES_PER_SECOND
         self._end: Report | ShellEnded | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -140,7 +143,8 @@ class Shell:
 
     async def settle(self) -> None:
         """Wait for a line of our own that a cancelled caller has left running."""
-        if self._running is not None and not await self._running.wait(_INTERNAL_SECONDS):
+        running = self._running
+        if running is not None and not await running.wait(_INTERNAL_SECONDS + running.reading_seconds):
             await self.kill()
 
     async def environment(self, exports: "asyncio.Future[Exports]") -> dict[str, str]:
@@ -216,7 +220,7 @@ class Shell:
 
     def _go(self, prefix: str, command: bytes, stdin: bytes | None) -> ShellCommand:
         self._count += 1
-        running = ShellCommand(f"{prefix}{self._count}", self._loop.time())
+        running = ShellCommand(f"{prefix}{self._count}", self._loop.time(), len(command))
         if not self.is_alive:
             running.end(ShellEnded(self.process.ended.result()))
             return running
@@ -287,7 +291,8 @@ class Shell:
 
     async def _look_at_shell(self, running: ShellCommand) -> None:
         """Twice at its loop without a report in between: it will never report, unless it has not even begun."""
-        if not self.channel.has_been_read and self._loop.time() < running.since + _STARVED_SECONDS:
+        patience = running.reading_seconds if self.channel.has_been_read else _STARVED_SECONDS
+        if self._loop.time() < running.since + patience:
             return
         for _ in range(2):
             if not await self._is_at_loop() or self._running is not running:
