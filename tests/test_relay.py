@@ -587,6 +587,33 @@ async def test_a_client_whose_body_stops_is_told_and_the_runtime_learns_it(path:
         await asyncio.wait_for(cancelled.wait(), PATIENCE)
 
 
+async def test_a_runtime_that_closes_a_connection_as_it_comes_is_looked_for_again(path: Path) -> None:
+    """It was about to end: nothing was sent to it, so nothing was begun."""
+    turns = 30
+
+    def close_every_second(listener: socket.socket) -> None:
+        for _ in range(turns):
+            listener.accept()[0].close()
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+
+    async def find() -> str:
+        return str(path)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(PATIENCE)
+        serving = asyncio.ensure_future(asyncio.to_thread(close_every_second, listener))
+        async with relaying(path, find_again=find) as port:
+            for _ in range(turns):
+                async with connect(port) as client:
+                    assert (await client.ask("/", method="POST", body=b"abc")).status == 200
+        await serving
+
+
 RUNTIME = """
 import asyncio, socket, sys
 from cove.http import HttpServer, Response

@@ -1,6 +1,8 @@
 """Kept-alive connections to runtimes: each carries one request at a time, and knows where its answer ends."""
 
 import asyncio
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import httptools
@@ -150,13 +152,15 @@ class Upstreams:
         idle.append(upstream)
 
     async def connect(self, path: str) -> Upstream:
-        """A fresh connection; raises OSError."""
+        """A fresh connection; raises OSError. One that was closed before anything was sent is as good as refused."""
         upstream = Upstream(self, path)
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: upstream, path)
         except BaseException:
             self.remove(upstream)  # uvloop closes what is cancelled after it was made without saying that it is lost
             raise
+        if not upstream.is_usable:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         return upstream
 
     def start(self, relay: "SocketRelay") -> "asyncio.Task[None]":
