@@ -239,6 +239,13 @@ def test_the_pool_is_described_and_can_be_told(bridge: BridgeClient) -> None:
         assert (reply.status, reply.json) == (200, {"ok": True})
 
 
+@pytest.mark.parametrize("route", ["exec", "session", "mount", "unmount", "tunnel/8000"])
+def test_a_body_that_is_too_large_is_heard_to_its_end_and_refused(bridge: BridgeClient, route: str) -> None:
+    bridge.exec("true")
+    for body in (bytes(80 << 20), iter([bytes(1 << 20)] * 80)):
+        assert bridge.send("POST", f"{bridge.root}/{route}", body).refusal[:2] == (413, "payload_too_large")
+
+
 def test_health_is_open(bridge: BridgeClient) -> None:
     assert bridge.send("GET", "/health", key="").json == {"ok": True}
 

@@ -165,6 +165,12 @@ def test_a_byte_more_is_413_and_no_file(bridge: BridgeClient) -> None:
     assert bridge.shell("ls -A; cat old").stdout == b"old\nold"
 
 
+def test_a_large_file_that_is_refused_for_its_name_is_heard_to_its_end(bridge: BridgeClient) -> None:
+    bridge.exec("true")
+    for path, status in (("etc/large", 403), ("", 400), ("workspace/a%00", 400)):
+        assert bridge.call("PUT", f"file/{path}", bytes(2 * LIMIT)).refusal[:2] == (status, "invalid_request")
+
+
 def test_links_lead_where_they_lead_inside_the_sandbox(bridge: BridgeClient) -> None:
     bridge.shell("ln -s / root; ln -s /tmp/there link; echo inside > /tmp/there")
     assert bridge.call("GET", "file/workspace/root/etc/hostname").body == bridge.exec("cat", "/etc/hostname").stdout

@@ -32,10 +32,8 @@ async def hydrate(sandbox: Sandbox, request: Request) -> Response:
         async with aclosing(body.chunks()) as chunks:
             await _unpack(sandbox, chunks)
     except CoveError as error:
-        await body.drain()
         raise failed("workspace_archive_write_error", f"hydrate failed: {error.message}") from None
     except BodyOverLimit:
-        await body.drain()
         raise invalid(f"tar payload too large: more than {MOST_BODY_BYTES} bytes") from None
     await body.drain()
     return answer_json({"ok": True})

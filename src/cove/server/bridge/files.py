@@ -31,15 +31,12 @@ async def write_file(sandbox: api.AsyncSandbox, request: Request, quoted: str) -
     """`PUT file/{path}`: all of the body, or no change."""
     path = file_path(quoted)
     chosen_session(request)
-    body = LimitedBody(request)
     try:
-        async with aclosing(body.chunks()) as chunks:
+        async with aclosing(LimitedBody(request).chunks()) as chunks:
             await sandbox.files.write_stream(path, chunks)
     except CoveError as error:
-        await body.drain()
         raise failed("workspace_archive_write_error", f"write failed: {error.message}") from None
     except BodyOverLimit:
-        await body.drain()
         raise Refusal(413, "payload_too_large", f"file is larger than {MOST_BODY_BYTES} bytes") from None
     return answer_json({"ok": True})
 
@@ -49,7 +46,7 @@ class BodyOverLimit(Exception):
 
 
 class LimitedBody:
-    """A body as it comes. A client that is refused has to be heard to its end, or it may not see the refusal."""
+    """A body as it comes, as far as it may go."""
 
     def __init__(self, request: Request) -> None:
         self._request = request

@@ -1,6 +1,7 @@
 """The bridge protocol inside a sandbox's runtime: finds who answers, and answers errors in its own words."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 
 from cove.errors import CoveError
@@ -47,9 +48,11 @@ class Bridge:
         try:
             return await self._find(request)
         except Refusal as refusal:
-            return refusal.response()
+            answer = refusal.response()
         except (HttpError, CoveError) as error:
-            return refusal_of(error).response()
+            answer = refusal_of(error).response()
+        await _hear_out(request)
+        return answer
 
     def _find(self, request: Request) -> Coroutine[object, object, Answer]:
         id, name, argument = split(request.path)
@@ -57,6 +60,13 @@ class Bridge:
         if route is None or id != self._sandbox.id:
             raise not_found()
         return route(request, argument)
+
+
+async def _hear_out(request: Request) -> None:
+    """A client that is still sending its body may not see that it is refused."""
+    with suppress(HttpError):  # the rest does not come
+        async for _ in request.chunks():
+            pass
 
 
 def with_bridge(sandbox: Sandbox, native: Handler) -> Handler:
