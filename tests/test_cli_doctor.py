@@ -11,6 +11,22 @@ from executors import needs_python
 
 import cove
 
+# Ctrl-C comes while the subcommand is being imported, which takes most of the time that a short one takes.
+INTERRUPTED_START = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(name, *place):
+        if name == "cove.cli.doctor":
+            os.kill(os.getpid(), signal.SIGINT)
+
+from cove.cli import main
+
+sys.meta_path.insert(0, Interrupting)
+sys.argv = ["cove", "doctor"]
+main()
+"""
+
 COVE = str(Path(sys.executable).parent / "cove")
 
 
@@ -116,3 +132,8 @@ def test_demo_shows_every_scene_and_leaves_nothing() -> None:
     assert end.returncode == 0, end.stderr
     assert "left running: 0" in end.stdout
     assert "hello from cove" in end.stdout
+
+
+def test_ctrl_c_while_a_command_is_being_loaded_ends_it_quietly() -> None:
+    end = subprocess.run([sys.executable, "-c", INTERRUPTED_START], capture_output=True, text=True, timeout=60)
+    assert (end.returncode, end.stdout, end.stderr) == (130, "", "")

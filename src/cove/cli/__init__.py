@@ -4,7 +4,7 @@ import sys
 import traceback
 
 from cove.cli.commands import load, overview
-from cove.cli.descriptors import BROKEN_PIPE, FAILURE, fill_closed_descriptors, leave, say
+from cove.cli.descriptors import BROKEN_PIPE, FAILURE, INTERRUPTED, fill_closed_descriptors, leave, say
 from cove.errors import CoveError
 
 _USAGE_ERROR = 2
@@ -26,6 +26,8 @@ def _run(arguments: list[str]) -> int:
         return _fail(error.message)
     except BrokenPipeError:
         return BROKEN_PIPE
+    except KeyboardInterrupt:  # while the subcommand was being imported; later it has its own way to stop
+        return INTERRUPTED
     except OSError as error:
         return _fail(f"{error}. `cove doctor` checks what Cove needs from this machine.")
     except Exception:

@@ -9,6 +9,8 @@ from typing import NoReturn
 STDIN, STDOUT, STDERR = 0, 1, 2
 # What a shell reports for a program that wrote to a pipe nobody reads.
 BROKEN_PIPE = 128 + signal.SIGPIPE
+# And for one that Ctrl-C has ended.
+INTERRUPTED = 128 + signal.SIGINT
 # What docker and timeout(1) use for their own failures, so that a command's exit code is never mistaken for ours.
 FAILURE = 125
 
