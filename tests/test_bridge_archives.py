@@ -158,7 +158,13 @@ def test_an_empty_body_is_400(bridge: BridgeClient) -> None:
 
 def test_more_than_32_mebibytes_are_400_and_change_nothing(bridge: BridgeClient) -> None:
     archive = make_archive(("a", bytes(LIMIT)))
-    for body in (archive, iter([archive[: 1 << 20], archive[1 << 20 :]])):
+    small = make_archive(("a", b"a")).ljust(1 << 20, b"\0")
+    for body in (
+        archive,
+        iter([archive[: 1 << 20], archive[1 << 20 :]]),
+        iter([small] * 33),
+        iter([b"this is no archive" * 100_000] * 20),
+    ):
         status, code, text = bridge.send("POST", f"{bridge.root}/hydrate", body).refusal
         assert (status, code) == (400, "invalid_request")
         assert "tar payload too large" in text

@@ -29,7 +29,7 @@ async def hydrate(sandbox: Sandbox, request: Request) -> Response:
     """`POST hydrate`: unpacked over what is there, or no change."""
     body = LimitedBody(request)
     try:
-        async with aclosing(body.chunks()) as chunks:
+        async with aclosing(body.chunks() if b"content-length" in request.headers else _at_once(body)) as chunks:
             await _unpack(sandbox, chunks)
     except CoveError as error:
         raise failed("workspace_archive_write_error", f"hydrate failed: {error.message}") from None
@@ -37,6 +37,12 @@ async def hydrate(sandbox: Sandbox, request: Request) -> Response:
         raise invalid(f"tar payload too large: more than {MOST_BODY_BYTES} bytes") from None
     await body.drain()
     return answer_json({"ok": True})
+
+
+async def _at_once(body: LimitedBody) -> AsyncGenerator[bytes, None]:
+    """How large it is has to be known before any of it is unpacked: an archive can end before its body does."""
+    for chunk in [chunk async for chunk in body.chunks()]:
+        yield chunk
 
 
 async def _unpack(sandbox: Sandbox, chunks: AsyncGenerator[bytes, None]) -> None:
