@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from executors import needs_python
 
 import cove
@@ -137,3 +139,17 @@ def test_demo_shows_every_scene_and_leaves_nothing() -> None:
 def test_ctrl_c_while_a_command_is_being_loaded_ends_it_quietly() -> None:
     end = subprocess.run([sys.executable, "-c", INTERRUPTED_START], capture_output=True, text=True, timeout=60)
     assert (end.returncode, end.stdout, end.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_verify_takes_what_it_has_prepared_with_it_when_it_is_told_to_stop(number: signal.Signals) -> None:
+    screen, terminal = os.openpty()
+    with subprocess.Popen([COVE, "verify"], stdout=subprocess.PIPE, stderr=terminal) as program:
+        os.close(terminal)
+        assert b"trying to break out" in os.read(screen, 1000)
+        open_files = [os.readlink(path) for path in Path(f"/proc/{program.pid}/fd").iterdir()]
+        (canary,) = [Path(path) for path in open_files if path.endswith("/canary")]
+        program.send_signal(number)
+        assert program.wait(timeout=60) == 128 + number
+    os.close(screen)
+    assert not canary.parent.exists()

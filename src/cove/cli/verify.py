@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cove.cli.descriptors import leave
+from cove.cli.signals import until_signal
 from cove.cli.table import print_json
 from cove.verify.battery import verify as run_battery
 from cove.verify.findings import Finding, Report, Verdict, make_report
@@ -21,8 +23,12 @@ def verify(
     show_all: Annotated[bool, typer.Option("--all", help="Show what was blocked, too.")] = False,
 ) -> None:
     """Try to break out of a sandbox on this machine; exit code 1 when an attempt succeeds."""
+    findings: list[Finding] = []
     with prepared_host() as facts:
-        report = make_report(asyncio.run(_collect(facts)))
+        stopped = asyncio.run(until_signal(_collect(facts, findings)))
+    if stopped:
+        leave(stopped)
+    report = make_report(findings)
     if as_json:
         print_json(report)
     else:
@@ -30,15 +36,14 @@ def verify(
     raise typer.Exit(0 if report.tight else 1)
 
 
-async def _collect(facts: dict[str, str]) -> list[Finding]:
+async def _collect(facts: dict[str, str], findings: list[Finding]) -> int:
     """All attempts together can take a minute: somebody who watches is told so."""
-    findings = []
     _tell("trying to break out, which can take a minute ...")
     async for finding in run_battery(facts):
         findings.append(finding)
         _tell(f"{len(findings)} attempts judged ...")
     _tell("")
-    return findings
+    return 0
 
 
 def _tell(progress: str) -> None:
