@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from cove import api
 from cove.client.calls import Calls
-from cove.client.transport import Patience, Unreachable
+from cove.client.patience import Patience, Unreachable
 from cove.core.command import check_timeout
 from cove.errors import ConnectionLost, ProcessNotFound, ValidationFailed
 from cove.model import ExecResult, Exit, LogEvent, LogMatch, ProcessExit

@@ -8,7 +8,7 @@ import aiohttp
 
 from cove import api
 from cove.client.calls import Calls
-from cove.client.transport import Patience, Unreachable
+from cove.client.patience import Patience, Unreachable
 from cove.errors import ConnectionLost, TerminalNotFound, ValidationFailed
 from cove.model import Exit, ProcessExit, Ready, TerminalEvent
 from cove.runtime.exec import check_input

@@ -9,17 +9,18 @@ import asyncio
 import atexit
 import io
 import socket
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final
 from weakref import WeakSet
 
 import aiohttp
 from yarl import URL
 
+from cove.client.patience import Unreachable, patiently
 from cove.client.raw_connection import open_raw
-from cove.errors import ConnectionLost, CoveError, Internal, SandboxUnavailable, ValidationFailed
+from cove.errors import ConnectionLost, CoveError, Internal, ValidationFailed
 from cove.linux.tcp_stream import Streams
 from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
@@ -27,12 +28,8 @@ from cove.wire.frames import EVENT, FAILURE, FRAMES, MOST_FRAME_BYTES, FrameRead
 from cove.wire.operations import Form, Operation
 from cove.wire.requests import Request
 
-T = TypeVar("T")
 _Body = io.BytesIO | bytes | AsyncIterable[bytes] | None
 
-PATIENCE: Final = 30.0
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 1.0
 _CONNECT_SECONDS: Final = 10.0
 _END_SECONDS: Final = 2.0
 _READ_BYTES: Final = 256 << 10
@@ -43,14 +40,8 @@ _CONTENT: Final = {"Content-Type": "application/octet-stream"}
 _FRAMES: Final = {"Accept": FRAMES}
 _NO_HEADERS: Final[dict[str, str]] = {}
 _UNIX: Final = "unix://"
-
-
 # Among them what is no address.
 _TRANSLATED: Final = (aiohttp.ClientError, ConnectionResetError)
-
-
-class Unreachable(SandboxUnavailable):
-    """Nobody answers at the server's address: nothing was started."""
 
 
 class Transport:
@@ -359,38 +350,6 @@ class _Source:
         if self._writer is not None and self._writer is not asyncio.current_task():
             self._writer.cancel()
             await asyncio.wait([self._writer])
-
-
-async def patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """Repeat what can be repeated while the server is away, but not for ever."""
-    patience = Patience()
-    while True:
-        try:
-            return await work()
-        except (ConnectionLost, Unreachable):
-            await patience.pause()
-
-
-class Patience:
-    """How long to wait for a server that is away; starts when it is first needed."""
-
-    def __init__(self) -> None:
-        self._deadline: float | None = None
-        self._pause = _FIRST_PAUSE
-
-    def renew(self) -> None:
-        """The server has answered."""
-        self._deadline, self._pause = None, _FIRST_PAUSE
-
-    async def pause(self) -> None:
-        """Called while handling the failure: raises it again when patience is at its end."""
-        now = asyncio.get_running_loop().time()
-        if self._deadline is None:
-            self._deadline = now + PATIENCE
-        if now >= self._deadline:
-            raise  # noqa: PLE0704  # the failure that is being handled
-        await asyncio.sleep(self._pause)
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
 
 def fill(operation: Operation, *values: str) -> str:
