@@ -95,6 +95,18 @@ def test_doctor_says_how_to_get_an_environment_for_contexts(other_home: Path) ->
     assert "IPython" in unusable["advice"]
 
 
+@needs_python
+def test_doctor_does_not_blame_the_environment_where_no_sandbox_starts() -> None:
+    check = checks_of(run_cove("doctor", "--json", COVE_HOME="/proc/cove").stdout)["Python contexts"]
+    assert (check["status"], check["advice"]) == ("warning", "See the other checks.")
+
+
+def test_doctor_breaks_long_paths_and_cuts_nothing_off() -> None:
+    shown = run_cove("doctor", COLUMNS="40").stdout
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    assert sys.executable[:10] in shown
+
+
 def test_doctor_fails_where_the_kernel_refuses_namespaces(other_home: Path) -> None:
     place = ["bwrap", "--unshare-user", "--disable-userns", "--dev-bind", "/", "/"]
     end = subprocess.run(

@@ -17,7 +17,7 @@ import typer
 from cove import AsyncSandbox
 from cove.cli.table import print_json
 from cove.core.jail import SYSTEM_PATH, USER_ID
-from cove.errors import CoveError
+from cove.errors import CoveError, SandboxUnavailable
 from cove.linux.bubblewrap import OLDEST, bubblewrap_version, explain_refusal, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.interpreter import find_interpreter
@@ -260,6 +260,8 @@ async def _try_context(name: str, path: Path) -> Check:
     try:
         async with AsyncSandbox.create() as sandbox:
             execution = await sandbox.run_code("6 * 7", timeout=_TRIAL_SECONDS)
+    except SandboxUnavailable:
+        return _warning(name, f"{path}, not tried: no sandbox starts", "See the other checks.")
     except (CoveError, OSError) as error:
         return _warning(name, f"{path} cannot be used", f"{error}. `cove setup --anew` makes the environment again.")
     if execution.text != "42":
@@ -325,7 +327,7 @@ def _table(checks: Iterable[Check]) -> "Table":
     styles = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
     table = Table.grid(padding=(0, 2))
     for check in checks:
-        table.add_row(Text(check.status, styles[check.status]), Text(check.name), Text(check.found))
+        table.add_row(Text(check.status, styles[check.status]), Text(check.name), Text(check.found, overflow="fold"))
         if check.advice:
-            table.add_row("", "", Text(check.advice, "bold"))
+            table.add_row("", "", Text(check.advice, "bold", overflow="fold"))
     return table

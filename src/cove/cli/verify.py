@@ -74,5 +74,6 @@ def _table(findings: Iterable[Finding]) -> "Table":
     styles = {Verdict.BLOCKED: "green", Verdict.OPEN: "bold red", Verdict.NOT_TESTABLE: "yellow"}
     table = Table.grid(padding=(0, 2))
     for finding in findings:
-        table.add_row(Text(finding.verdict, styles[finding.verdict]), Text(finding.what), Text(finding.why))
+        words = (Text(text, overflow="fold") for text in (finding.what, finding.why))
+        table.add_row(Text(finding.verdict, styles[finding.verdict]), *words)
     return table
