@@ -20,6 +20,7 @@ from cove import (
     Limits,
     Outcome,
     SandboxDestroyed,
+    SpawnFailed,
     Text,
     UnsupportedLanguage,
     ValidationFailed,
@@ -341,6 +342,15 @@ async def test_a_limit_counts_contexts_of_one_language_also_while_they_are_made(
         await sandbox.create_code_context()
         with pytest.raises(LimitExceeded):
             await sandbox.create_code_context()
+
+
+async def test_a_python_that_is_killed_while_it_starts_is_not_called_missing() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        killing = asyncio.ensure_future(sandbox.exec("until pkill -9 -f [e]xecutor/server.py; do :; done", timeout=30))
+        with pytest.raises(SpawnFailed, match="killed before it was ready"):
+            await sandbox.create_code_context()
+        assert (await killing).ok
+        assert (await sandbox.run_code("1 + 1")).text == "2"
 
 
 async def test_without_an_environment_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

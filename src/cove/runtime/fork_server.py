@@ -5,14 +5,16 @@ from collections.abc import Mapping
 
 from cove.core.capture import Capture
 from cove.core.command import Invocation, encode_environment
-from cove.errors import InterpreterNotReady
+from cove.errors import CoveError, InterpreterNotReady, SpawnFailed
 from cove.linux.packets import socket_pair
 from cove.model import Outcome, ProcessExit
 from cove.runtime.link import Link
 from cove.runtime.spawner import Spawner
-from cove.runtime.supervised import Supervised
+from cove.runtime.supervised import KILLED_EXIT_CODE, Supervised
 
 _START_SECONDS = 60.0
+# How long it may outlive its end of the link.
+_REPORT_SECONDS = 0.5
 _CONTROL = 4
 _COMPLAINT_BYTES = 8192
 
@@ -71,13 +73,22 @@ async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[s
     try:
         await _first(link.hello, process.ended)
         if not link.hello.done() or link.hello.cancelled() or process.ended.done():
-            text = complaint.getvalue().decode("utf-8", "replace").strip()
-            raise InterpreterNotReady(f"the Python for code contexts did not start: {text[-1000:]}. Run `cove setup`.")
+            raise await _failure(process, complaint)
         await server.spawner.open()
     except BaseException:
         await server.close()
         raise
     return server
+
+
+async def _failure(process: Supervised, complaint: Capture) -> CoveError:
+    """Whether it was killed, or cannot be started at all."""
+    await asyncio.wait([process.ended], timeout=_REPORT_SECONDS)
+    if process.ended.done() and process.ended.result().exit_code in (None, KILLED_EXIT_CODE):
+        outcome = process.ended.result().outcome
+        return SpawnFailed(f"the Python for code contexts was killed before it was ready ({outcome}): try again.")
+    text = complaint.getvalue().decode("utf-8", "replace").strip()
+    return InterpreterNotReady(f"the Python for code contexts did not start: {text[-1000:]}. Run `cove setup`.")
 
 
 async def _first(one: "asyncio.Future[None]", other: "asyncio.Future[ProcessExit]") -> None:
