@@ -37,3 +37,20 @@ def test_it_says_what_became_of_the_sandboxes(other_home: Path) -> None:
     assert last_words(other_home) == "cove: stopped. It had no sandboxes.\n"
     assert last_words(other_home, sandboxes=2) == f"cove: stopped. Sandboxes left running: 2; stopped: 0. {found}"
     assert last_words(other_home, "--on-stop", "destroy") == "cove: stopped. Its sandboxes were destroyed.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        (["--port", "65536"], "65536"),
+        (["--port", "-1"], "-1"),
+        (["--port", "65535"], "65536"),  # the next one is that of previews
+        (["--port", "0", "--preview-port", "99999"], "99999"),
+    ],
+)
+def test_a_port_that_does_not_exist_is_refused(options: list[str], number: str, other_home: Path) -> None:
+    end = subprocess.run(
+        [COVE, "serve", "--home", str(other_home), *options], capture_output=True, text=True, timeout=60
+    )
+    assert (end.returncode, end.stdout) == (125, "")
+    assert end.stderr == f"cove: there is no port {number}: use 1 to 65535, or 0 for any that is free\n"
