@@ -41,6 +41,7 @@ def test_a_port_is_exposed_listed_reached_and_closed_again(cove: Cli, sandbox: s
 
 def test_what_cannot_be_exposed_is_told(cove: Cli, sandbox: str) -> None:
     cove.text("port", "expose", "--token", "mine", sandbox, "3000")
+    assert f"`cove port ls {sandbox}` shows its URL" in cove("port", "expose", sandbox, "3000").stderr.decode()
     for arguments in ((sandbox, "3000"), (sandbox, "99999"), (sandbox, "-1"), ("--token", "UPPER", sandbox, "80")):
         end = cove("port", "expose", *arguments)
         assert (end.returncode, end.stdout) == (125, b"")

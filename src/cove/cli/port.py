@@ -9,6 +9,7 @@ from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.options import JsonOption, SandboxArgument
 from cove.cli.signals import finish
 from cove.cli.table import print_json, print_table
+from cove.errors import PortAlreadyExposed, ValidationFailed
 
 port = make_program("What listens inside a sandbox, for others to reach by a URL.")
 PortArgument = Annotated[int, typer.Argument(metavar="PORT", help="The port inside.", show_default=False)]
@@ -46,7 +47,10 @@ def rm(id: SandboxArgument, number: PortArgument, url: UrlOption = None, api_key
 
 async def _expose(server: Server, id: str, number: int, name: str | None, token: str | None, *, as_json: bool) -> int:
     async with server.sandbox(id) as sandbox:
-        exposed = await sandbox.ports.expose(number, name, token)
+        try:
+            exposed = await sandbox.ports.expose(number, name, token)
+        except PortAlreadyExposed:
+            raise ValidationFailed(f"port {number} is exposed already: `cove port ls {id}` shows its URL") from None
     if as_json:
         print_json(exposed)
     else:
