@@ -88,6 +88,13 @@ def test_a_size_that_is_none_is_refused_before_anything_is_made(cove: Cli, size:
     assert b"512M" in end.stderr
 
 
+@pytest.mark.parametrize("label", ["team", "=blue", "="])
+def test_a_label_without_a_name_or_a_value_is_refused(cove: Cli, label: str) -> None:
+    end = cove("create", "--label", label)
+    assert (end.returncode, end.stdout) == (125, b"")
+    assert end.stderr.decode() == f"cove: --label {label}: write it as NAME=VALUE\n"
+
+
 def test_usage_is_told_when_it_is_asked_for(cove: Cli) -> None:
     with cove.sandbox() as id:
         assert "usage" not in cove.json("info", id)

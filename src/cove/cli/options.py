@@ -103,7 +103,7 @@ def _parse_mount(text: str, *, on_server: bool) -> Mount:
 
 def _parse_variable(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals:
+    if not name or not equals:
         raise ValidationFailed(f"{option} {text}: write it as NAME=VALUE")
     return name, value
 
