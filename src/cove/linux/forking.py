@@ -1,8 +1,11 @@
-"""Things that must not live on in a forked copy of this program."""
+"""Forked copies of this program: what must not live on in them, and how they end."""
 
 import os
+import sys
+import traceback
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import NoReturn, Protocol
 
 
 class Closable(Protocol):
@@ -18,6 +21,19 @@ _ours: "weakref.WeakSet[Closable]" = weakref.WeakSet()
 def close_in_forked_child(thing: Closable) -> None:
     """A child made by fork (multiprocessing) closes its copy, so that the end of this program is seen by the peer."""
     _ours.add(thing)
+
+
+def work_and_exit(work: Callable[[], None]) -> NoReturn:
+    """Be a copy that does this and nothing of what the program does at its end: 0 if it returns, 1 if it raises."""
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _after_fork() -> None:

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import NoReturn
 from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import find_hierarchies
 from cove.linux.file_lock import try_lock
-from cove.linux.forking import close_in_forked_child
+from cove.linux.forking import close_in_forked_child, work_and_exit
 from cove.linux.parent_death import end_with_parent
 from cove.linux.process_name import name_process
 from cove.model import SandboxSpec
@@ -154,19 +153,14 @@ class Supervisor:
         return os.fork() or self._work(name, work)
 
     def _work(self, name: str, work: Callable[[], None]) -> NoReturn:
-        code = 1
-        try:
+        def work_as_child() -> None:
             end_with_parent(self._pid)
             name_process(name)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
+
+        work_and_exit(work_as_child)
 
     # Waiting
 

@@ -9,10 +9,10 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from typing import NoReturn
 
 from cove.errors import CoveError
+from cove.linux.forking import work_and_exit
 from cove.linux.parent_death import end_with_parent
 from cove.linux.process_name import name_process
 from cove.runtime.home import default_home
@@ -67,16 +67,11 @@ def _accept_and_fork(listener: socket.socket, directory: Directory, machine: Mac
 
 
 def _become_runtime(descriptor: int, directory: Directory, machine: Machine | None) -> NoReturn:
-    code = 1
-    try:
+    def work() -> None:
         _let_go_of_the_zygote(descriptor)
         run_runtime(socket.socket(fileno=_CONNECTION), directory, machine)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+
+    work_and_exit(work)
 
 
 def _let_go_of_the_zygote(connection: int) -> None:
