@@ -201,6 +201,16 @@ def test_closed_standard_streams_do_no_harm() -> None:
     assert end.returncode == 7
 
 
+@pytest.mark.parametrize("arguments", [["exec", "echo x"], ["exec", "yes"], ["--help"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_finds_no_space_is_a_failure_that_is_told(arguments: list[str], unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "wb") as full:
+        end = subprocess.run([COVE, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=60, env=environment)
+    assert end.returncode == 125
+    assert end.stderr.startswith(b"cove: No space left on device: what the output goes to")
+
+
 def test_a_file_can_be_its_standard_input(tmp_path: Path) -> None:
     (tmp_path / "input").write_bytes(b"from a file")
     with open(tmp_path / "input", "rb") as file:

@@ -1,10 +1,11 @@
 """The command `cove`: one module per subcommand or family of them, and the failures that all of them share."""
 
+import errno
 import sys
 import traceback
 
 from cove.cli.commands import load, overview
-from cove.cli.descriptors import BROKEN_PIPE, FAILURE, INTERRUPTED, fill_closed_descriptors, leave, say
+from cove.cli.descriptors import BROKEN_PIPE, DISK_FULL, FAILURE, INTERRUPTED, fill_closed_descriptors, leave, say
 from cove.errors import CoveError
 
 _USAGE_ERROR = 2
@@ -29,7 +30,7 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt:  # while the subcommand was being imported; later it has its own way to stop
         return INTERRUPTED
     except OSError as error:
-        return _fail(f"{error}. `cove doctor` checks what Cove needs from this machine.")
+        return _fail(_explain(error))
     except Exception:
         traceback.print_exc()
         return _fail("this is a bug in Cove: please report it with the lines above.")
@@ -47,6 +48,12 @@ def _start(name: str, *arguments: str) -> None:
 
 def _exit_code(code: object) -> int:
     return code if isinstance(code, int) else 0
+
+
+def _explain(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return DISK_FULL
+    return f"{error}. `cove doctor` checks what Cove needs from this machine."
 
 
 def _fail(message: str) -> int:

@@ -1,5 +1,6 @@
 """The standard descriptors of this program: open when it starts, flushed when it ends with an exit code."""
 
+import errno
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ BROKEN_PIPE = 128 + signal.SIGPIPE
 INTERRUPTED = 128 + signal.SIGINT
 # What docker and timeout(1) use for their own failures, so that a command's exit code is never mistaken for ours.
 FAILURE = 125
+DISK_FULL = "No space left on device: what the output goes to, or the state directory, is full"
 
 
 def fill_closed_descriptors() -> None:
@@ -27,9 +29,13 @@ def fill_closed_descriptors() -> None:
 def leave(code: int) -> NoReturn:
     """End this process without waiting for a thread that waits for a terminal or a pipe."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # None when it was closed before Python started
-            with suppress(OSError):  # nobody reads any more, or the terminal is gone
+        try:
+            if stream is not None:  # None when it was closed before Python started
                 stream.flush()
+        except OSError as error:
+            if error.errno == errno.ENOSPC:  # otherwise nobody reads any more, or the terminal is gone
+                say(DISK_FULL)
+                code = code or FAILURE
     os._exit(code)
 
 
