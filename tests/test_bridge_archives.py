@@ -95,7 +95,7 @@ def test_an_exclude_that_goes_up_is_400(bridge: BridgeClient) -> None:
 
 def test_what_no_client_can_restore_is_written_so_that_it_can(bridge: BridgeClient) -> None:
     bridge.shell(
-        "echo x > a; ln a hard; mkfifo pipe; mkdir d; ln -s /workspace/a absolute; ln -s /workspace/d/x d/up; "
+        "echo x > a; ln a hard; mkfifo pipe; mkdir d; ln -s /workspace/a absolute; ln -s /workspace//d/x d/up; "
         "ln -s /workspace top; ln -s /usr/bin/env out; python3 -c 'import socket; socket.socket(1).bind(\"s\")'"
     )
     with persist(bridge) as archive:

@@ -198,7 +198,7 @@ class Packing:
         """The link, without the name of the directory that everything is in."""
         for top in self.tops:
             if os.path.join(link, b"").startswith(top) and b".." not in link.split(b"/"):
-                return b"../" * (len(parts) - 1) + link[len(top) :] or b"."
+                return b"../" * (len(parts) - 1) + link[len(top) :].lstrip(b"/") or b"."
         return link
 
 
