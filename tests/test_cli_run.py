@@ -99,7 +99,9 @@ def test_without_isolation_it_runs_and_says_so() -> None:
     [
         ([], "one of the two"),
         (["file.py", "-c", "1"], "one of the two"),
-        (["no-such-file.py"], "No such file"),
+        (["no-such-file.py"], "cove: no-such-file.py cannot be read: No such file or directory\n"),
+        (["-c", "print(1)", "--images", "/proc/none"], "cove: --images /proc/none: No such file or directory: name a"),
+        (["-c", "print(1)", "--images", "/dev/null"], "cove: --images /dev/null: File exists: name a directory"),
         (["file.txt"], "--language"),
         (["-c", "1", "--language", "cobol"], "python, javascript, typescript"),
         (["-c", "1", "--env", "A"], "NAME=VALUE"),
@@ -108,7 +110,7 @@ def test_without_isolation_it_runs_and_says_so() -> None:
 )
 def test_what_is_not_asked_for_properly_ends_with_125(arguments: list[str], message: str) -> None:
     end = cove_run(*arguments)
-    assert end.returncode == 125
+    assert (end.returncode, end.stdout) == (125, "")
     assert message in end.stderr
     assert "Traceback" not in end.stderr
 

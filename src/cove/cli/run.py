@@ -80,6 +80,8 @@ def run(
     shape = Shape(isolation, network, mount, memory, cpus, pids, disk)
     workplace = choose_workplace(inside, url, api_key, shape)
     program = _read(file, code, language)
+    if images is not None:
+        _make_directory(images)
     finish(_run(workplace, program, context, parse_variables(env), timeout, images))
 
 
@@ -104,8 +106,18 @@ def _read(file: Path | None, code: str | None, language: str | None) -> _Program
         raise ValidationFailed(f"{file}: the suffix does not tell the language: add --language")
     try:
         return _Program(file.read_text(encoding="utf-8"), chosen)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ValidationFailed(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise ValidationFailed(f"{file} cannot be read: {error}") from error
+
+
+def _make_directory(path: Path) -> None:
+    """Before the code runs: what it has computed is not lost for want of a place."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValidationFailed(f"--images {path}: {error.strerror}: name a directory that you can write") from error
 
 
 async def _run(
@@ -194,7 +206,7 @@ class _Show:
             if self._images is not None and data is not None:
                 self._written += 1
                 path = self._images / f"image-{self._written}.{suffix}"
-                await asyncio.to_thread(_write, path, data if isinstance(data, bytes) else data.encode())
+                await asyncio.to_thread(path.write_bytes, data if isinstance(data, bytes) else data.encode())
                 say(f"wrote {path}")
 
     def _end(self, done: Done) -> None:
@@ -203,8 +215,3 @@ class _Show:
         if done.outcome is Outcome.TIMED_OUT:
             self.exit_code = _TIMED_OUT
             say("the time is up")
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
