@@ -136,10 +136,29 @@ def test_setup_leaves_an_environment_that_is_there_and_repairs_what_it_added(oth
             capture_output=True,
             text=True,
             timeout=60,
-            env={**os.environ, "COVE_HOME": str(other_home)},
+            env={**os.environ, "COVE_HOME": str(other_home), "COVE_PYTHON": ""},
         )
         assert (end.returncode, end.stdout) == (0, f"Code contexts run on {environment}\n")
     assert (environment / "bin/tool").read_text() == "#!/opt/cove/python/bin/python3\nprint(1)\n"
     assert "-m pip" in (environment / "bin/pip3").read_text()
     assert os.access(environment / "bin/pip3", os.X_OK)
     assert sorted(path.name for path in packages.iterdir()) == ["_cove_site.py", "cove.pth"]
+
+
+def test_setup_tells_when_contexts_run_on_another_environment(other_home: Path) -> None:
+    (other_home / "python/bin").mkdir(parents=True)
+    environment = {**os.environ, "COVE_HOME": str(other_home), "COVE_PYTHON": "/srv/python"}
+    end = subprocess.run([COVE, "setup"], capture_output=True, text=True, timeout=60, env=environment)
+    assert end.stdout == f"{other_home}/python is ready, but COVE_PYTHON is set: code contexts run on /srv/python\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_setup_that_is_told_to_stop_leaves_nothing_half_made(other_home: Path, number: signal.Signals) -> None:
+    environment = {**os.environ, "COVE_HOME": str(other_home)}
+    with subprocess.Popen([COVE, "setup"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as program:
+        assert program.stdout is not None
+        assert b"making a Python environment" in program.stdout.readline()
+        assert b"installing" in program.stdout.readline()
+        program.send_signal(number)
+        assert (program.wait(timeout=60), program.communicate()) == (128 + number, (b"", b""))
+    assert not list(other_home.glob("*python*"))

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Coroutine, Iterable
+from types import FrameType
 from typing import NoReturn
 
 from cove.cli.descriptors import leave
@@ -34,6 +35,17 @@ async def until_signal(work: Coroutine[object, object, int], numbers: Iterable[i
         if not received:
             raise
         return 128 + received[0]
+
+
+def raise_on_signal() -> None:
+    """Let every signal to stop end work that blocks as Ctrl-C does: with what it does at its end."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 async def cancel(task: "asyncio.Task[None]") -> None:
