@@ -32,9 +32,9 @@ def cp(
 ) -> None:
     """Copy a file or a directory into a sandbox, out of one, or from one to another.
 
-    As with `cp -r`: into DST if that is a directory, otherwise to that name. `DIR/.` is what is in DIR. A relative
-    path inside starts at the sandbox's working directory; `-` is standard input or output. A local name with a colon
-    is written as ./a:b.
+    As with `cp -r`: into DST if that is a directory, otherwise to that name, and missing directories are made.
+    `DIR/.` is what is in DIR. A relative path inside starts at the sandbox's working directory; `-` is standard input
+    or output. A local name with a colon is written as ./a:b.
 
     cove cp project my-sandbox:/workspace
 
