@@ -268,6 +268,28 @@ async def test_a_readonly_variable_is_refused_and_nothing_runs(declare: str) -> 
         assert (await session.exec("echo $A; pwd; ls /tmp")).stdout == "mine\n/workspace\n"
 
 
+async def test_after_a_call_elsewhere_the_session_finds_its_directory_though_it_was_moved() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("mkdir one; cd one; mv ../one ../two")
+        elsewhere = await session.exec("pwd", cwd="/")
+        assert (elsewhere.stdout, elsewhere.stderr) == ("/\n", "")
+        assert (await session.exec("pwd")).stdout == "/workspace/two\n"
+        assert await session.cwd() == "/workspace/two"
+
+
+@pytest.mark.parametrize("command", ["rm -r /workspace/one", "rm -r /workspace/one; sleep 100"])
+async def test_a_session_whose_directory_is_gone_after_a_call_elsewhere_says_so(command: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("mkdir one; cd one")
+        result = await session.exec(command, cwd="/tmp", timeout=1)
+        assert result.timed_out == ("sleep" in command)
+        assert result.stderr == "cove: cannot go back to directory /workspace/one: the session is now in /tmp\n"
+        assert (await session.exec("pwd")).stdout == "/tmp\n"
+        assert await session.cwd() == "/tmp"
+
+
 async def test_options_that_make_commands_fail_do_not_disturb_what_holds_for_one_call() -> None:
     async with AsyncSandbox.create() as sandbox:
         for options in (

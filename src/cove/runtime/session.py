@@ -9,7 +9,7 @@ import msgspec
 
 from cove import api
 from cove.agent.protocol import ProtocolError
-from cove.core.command import build_invocation, check_environment, check_timeout
+from cove.core.command import build_invocation, check_environment, check_timeout, encode_text
 from cove.core.session_script import (
     CWD_STATUS,
     READONLY_STATUS,
@@ -124,13 +124,19 @@ class Session(api.Session):
 
     async def _run_changed(self, call: SessionCall) -> ExecResult:
         """Run with a directory and variables of its own, which are taken back afterwards."""
-        shell = self._shell.current
+        shell, before = self._shell.current, self._shell.cwd
         refusal = await self._apply(call)
         if refusal is not None:
             return refusal
         result = await self._run(call)
         if shell is self._shell.current and shell.is_alive:
-            self._shell.note(await shell.run_internal(RESTORE_SCRIPT))
+            report = await shell.run_internal(RESTORE_SCRIPT)
+            self._shell.note(report)
+            if report.status == CWD_STATUS:
+                complaint = f"cove: cannot go back to directory {before}: the session is now in {report.cwd}\n"
+                result = msgspec.structs.replace(
+                    result, stderr_bytes=result.stderr_bytes + encode_text(complaint, "cwd")
+                )
         return result
 
     async def _apply(self, call: SessionCall) -> ExecResult | None:

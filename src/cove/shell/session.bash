@@ -174,8 +174,10 @@ __cove_apply() {
     if [[ -z $1 ]]; then
         __cove_set "${@:2}"
     else
+        # By its old name a directory that was moved would not be found again; one that was removed has none.
+        [[ ${DIRSTACK[0]} -ef . ]] || builtin cd -P . || builtin :
         __cove_was=${DIRSTACK[0]}
-        __cove_saved="\\builtin cd -- ${__cove_was@Q}"$'\n'$__cove_saved
+        __cove_saved="\\builtin cd -- ${__cove_was@Q} || __cove_result=4"$'\n'$__cove_saved
         builtin cd -- "$1" || return 4
         __cove_set "${@:2}" || {
             builtin eval "$__cove_saved"
@@ -184,7 +186,7 @@ __cove_apply() {
     fi
 }
 
-# Undo `__cove_apply`.
+# Undo `__cove_apply`. With status 4 the directory is gone.
 __cove_restore() {
     __cove_enable
     builtin eval "$__cove_saved"
