@@ -78,6 +78,15 @@ def test_doctor_fails_and_says_why_when_a_sandbox_cannot_start() -> None:
     assert checks["a real sandbox"]["status"] == "missing"
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_doctor_says_when_the_state_directory_cannot_be_written(other_home: Path) -> None:
+    run_cove("doctor", COVE_HOME=str(other_home))
+    (other_home / "sandboxes").chmod(0o500)
+    check = checks_of(run_cove("doctor", "--json", COVE_HOME=str(other_home)).stdout)["state directory"]
+    (other_home / "sandboxes").chmod(0o700)
+    assert (check["status"], check["advice"]) == ("missing", "Set COVE_HOME to a directory you can write.")
+
+
 @needs_python
 def test_doctor_runs_code_in_the_environment_for_contexts() -> None:
     check = checks_of(run_cove("doctor", "--json").stdout)["Python contexts"]

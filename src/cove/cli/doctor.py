@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _TRIAL_SECONDS = 30.0
 _NOBODY = "65534"
 _OLDEST_NODE = 20
+_ELSEWHERE = "Set COVE_HOME to a directory you can write."
 
 
 class Status(StrEnum):
@@ -200,7 +201,9 @@ def _check_home() -> Check:
     except CoveError as error:
         return _missing("state directory", str(path), error.message)
     except OSError as error:
-        return _missing("state directory", f"{path}: {error.strerror}", "Set COVE_HOME to a directory you can write.")
+        return _missing("state directory", f"{path}: {error.strerror}", _ELSEWHERE)
+    if not os.access(path / "sandboxes", os.W_OK):
+        return _missing("state directory", f"{path} cannot be written: it is another user's", _ELSEWHERE)
     return _ok("state directory", str(path))
 
 
