@@ -210,5 +210,8 @@ class FileTree(Surface):
         """See Surface."""
         removed = self.hand.sandbox.files.remove_tree(self._directory)
         answer = await self.hand.call("remove-tree", removed, FileNotFound, is_steady=True)
-        if answer.is_certain:
-            self._files = {name: Possible[bytes | None](None) for name in _NAMES}
+        for file in self._files.values():
+            if answer.is_certain:
+                file.become(None)
+            else:
+                file.may_become(None)
