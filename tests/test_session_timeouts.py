@@ -111,6 +111,16 @@ async def test_a_timeout_ends_the_background_jobs_of_its_command_and_no_earlier_
         assert sorted(left) == ["sleep 1001", "sleep 1002", "sleep 1003"]
 
 
+async def test_a_loop_that_substitutes_commands_costs_no_shell() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("x=kept")
+        for _ in range(40):
+            result = await session.exec("while :; do y=$(echo y); done", timeout=0.02)
+            assert (result.outcome, result.session_restarted) == ("timed_out", False)
+        assert (await session.exec("echo $x")).stdout == "kept\n"
+
+
 @pytest.mark.parametrize("command", ["sleep 100", "trap '' INT TERM RTMAX-7; while true; do true; done"])
 @pytest.mark.parametrize("define", [":() { touch /tmp/ran; }", "alias :='touch /tmp/ran'"])
 async def test_a_timeout_runs_nothing_that_the_user_has_defined(define: str, command: str) -> None:

@@ -200,13 +200,40 @@ def status_fields(pid):
 
 def feeds(pid, reader):
     # type: (int, int) -> bool
-    """Whether what one process prints goes through a pipe to another."""
-    folder = b"/proc/%d/fd/" % reader
+    """Whether what one process prints goes through a pipe to another.
+
+    A fork of the reader that runs no program of its own has the pipe already before it prints there.
+    """
     try:
-        output = posix.readlink(b"/proc/%d/fd/1" % pid)
-        return output.startswith(b"pipe:") and output in [posix.readlink(folder + fd) for fd in posix.listdir(folder)]
+        held = pipes(reader)
+        if posix.readlink(b"/proc/%d/fd/1" % pid) in held:
+            return True
+        return bool(held) and command_line(pid) == command_line(reader) and bool(held & pipes(pid))
     except OSError:
         return False  # one of them is just going
+
+
+def pipes(pid):
+    # type: (int) -> set[bytes]
+    """The pipes that a process has open."""
+    folder = b"/proc/%d/fd/" % pid
+    found = set()
+    for fd in posix.listdir(folder):
+        try:
+            found.add(posix.readlink(folder + fd))
+        except OSError:
+            pass  # just closed
+    return {name for name in found if name.startswith(b"pipe:")}
+
+
+def command_line(pid):
+    # type: (int) -> bytes
+    """The beginning of a process's arguments; a fork has those of its parent until it runs a program."""
+    fd = posix.open(b"/proc/%d/cmdline" % pid, posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        return posix.read(fd, 4096)
+    finally:
+        posix.close(fd)
 
 
 def signal_all(pids, number):
