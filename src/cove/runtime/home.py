@@ -6,7 +6,7 @@ its runtime. All calls here block; the runtime makes them in a thread.
 """
 
 import os
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -29,6 +29,7 @@ RECORD = "sandbox.json"
 SOCKET = "runtime.sock"
 LOCK = "lock"
 USER = "user"
+_ELSEWHERE = "set COVE_HOME to a directory of your own that is empty, or that Cove has made"
 
 
 def default_home() -> Path:
@@ -38,6 +39,8 @@ def default_home() -> Path:
     if os.geteuid() == 0:
         return Path("/var/lib/cove")
     data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    if not os.path.isabs(data):
+        raise SandboxUnavailable("your home directory is not known: set HOME, or COVE_HOME to a directory of your own")
     return Path(data) / "cove"
 
 
@@ -96,16 +99,13 @@ class Home:
 
     def _make_directories(self) -> None:
         mode = 0o711 if self._is_root else 0o700
-        for path in (
-            self.path,
-            self.sandboxes,
-            self.path / "users",
-            self.path / "agent",
-            self.path / "executor",
-            self.path / "etc",
-        ):
-            path.mkdir(mode=mode, parents=True, exist_ok=True)
-            if self._is_root:
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self._is_to_be_claimed():
+            self.path.chmod(mode)
+        # `sandboxes` comes first: by it the directory is known.
+        for path in (self.sandboxes, *(self.path / name for name in ("users", "agent", "executor", "etc"))):
+            with suppress(FileExistsError):
+                path.mkdir(mode=mode)
                 path.chmod(mode)
         closed = closed_directory(str(self.path)) if self._is_root else None
         if closed is not None:
@@ -115,6 +115,15 @@ class Home:
             )
         for name, content in SYNTHETIC_ETC.items():
             write_once(self.path / "etc" / name, content.encode())
+
+    def _is_to_be_claimed(self) -> bool:
+        """Whether it is empty. A directory in which others keep something is not touched."""
+        if self.path.stat().st_uid != os.geteuid():
+            raise SandboxUnavailable(f"{self.path} belongs to another user: {_ELSEWHERE}")
+        there = {name for name in os.listdir(self.path) if name != "lost+found"}
+        if there and (self.sandboxes.name not in there or self.path == self.path.parent):
+            raise SandboxUnavailable(f"{self.path} holds what is not Cove's: {_ELSEWHERE}")
+        return not there
 
     def allocate(self) -> Place:
         """A new place with its own lock and, as root, its own user."""
