@@ -11,8 +11,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 def find_key(url: str, api_key: str | None) -> str | None:
     """The given one, COVE_API_KEY, or what a server of this user has made: that is shown to this machine only."""
+    if not isinstance(url, str):
+        raise ValidationFailed(f"url must be a string, not {type(url).__name__}")
     if chosen := api_key or os.environ.get("COVE_API_KEY"):
-        return chosen
+        return _check(chosen)
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:
@@ -28,3 +30,13 @@ def find_key(url: str, api_key: str | None) -> str | None:
         raise Unauthorized(
             f"the server's key in {path} belongs to another user: give api_key= or COVE_API_KEY"
         ) from None
+
+
+def _check(key: str) -> str:
+    """The key, without the newline that a file ends with."""
+    if not isinstance(key, str):
+        raise ValidationFailed(f"api_key must be a string, not {type(key).__name__}")
+    stripped = key.strip()
+    if not stripped.isascii() or not stripped.isprintable():
+        raise ValidationFailed("the key for the server has characters that no key has")
+    return stripped

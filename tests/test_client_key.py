@@ -1,0 +1,28 @@
+"""What a client takes for the address and the key of a server."""
+
+import pytest
+from servers import Server
+
+from cove import AsyncSandbox
+from cove.errors import ValidationFailed
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_key_as_a_file_holds_it_is_the_key(shared_server: Server) -> None:
+    async with AsyncSandbox.create(url=shared_server.url, api_key=f"{shared_server.key}\n") as sandbox:
+        assert (await sandbox.exec("echo in")).stdout == "in\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "api_key", "part"),
+    [
+        ("http://127.0.0.1:1", "a key\r\nX-Header: forged", "characters that no key has"),
+        ("http://127.0.0.1:1", "schlüssel", "characters that no key has"),
+        ("http://127.0.0.1:1", b"bytes", "api_key must be a string, not bytes"),
+        (5, None, "url must be a string, not int"),
+    ],
+)
+async def test_what_is_no_key_or_no_address_is_refused(url: str, api_key: str, part: str) -> None:
+    with pytest.raises(ValidationFailed, match=part):
+        await AsyncSandbox.create(url=url, api_key=api_key)
