@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -54,3 +55,14 @@ def test_a_port_that_does_not_exist_is_refused(options: list[str], number: str, 
     )
     assert (end.returncode, end.stdout) == (125, "")
     assert end.stderr == f"cove: there is no port {number}: use 1 to 65535, or 0 for any that is free\n"
+
+
+def test_a_port_that_is_taken_is_told_with_what_to_do(other_home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        end = subprocess.run(
+            [COVE, "serve", "--home", str(other_home), "--port", port], capture_output=True, text=True, timeout=60
+        )
+    assert (end.returncode, end.stdout) == (125, "")
+    advice = "Address already in use: stop what listens there, or choose another port"
+    assert end.stderr == f"cove: cannot listen on 127.0.0.1:{port}: {advice}\n"

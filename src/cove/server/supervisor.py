@@ -4,6 +4,7 @@ It is single-threaded and waits for signals only. The zygote is started before t
 socket, and as a program of its own, so that also one that is started later has neither.
 """
 
+import errno
 import os
 import select
 import signal
@@ -250,7 +251,8 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=_family(host), backlog=_BACKLOG)
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]  # Python adds the address
-        raise SandboxUnavailable(f"cannot listen on {host}:{port}: {reason}") from error
+        advice = ": stop what listens there, or choose another port" if error.errno == errno.EADDRINUSE else ""
+        raise SandboxUnavailable(f"cannot listen on {host}:{port}: {reason}{advice}") from error
 
 
 def _family(host: str) -> socket.AddressFamily:
