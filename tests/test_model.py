@@ -105,6 +105,8 @@ def test_fields_replace_those_of_the_given_spec() -> None:
         ({"limits": {"memory": "1G"}}, "memory"),
         ({"env": {"A": 1}}, "env"),
         ({"keep_alive": "yes"}, "keep_alive"),
+        ({"workdir": "src"}, "workdir must be an absolute path"),
+        ({"workdir": ""}, "workdir must be an absolute path"),
         ({"limits": Limits(pids=0)}, "pids"),
         ({"limits": Limits(memory=-1)}, "memory"),
         ({"limits": Limits(cpus=float("nan"))}, "cpus"),

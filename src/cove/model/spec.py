@@ -99,7 +99,9 @@ def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
 
 
 def check_spec(spec: SandboxSpec) -> None:
-    """Raise ValidationFailed for numbers that make no sense."""
+    """Raise ValidationFailed for what makes no sense."""
+    if not spec.workdir.startswith("/") or "\0" in spec.workdir:
+        raise ValidationFailed(f"workdir must be an absolute path, not {spec.workdir!r}")
     for name in spec.limits.__struct_fields__:
         value = getattr(spec.limits, name)
         if value is not None and not 0 < value < float("inf"):
