@@ -6,6 +6,8 @@ import gc
 import os
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from dataclasses import replace
@@ -409,6 +411,40 @@ async def test_a_restart_ends_everything_and_keeps_the_files() -> None:
         assert (await sandbox.exec("cat file /tmp/file; pgrep sleep; echo $A")).stdout == "kept\ntmp\n1\n"
         assert (await (await sandbox.create_session(id="s")).exec("pwd")).stdout == "/workspace\n"
         assert await sandbox.files.read("file") == b"kept\n"
+
+
+TWO_LOOPS = """
+import asyncio
+from cove import AsyncSandbox, CoveError
+
+async def create():
+    return await AsyncSandbox.create(id="of-another-loop")
+
+async def use(sandbox):
+    try:
+        await sandbox.exec("true")
+    except CoveError as error:
+        print(error.code, error)
+
+sandbox = asyncio.run(create())
+asyncio.run(use(sandbox))
+asyncio.run(sandbox.destroy())
+asyncio.run(use(sandbox))
+asyncio.run(use(asyncio.run(create())))
+"""
+
+
+async def test_a_sandbox_belongs_to_its_event_loop_and_can_be_destroyed_without_it() -> None:
+    end = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", TWO_LOOPS], capture_output=True, text=True, timeout=60
+    )
+    elsewhere = "belongs to the event loop it was created in: use it there, or take cove.Sandbox"
+    assert end.stdout.splitlines() == [
+        f"VALIDATION_FAILED sandbox of-another-loop {elsewhere}",
+        "SANDBOX_DESTROYED sandbox of-another-loop was destroyed",
+        f"VALIDATION_FAILED sandbox of-another-loop {elsewhere}",
+    ]
+    assert end.stderr == ""
 
 
 async def test_calls_in_flight_say_that_their_sandbox_was_restarted() -> None:

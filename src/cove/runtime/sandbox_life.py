@@ -10,7 +10,7 @@ from cove.api import AsyncSandbox, Process
 from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, PYTHON_DIRECTORY, SHELL_DIRECTORY, WORKSPACE
-from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable
+from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
 from cove.linux.tcp_stream import Streams
 from cove.model import (
     Isolation,
@@ -260,7 +260,11 @@ class SandboxLife(AsyncSandbox):
         await asyncio.shield(self._start_destroying())
 
     def _start_destroying(self) -> "asyncio.Task[None]":
-        if self._destroying is None:
+        if self._destroying is None and self.loop.is_closed():  # and with it all that could be waited for
+            self._status = SandboxStatus.STOPPED
+            self._destroying = asyncio.get_running_loop().create_task(in_thread(self.abandon))
+            self.on_end()
+        elif self._destroying is None:
             self._destroying = self.loop.create_task(self._destroy())
             self._start_closing()
         return self._destroying
@@ -320,6 +324,10 @@ class SandboxLife(AsyncSandbox):
             raise SandboxUnavailable(f"sandbox {self.id} has stopped; its files are kept: try again")
         if self._status is not SandboxStatus.RUNNING:
             raise SandboxDestroyed(f"sandbox {self.id} was destroyed")
+        if asyncio.get_running_loop() is not self.loop:
+            raise ValidationFailed(
+                f"sandbox {self.id} belongs to the event loop it was created in: use it there, or take cove.Sandbox"
+            )
 
 
 def _is_open(spec: SandboxSpec) -> bool:
