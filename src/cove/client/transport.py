@@ -7,7 +7,9 @@ event for its clients.
 
 import asyncio
 import atexit
+import errno
 import io
+import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -134,7 +136,10 @@ class Transport:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(f"no Cove server answers at {self.url}: {error}. Is `cove serve` running?")
+        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        code = (cause.errno or 0) if isinstance(cause, OSError) else 0
+        reason = os.strerror(code) if code in errno.errorcode else str(cause)
+        return Unreachable(f"no Cove server answers at {self.url}: {reason}. Is `cove serve` running?")
 
     async def _explain(self, path: str, error: aiohttp.WSServerHandshakeError) -> Exception:
         """The handshake's error has no body: ask again without an upgrade for what is wrong."""
