@@ -111,6 +111,27 @@ async def test_a_timeout_ends_the_background_jobs_of_its_command_and_no_earlier_
         assert sorted(left) == ["sleep 1001", "sleep 1002", "sleep 1003"]
 
 
+async def test_what_an_earlier_background_job_starts_meanwhile_is_none_of_the_commands() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("(until [ -e go ]; do sleep 0.01; done; sleep 1001; :) &")
+        assert (await session.exec("touch go; sleep 2001", timeout=0.5)).timed_out
+        assert [command for command in await commands_inside(sandbox) if "sleep" in command] == ["sleep 1001"]
+
+
+async def test_a_process_that_nobody_reaps_keeps_no_caller() -> None:
+    program = "import os, time\nwhile True:\n    os.fork() or os._exit(0)\n    time.sleep(0.02)"
+    async with AsyncSandbox.create() as sandbox, asyncio.timeout(30):
+        session = await sandbox.create_session()
+        await session.exec(f"x=kept; python3 -c '{program}' > /dev/null 2>&1 & sleep 0.1")
+        call = asyncio.ensure_future(session.exec("sleep 100"))
+        await asyncio.wait([call], timeout=0.3)
+        call.cancel()
+        assert (await session.exec("echo $x")).stdout == "kept\n"
+        assert (await session.exec("sleep 100", timeout=0.3)).timed_out
+        assert (await session.exec("echo $x")).stdout == "kept\n"
+
+
 async def test_a_loop_that_substitutes_commands_costs_no_shell() -> None:
     async with AsyncSandbox.create() as sandbox:
         session = await sandbox.create_session()

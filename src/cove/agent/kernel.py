@@ -128,11 +128,11 @@ def parents():
     return found
 
 
-def start_ticks(pid):
-    # type: (int) -> int
-    """When a process started, in clock ticks since boot; 0 when it is gone."""
+def lives_since(pid, ticks):
+    # type: (int, int) -> bool
+    """Whether a process runs that started then or later, in clock ticks since boot. One to be reaped runs no more."""
     facts = stat_fields(pid)
-    return int(facts[19]) if facts else 0
+    return bool(facts) and facts[0] not in (b"Z", b"X") and int(facts[19]) >= ticks
 
 
 def stat_fields(pid):

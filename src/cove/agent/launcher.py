@@ -101,11 +101,11 @@ class Launcher:
         # type: (bytes, int) -> list[int]
         if scope == b"main":
             return [self.main] if self.main else []
-        below = list(kernel.descendants(posix.getpid()))
         if scope == b"tree":
-            return below
-        without = self.marked | {self.main}
-        return [pid for pid in below if pid not in without and kernel.start_ticks(pid) >= ticks]
+            return list(kernel.descendants(posix.getpid()))
+        # What an old process has started since is no newer than that.
+        below = kernel.descendants(posix.getpid(), self.marked - {self.main})
+        return [pid for pid in below if pid != self.main and kernel.lives_since(pid, ticks)]
 
     def signal(self, chosen, number):
         # type: (list[int], int) -> None
