@@ -30,7 +30,7 @@ def test_a_new_one_is_made_with_its_parents_and_opened_again(place: Path) -> Non
     assert stat.S_IMODE(made.stat().st_mode) == (0o711 if IS_ROOT else 0o700)
 
 
-@pytest.mark.parametrize("there", [(), ("lost+found",)])
+@pytest.mark.parametrize("there", [(), ("lost+found",), ("python", "key")])
 def test_an_empty_one_is_taken_whatever_its_mode(place: Path, there: tuple[str, ...]) -> None:
     place.mkdir(mode=0o700)
     for name in there:

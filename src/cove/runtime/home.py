@@ -29,6 +29,8 @@ RECORD = "sandbox.json"
 SOCKET = "runtime.sock"
 LOCK = "lock"
 USER = "user"
+# What can be put into a state directory before it is first used, by whoever prepares it.
+_MAY_BE_THERE = frozenset(("lost+found", "python", "key"))
 _ELSEWHERE = "set COVE_HOME to a directory of your own that is empty, or that Cove has made"
 
 
@@ -117,10 +119,10 @@ class Home:
             write_once(self.path / "etc" / name, content.encode())
 
     def _is_to_be_claimed(self) -> bool:
-        """Whether it is empty. A directory in which others keep something is not touched."""
+        """Whether it is new to Cove. A directory in which others keep something is not touched."""
         if self.path.stat().st_uid != os.geteuid():
             raise SandboxUnavailable(f"{self.path} belongs to another user: {_ELSEWHERE}")
-        there = {name for name in os.listdir(self.path) if name != "lost+found"}
+        there = set(os.listdir(self.path)) - _MAY_BE_THERE
         if there and (self.sandboxes.name not in there or self.path == self.path.parent):
             raise SandboxUnavailable(f"{self.path} holds what is not Cove's: {_ELSEWHERE}")
         return not there
