@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from executors import needs_python
+from leaks import processes_below
+from programs import wait_until_gone
 
 COVE = str(Path(sys.executable).parent / "cove")
 
@@ -162,3 +164,19 @@ def test_setup_that_is_told_to_stop_leaves_nothing_half_made(other_home: Path, n
         program.send_signal(number)
         assert (program.wait(timeout=60), program.communicate()) == (128 + number, (b"", b""))
     assert not list(other_home.glob("*python*"))
+
+
+def test_setup_removes_what_one_that_was_killed_had_begun(other_home: Path) -> None:
+    environment = {**os.environ, "COVE_HOME": str(other_home), "COVE_PYTHON": ""}
+    command = [COVE, "setup"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, start_new_session=True) as program:
+        assert program.stdout is not None
+        assert b"making a Python environment" in program.stdout.readline()
+        assert b"installing" in program.stdout.readline()
+        children = list(processes_below(program.pid))
+        os.killpg(program.pid, signal.SIGKILL)
+    assert wait_until_gone(children) == []
+    assert [path.name for path in other_home.glob("*python*")] == [".python-new"]
+    (other_home / "python/bin").mkdir(parents=True)
+    assert subprocess.run([COVE, "setup"], capture_output=True, timeout=60, env=environment).returncode == 0
+    assert [path.name for path in other_home.glob("*python*")] == ["python"]

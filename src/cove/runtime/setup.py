@@ -2,14 +2,16 @@
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from cove import executor
-from cove.core.identifier import new_identifier
 from cove.core.jail import PYTHON_DIRECTORY
 from cove.errors import InterpreterNotReady
+from cove.linux.file_lock import waiting_lock
 from cove.linux.interpreter import find_interpreter
 from cove.linux.remove_tree import remove_tree
 from cove.runtime.home import Home, default_home, write_once
@@ -20,6 +22,8 @@ _SITE = "_cove_site.py"
 _PATH_FILE = ("cove.pth", "import _cove_site; _cove_site.arrange()\n")
 # Works wherever the environment is bound.
 _PIP = '#!/bin/sh\nexec "$(dirname "$(readlink -f "$0")")/python3" -m pip "$@"\n'
+_TO_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LONGEST_SECONDS = 1200.0
 _SHEBANG = re.compile(rb"\A#!(?!/bin/sh).*\n")
 
 
@@ -27,14 +31,19 @@ def prepare_python(tell: Callable[[str], None], *, anew: bool = False) -> Path:
     """Make the environment for code contexts if it is not there; `tell` hears what is going on. Blocks."""
     home = Home(default_home())
     home.open()
-    target = home.path / "python"
+    with waiting_lock(home.path / "setup.lock"):
+        return _prepare(home.path / "python", tell, anew=anew)
+
+
+def _prepare(target: Path, tell: Callable[[str], None], *, anew: bool) -> Path:
+    building = target.with_name(".python-new")
+    remove_tree(str(building))  # of one that was killed
     if target.exists() and not anew:
         _furnish(target)
         return target
     interpreter = find_interpreter(0 if os.geteuid() == 0 else None)
     if interpreter is None:
         raise InterpreterNotReady("no Python that sandboxes could run: `sudo apt install python3 python3-venv`")
-    building = home.path / f".python-{new_identifier()}"
     try:
         tell(f"making a Python environment for sandboxes in {target}")
         _run([interpreter.path, "-m", "venv", str(building)])
@@ -68,14 +77,31 @@ def _furnish(environment: Path) -> None:
 
 
 def _run(command: list[str], **environment: str) -> None:
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_STOP)  # until the program is known that has to end too
     try:
-        subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=1200, env={**os.environ, **environment}
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+            preexec_fn=partial(signal.pthread_sigmask, signal.SIG_SETMASK, mask),  # noqa: PLW1509  # it takes no lock
         )
-    except subprocess.CalledProcessError as error:
-        hint = "install python3-venv, " if "ensurepip" in error.stdout + error.stderr else ""
-        reason = (error.stderr or error.stdout).strip()[-800:]
-        raise InterpreterNotReady(f"{' '.join(command[:4])} failed ({hint}or check the network): {reason}") from None
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        output, errors = process.communicate(timeout=_LONGEST_SECONDS)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    if process.returncode != 0:
+        hint = "install python3-venv, " if "ensurepip" in output + errors else ""
+        reason = (errors or output).strip()[-800:]
+        raise InterpreterNotReady(f"{' '.join(command[:4])} failed ({hint}or check the network): {reason}")
 
 
 def _make_readable(directory: Path) -> None:
