@@ -36,7 +36,7 @@ _REPORT_SECONDS = 0.1
 _FIRST_LOOK_SECONDS, _LOOK_SECONDS = 0.02, 0.4
 # A shell that gets no time of the machine has not read yet; one whose fifo somebody has filled never will.
 _STARVED_SECONDS = 30.0
-_LEFTOVER_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 0.005
+_LEFTOVER_SECONDS, _HELD_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 5.0, 0.005
 _INTERNAL_SECONDS = 5.0
 # How slowly a shell may read what it is to run.
 _READ_BYTES_PER_SECOND = 100_000
@@ -186,12 +186,15 @@ class Shell:
         return await self.run_internal(NOTHING_SCRIPT)
 
     async def end_leftovers(self, ticks: int) -> None:
-        """Background jobs ignore INT: bash(1), signals. Those of this command get TERM, and KILL if they do not go."""
-        deadline = self._loop.time() + _LEFTOVER_SECONDS
+        """Background jobs ignore INT: bash(1), signals. Those of this command get TERM, and KILL if they do not go.
+
+        What the kernel itself holds (a dead file server) goes when that lets it: nobody waits for it here.
+        """
+        began = self._loop.time()
         number = int(signal.SIGTERM)
-        while await self._signal(number, b"new", ticks):
+        while await self._signal(number, b"new", ticks) and self._loop.time() < began + _HELD_SECONDS:
             await asyncio.wait([self.process.ended], timeout=_LOOK_AGAIN_SECONDS)
-            number = signal.SIGKILL if self._loop.time() > deadline else 0
+            number = signal.SIGKILL if self._loop.time() > began + _LEFTOVER_SECONDS else 0
 
     async def _signal(self, number: int, scope: bytes, ticks: int = 0) -> int:
         launcher = self.process.launcher
