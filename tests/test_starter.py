@@ -16,9 +16,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def zygote(tmp_path: Path) -> Iterator[socket.socket]:
+def zygote(other_home: Path) -> Iterator[socket.socket]:
     """Listens where the zygote would, and does nothing else."""
-    path = Starter(tmp_path).directory.zygote
+    path = Starter(other_home).directory.zygote
     path.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -28,17 +28,17 @@ def zygote(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 async def test_a_zygote_that_hangs_is_not_waited_for_without_end(
-    tmp_path: Path, zygote: socket.socket, monkeypatch: pytest.MonkeyPatch
+    other_home: Path, zygote: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(starter, "_ANSWER_SECONDS", 0.1)
     with pytest.raises(SandboxUnavailable, match="does not answer: try again later"):
-        await asyncio.wait_for(Starter(tmp_path).create(None, SandboxSpec()), 10)
+        await asyncio.wait_for(Starter(other_home).create(None, SandboxSpec()), 10)
     connection, _ = zygote.accept()
     with connection:
         asked = connection.makefile("rb").read()  # to its end: whoever starts late sees that nobody waits
     assert b'"create"' in asked
 
 
-async def test_a_zygote_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+async def test_a_zygote_that_is_not_there_is_said_to_be_so(other_home: Path) -> None:
     with pytest.raises(SandboxUnavailable, match="No such file or directory"):
-        await Starter(tmp_path).create(None, SandboxSpec())
+        await Starter(other_home).create(None, SandboxSpec())

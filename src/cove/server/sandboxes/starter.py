@@ -81,7 +81,9 @@ class Starter:
         except TimeoutError as error:
             raise SandboxUnavailable("the process that starts sandboxes does not answer: try again later") from error
         except OSError as error:
-            raise SandboxUnavailable(f"no sandbox can be started just now: {error.strerror}. Try again.") from error
+            raise SandboxUnavailable(
+                f"no sandbox can be started just now: {error.strerror or error}. Try again."
+            ) from error
 
 
 async def _ask(socket: Path, request: Request) -> Record:
