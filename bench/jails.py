@@ -2,10 +2,11 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cove.core.jail import jail_arguments
+from cove.linux.memory_file import sealed_file
 from cove.model import SandboxSpec
 from cove.runtime.machine import examine_machine
 
@@ -29,21 +30,28 @@ def python(code: str) -> list[str]:
 
 
 @contextmanager
-def full_jail() -> Iterator[list[str]]:
-    """The arguments of a real sandbox, as its own user, around a place of its own."""
+def full_jail() -> Iterator[Callable[[list[str]], None]]:
+    """Runs a program as a real sandbox's own user, with its arguments and its filter, around a place of its own."""
     machine = examine_machine()
     place = machine.home.allocate()
-    null = os.open("/dev/null", os.O_WRONLY)
-    os.set_inheritable(null, True)
-    try:
+    with sealed_file(machine.require_filter()) as filter, open("/dev/null", "wb") as null:
+        for file in (filter, null):
+            os.set_inheritable(file.fileno(), True)
         as_user: list[str] = []
         if place.user_id is not None and machine.set_user is not None:
             as_user = [machine.set_user, f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups"]
-        arguments = jail_arguments(SandboxSpec(), machine.host(place), info_descriptor=null)
-        yield [*as_user, machine.require_bubblewrap(), *arguments]
-    finally:
-        os.close(null)
-        machine.home.release(place)
+        arguments = jail_arguments(
+            SandboxSpec(), machine.host(place), info_descriptor=null.fileno(), filter_descriptor=filter.fileno()
+        )
+
+        def run(program: list[str]) -> None:
+            filter.seek(0)
+            run_jail([*as_user, machine.require_bubblewrap(), *arguments, *program])
+
+        try:
+            yield run
+        finally:
+            machine.home.release(place)
 
 
 def run_jail(command: list[str]) -> None:
