@@ -77,6 +77,10 @@ def _sum(first: Summary, second: Summary) -> Summary:
     )
 
 
+def _milliseconds(summary: Summary) -> str:
+    return f"{summary.p50 * 1e3:.3f} ms"
+
+
 def _empty(transport: Transport) -> Callable[[], Awaitable[object]]:
     return lambda: transport.call(INFO, "/")
 
@@ -96,7 +100,7 @@ async def _latency(remote: AsyncSandbox, embedded: AsyncSandbox, transport: Tran
             floor=_sum(alone, floor),
             floor_name="embedded + empty two-hop request",
             target=at_most(1.4),
-            facts={"embedded": alone.p50, "empty": floor.p50},
+            facts={"embedded": _milliseconds(alone), "empty": _milliseconds(floor)},
         )
         for name, subject, alone in (
             ("exec true", summaries[0], summaries[1]),
@@ -134,7 +138,7 @@ async def _throughput(remote: AsyncSandbox, embedded: AsyncSandbox, transport: T
             floor=floor,
             floor_name=floor_name,
             target=target,
-            facts={"embedded": alone.p50, "empty": empty.p50},
+            facts={"embedded": f"{alone.p50:.0f} /s", "empty": f"{empty.p50:.0f} /s"},
         )
         for floor, floor_name, target in (
             (empty, "empty two-hop requests", at_least(0.6)),
@@ -231,7 +235,7 @@ async def _keys(remote: AsyncSandbox, embedded: AsyncSandbox, bare: str, plan: P
         floor=_sum(alone, echo),
         floor_name="embedded + WebSocket echo",
         target=at_most(1.5),
-        facts={"embedded": alone.p50, "echo": echo.p50},
+        facts={"embedded": _milliseconds(alone), "echo": _milliseconds(echo)},
     )
 
 
