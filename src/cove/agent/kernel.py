@@ -16,6 +16,7 @@ RT_SIGACTION = {"x86_64": 13, "aarch64": 134}
 SIGACTION_BYTES = 64
 SIGNAL_SET_BYTES = 8
 
+FACT_BYTES = 8192
 SIGNAL_SETS = (b"SigIgn", b"SigCgt", b"SigBlk", b"ShdPnd")
 NOTHING = b"nothing"
 LIVES_ON = b"lives on"
@@ -138,18 +139,9 @@ def lives_since(pid, ticks):
 def stat_fields(pid):
     # type: (int) -> list[bytes]
     """The fields of /proc/PID/stat from the third on: proc(5). Empty when the process is gone."""
-    try:
-        fd = posix.open("/proc/%d/stat" % pid, posix.O_RDONLY | posix.O_CLOEXEC)
-    except OSError:
-        return []
-    try:
-        line = posix.read(fd, 1024)
-    except OSError:
-        return []
-    finally:
-        posix.close(fd)
+    line = read_fact(pid, "stat")
     # The command name, in parentheses, may itself contain anything.
-    return line[line.rindex(b")") + 2 :].split()
+    return line[line.rindex(b")") + 2 :].split() if line else []
 
 
 def descendants(root, without=()):
@@ -185,30 +177,37 @@ def answer(pid, number):
 def status_fields(pid):
     # type: (int) -> dict[bytes, bytes]
     """The lines of /proc/PID/status by name. Empty when the process is gone."""
+    lines = read_fact(pid, "status").splitlines()
+    return dict([line.split(b":\t", 1) for line in lines if b":\t" in line])
+
+
+def read_fact(pid, name):
+    # type: (int, str) -> bytes
+    """The beginning of a file in /proc/PID; empty when the process is gone."""
     try:
-        fd = posix.open("/proc/%d/status" % pid, posix.O_RDONLY | posix.O_CLOEXEC)
+        fd = posix.open("/proc/%d/%s" % (pid, name), posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
-        return {}
+        return b""
     try:
-        lines = posix.read(fd, 8192).splitlines()
+        return posix.read(fd, FACT_BYTES)
     except OSError:
-        return {}
+        return b""
     finally:
         posix.close(fd)
-    return dict([line.split(b":\t", 1) for line in lines if b":\t" in line])
 
 
 def feeds(pid, reader):
     # type: (int, int) -> bool
     """Whether what one process prints goes through a pipe to another.
 
-    A fork of the reader that runs no program of its own has the pipe already before it prints there.
+    A fork of the reader that runs no program of its own has the pipe already before it prints there, and still the
+    reader's arguments.
     """
     try:
         held = pipes(reader)
         if posix.readlink(b"/proc/%d/fd/1" % pid) in held:
             return True
-        return bool(held) and command_line(pid) == command_line(reader) and bool(held & pipes(pid))
+        return bool(held) and read_fact(pid, "cmdline") == read_fact(reader, "cmdline") and bool(held & pipes(pid))
     except OSError:
         return False  # one of them is just going
 
@@ -224,16 +223,6 @@ def pipes(pid):
         except OSError:
             pass  # just closed
     return {name for name in found if name.startswith(b"pipe:")}
-
-
-def command_line(pid):
-    # type: (int) -> bytes
-    """The beginning of a process's arguments; a fork has those of its parent until it runs a program."""
-    fd = posix.open(b"/proc/%d/cmdline" % pid, posix.O_RDONLY | posix.O_CLOEXEC)
-    try:
-        return posix.read(fd, 4096)
-    finally:
-        posix.close(fd)
 
 
 def signal_all(pids, number):

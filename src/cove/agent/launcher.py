@@ -15,6 +15,7 @@ import kernel
 import protocol
 
 DRAIN_BYTES = 65536
+FIRST_SPARE_DESCRIPTOR = 100
 PURSUIT_SECONDS = 1.0
 
 # Unless a process handles them, nothing ends by these: signal(7).
@@ -28,7 +29,6 @@ ENDS_NOTHING = (
     _signal.SIGTTIN,
     _signal.SIGTTOU,
 )
-FIRST_SPARE_DESCRIPTOR = 100
 
 
 class Launcher:
@@ -80,11 +80,12 @@ class Launcher:
         if verb == b"spawn":
             self.spawn(rest.split(b"\0"), descriptors)
         elif verb == b"signal":
-            number, scope, ticks = rest.split(b"\0")
+            sent, scope, ticks = rest.split(b"\0")
+            number = int(sent)
             chosen = self.choose(scope, int(ticks))
-            self.signal(chosen, int(number))
-            if scope == b"tree" and int(number) not in ENDS_NOTHING:
-                chosen = self.pursue(chosen, int(number))
+            self.signal(chosen, number)
+            if scope == b"tree" and number not in ENDS_NOTHING:
+                chosen = self.pursue(chosen, number)
             self.send(b"signaled", protocol.encode_number(len(chosen)))
         elif verb == b"mark":
             self.marked = frozenset(kernel.descendants(posix.getpid()))
