@@ -101,9 +101,7 @@ class Home:
 
     def _make_directories(self) -> None:
         mode = 0o711 if self._is_root else 0o700
-        self.path.mkdir(parents=True, exist_ok=True)
-        if self._is_to_be_claimed():
-            self.path.chmod(mode)
+        self._claim(mode)
         # `sandboxes` comes first: by it the directory is known.
         for path in (self.sandboxes, *(self.path / name for name in ("users", "agent", "executor", "etc"))):
             with suppress(FileExistsError):
@@ -118,14 +116,16 @@ class Home:
         for name, content in SYNTHETIC_ETC.items():
             write_once(self.path / "etc" / name, content.encode())
 
-    def _is_to_be_claimed(self) -> bool:
-        """Whether it is new to Cove. A directory in which others keep something is not touched."""
+    def _claim(self, mode: int) -> None:
+        """Make it, or take an empty one. A directory in which others keep something is refused, and not touched."""
+        self.path.mkdir(parents=True, exist_ok=True)
         if self.path.stat().st_uid != os.geteuid():
             raise SandboxUnavailable(f"{self.path} belongs to another user: {_ELSEWHERE}")
         there = set(os.listdir(self.path)) - _MAY_BE_THERE
         if there and (self.sandboxes.name not in there or self.path == self.path.parent):
             raise SandboxUnavailable(f"{self.path} holds what is not Cove's: {_ELSEWHERE}")
-        return not there
+        if not there:
+            self.path.chmod(mode)
 
     def allocate(self) -> Place:
         """A new place with its own lock and, as root, its own user."""
