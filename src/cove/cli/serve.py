@@ -6,14 +6,11 @@ from typing import Annotated
 import typer
 
 from cove.cli.descriptors import say
-from cove.errors import ValidationFailed
 from cove.model import SandboxStatus
 from cove.runtime.home import default_home
-from cove.server.configuration import Configuration, OnStop, load
+from cove.server.configuration import OnStop, load
 from cove.server.sandboxes.directory import Directory
 from cove.server.supervisor import Supervisor
-
-_HIGHEST_PORT = 65535
 
 
 def serve(
@@ -57,16 +54,9 @@ def serve(
         "on_stop": on_stop,
     }
     configuration = load(config, options)
-    _check_ports(configuration)
     state = (home or default_home()).absolute()
     Supervisor(state, configuration, _tell).run()
     say("stopped. " + _what_became(Directory(state), configuration.on_stop))
-
-
-def _check_ports(configuration: Configuration) -> None:
-    for number in (configuration.port, configuration.chosen_preview_port):
-        if not 0 <= number <= _HIGHEST_PORT:
-            raise ValidationFailed(f"there is no port {number}: use 1 to {_HIGHEST_PORT}, or 0 for any that is free")
 
 
 def _tell(line: str) -> None:

@@ -13,6 +13,8 @@ from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
 from cove.model.spec import check_spec
 
+_HIGHEST_PORT = 65535
+
 _MOST_WORKERS = 4
 
 
@@ -61,6 +63,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
         for spec in (defaults, SandboxSpec(limits=self.maximum_limits)):
             check_spec(spec)
+        for port in (self.port, self.chosen_preview_port):
+            if not 0 <= port <= _HIGHEST_PORT:
+                raise ValidationFailed(f"there is no port {port}: use 1 to {_HIGHEST_PORT}, or 0 for any that is free")
         if self.preview_url is not None and not self.preview_url.startswith(("http://", "https://")):
             raise ValidationFailed(f"preview_url must be like https://preview.example.com, not {self.preview_url!r}")
 
