@@ -78,7 +78,7 @@ STEPS = [
     "cove.runtime.disk _move_in",
     "cove.runtime.sandbox_life make_groups",
     "cove.linux.cgroup Group.create",
-    "cove.runtime.jail _command",
+    "cove.runtime.isolation.bubblewrap Bubblewrap.command",
     "cove.runtime.jail _popen",
     "cove.runtime.groups SandboxGroups.enter",
     "cove.runtime.jail _await_hello",

@@ -1,26 +1,22 @@
 """Start and end of one jail: the bwrap process, the agent in it, and their control groups."""
 
 import asyncio
-import math
 import os
 import re
-import resource
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from cove.core.jail import AGENT_DIRECTORY, Host, agent_command, jail_arguments, place_mark
-from cove.core.limits import guards
 from cove.errors import SandboxUnavailable
 from cove.linux.bubblewrap import explain_refusal
-from cove.linux.memory_file import sealed_file
 from cove.linux.packets import socket_pair
 from cove.linux.pidfd import reap, wait_for_end
-from cove.model import Isolation, SandboxSpec
+from cove.model import SandboxSpec
 from cove.runtime.groups import SandboxGroups
 from cove.runtime.home import Place
+from cove.runtime.isolation import Launch, backend_of
 from cove.runtime.link import Link
 from cove.runtime.machine import Machine
 from cove.runtime.threads import in_starter_thread, in_thread
@@ -35,7 +31,7 @@ def _start_fails(_: str) -> None:
 
 @dataclass(slots=True)
 class Jail:
-    """A living jail. `pid` is our child: bwrap, or the agent itself without isolation.
+    """A living jail. `pid` is our child: bwrap, or the agent itself where the backend has no process of its own.
 
     `_agent` is a pidfd of the agent when that is bwrap's child: all inside is gone when the agent is, not bwrap.
     """
@@ -93,10 +89,15 @@ async def start_jail(
         undo.callback(ours.close)
         info = _pipe(stack, stack)
         errors = _pipe(undo, stack)
-        host = await in_thread(machine.host, place)
-        command, keep = _command(
-            machine, host, place, spec, groups.process_limits, stack, control=theirs.fileno(), info=info[1]
+        launch = Launch(
+            machine=machine,
+            place=place,
+            spec=spec,
+            limits=groups.process_limits,
+            control=theirs.fileno(),
+            info=info[1],
         )
+        command, keep = await in_thread(backend_of(spec.isolation).command, launch, stack)
         pid, pidfd = await in_starter_thread(_popen, command, keep, errors[1])
         undo.pop_all()
         link = Link(ours, lambda reason: jail.lose(reason))  # noqa: PLW0108  # the jail is made in the next line
@@ -120,40 +121,6 @@ def _pipe(read_stack: ExitStack, write_stack: ExitStack) -> tuple[int, int]:
     read_stack.callback(os.close, read)
     write_stack.callback(os.close, write)
     return read, write
-
-
-def _command(
-    machine: Machine,
-    host: Host,
-    place: Place,
-    spec: SandboxSpec,
-    limits: Mapping[str, int],
-    stack: ExitStack,
-    *,
-    control: int,
-    info: int,
-) -> tuple[list[str], list[int]]:
-    """What to execute, and the descriptors it inherits."""
-    limit, mark = spec.limits.open_files, place_mark(place.key)
-    open_files = machine.descriptor_limits if limit is None else (limit, limit)
-    if spec.isolation is Isolation.NONE:
-        agent = agent_command(machine.interpreter.path, str(machine.agent), control, open_files, limits, mark)
-        return agent, [control]
-    program = stack.enter_context(sealed_file(machine.require_filter()))
-    arguments = jail_arguments(spec, host, info_descriptor=info, filter_descriptor=program.fileno())
-    file = stack.enter_context(sealed_file("\0".join([*arguments, ""]).encode()))
-    as_user = []
-    if place.user_id is not None and machine.set_user is not None:
-        as_user = [machine.set_user, f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups", "--"]
-    all_limits = {**guards(spec.limits, _most_processes()), **limits}
-    agent = agent_command(machine.interpreter_inside, AGENT_DIRECTORY, control, open_files, all_limits, mark)
-    command = [*as_user, machine.require_bubblewrap(), "--args", str(file.fileno()), *agent]
-    return command, [control, info, file.fileno(), program.fileno()]
-
-
-def _most_processes() -> float:
-    most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    return math.inf if most == resource.RLIM_INFINITY else most
 
 
 def _popen(command: list[str], keep: Sequence[int], errors: int) -> tuple[int, int]:
@@ -215,7 +182,7 @@ async def _begin(jail: Jail, info: int, spec: SandboxSpec) -> None:
 
 async def _enter_groups(jail: Jail, info: int, spec: SandboxSpec) -> None:
     inside: int | None = jail.pid
-    if spec.isolation is Isolation.BUBBLEWRAP:
+    if backend_of(spec.isolation).tells_agent_pid:
         inside = await _read_child_pid(info)
         jail._agent = None if inside is None else os.pidfd_open(inside)
     if inside is not None and jail.groups.all:

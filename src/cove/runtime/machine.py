@@ -18,9 +18,10 @@ from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.linux.interpreter import Interpreter, find_interpreter
 from cove.linux.seccomp import explain_missing_filter, find_filter
+from cove.model import Limits
 from cove.runtime.home import Home, Place, default_home
 from cove.runtime.interpreters import find_node, find_python_environment
-from cove.runtime.programs import prepare_agent, prepare_executor
+from cove.runtime.programs import PACKAGES, prepare_agent, prepare_executor
 
 _ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -35,6 +36,7 @@ class Machine:
     executor: Path
     python: Path | None
     node: str | None
+    has_node_packages: bool
     hierarchies: Hierarchies
     bubblewrap: str | None
     set_user: str | None
@@ -64,6 +66,10 @@ class Machine:
             executor=str(self.executor),
             python=None if self.python is None else str(self.python),
         )
+
+    def open_files(self, limits: Limits) -> tuple[int, int]:
+        """The soft and the hard limit on descriptors of what runs inside."""
+        return self.descriptor_limits if limits.open_files is None else (limits.open_files, limits.open_files)
 
     @property
     def interpreter_inside(self) -> str:
@@ -112,13 +118,15 @@ def examine_machine() -> Machine:
         raise SandboxUnavailable(
             "setpriv is needed to run sandboxes as users of their own: `sudo apt install util-linux`"
         )
+    executor = prepare_executor(home.path / "executor")
     return Machine(
         home=home,
         interpreter=interpreter,
         agent=prepare_agent(home.path / "agent", interpreter),
-        executor=prepare_executor(home.path / "executor"),
+        executor=executor,
         python=find_python_environment(home.path),
         node=find_node(),
+        has_node_packages=(executor / PACKAGES).exists(),
         hierarchies=find_hierarchies(),
         bubblewrap=bubblewrap,
         set_user=set_user,

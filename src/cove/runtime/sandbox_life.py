@@ -3,17 +3,17 @@
 import asyncio
 import builtins
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from cove.api import AsyncSandbox, Process
 from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
-from cove.core.jail import AGENT_DIRECTORY, BUILT_IN_ENV, PYTHON_DIRECTORY, SHELL_DIRECTORY, WORKSPACE
+from cove.core.jail import WORKSPACE
 from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
 from cove.linux.tcp_stream import Streams
 from cove.model import (
-    Isolation,
     Outcome,
     SandboxInfo,
     SandboxSpec,
@@ -31,14 +31,14 @@ from cove.runtime.files import Files
 from cove.runtime.git import Git
 from cove.runtime.groups import make_groups
 from cove.runtime.home import Place
-from cove.runtime.interpreters import Interpreters, inside_jail
+from cove.runtime.isolation import backend_of
 from cove.runtime.jail import Jail, start_jail
 from cove.runtime.machine import Machine
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.processes import Processes
-from cove.runtime.programs import PACKAGES, PROLOGUE
+from cove.runtime.programs import PROLOGUE
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.terminals import Terminals
@@ -76,8 +76,9 @@ class SandboxLife(AsyncSandbox):
         self.id = id
         self._spec = spec
         self.created_at = created_at
-        self._env: Mapping[str, str] = merge_environment(_built_in_env(spec, self._machine, self._place), spec.env)
-        self._cwd = str(self._place.workspace) if _is_open(spec) and spec.workdir == WORKSPACE else spec.workdir
+        self._inside = backend_of(spec.isolation).inside(self._machine, self._place)
+        self._env: Mapping[str, str] = merge_environment(self._inside.env, spec.env)
+        self._cwd = self._inside.workspace if spec.workdir == WORKSPACE else spec.workdir
         if self._death is not None:
             self._death.cancel()
         if spec.lifetime is not None:
@@ -124,9 +125,9 @@ class SandboxLife(AsyncSandbox):
         kills = MemoryKills(jail.groups) if "memory" in jail.groups.controlled else None
         self._spawner = Spawner(jail.link, jail.groups.tree, self.lose, kills)
         self._processes = Processes(self._spawner, self._place.logs)
-        is_open = _is_open(self._spec)
         access = FileAccess(jail.link)
-        errands = self._errands()
+        inside = self._inside
+        errands = Errands(self._spawner, inside.interpreter, inside.agent)
         self.files = Files(access, errands, self._base)
         self.git = Git(self._spawner, access, errands, self._base, lambda: self._env)
         self._sessions = Sessions(
@@ -134,11 +135,11 @@ class SandboxLife(AsyncSandbox):
             self._processes,
             self._place,
             make_files=partial(Files, access, errands),
-            inside=str(self._place.shell) if is_open else SHELL_DIRECTORY,
-            prologue=f"{self._machine.agent if is_open else AGENT_DIRECTORY}/{PROLOGUE}",
+            inside=inside.shell,
+            prologue=f"{inside.agent}/{PROLOGUE}",
         )
         self._terminals = Terminals(self._spawner)
-        interpreters = await in_thread(self._interpreters)
+        interpreters = replace(inside.interpreters, home=self._env["HOME"])
         self._contexts = CodeContexts(self._spawner, interpreters, limit=self._spec.limits.contexts)
         await self._spawner.open()
         if jail.groups.is_disk_watched:
@@ -152,11 +153,6 @@ class SandboxLife(AsyncSandbox):
             self._spawner.end_everything,
         )
 
-    def _errands(self) -> Errands:
-        if _is_open(self._spec):
-            return Errands(self._spawner, self._machine.interpreter.path, str(self._machine.agent))
-        return Errands(self._spawner, self._machine.interpreter_inside, AGENT_DIRECTORY)
-
     def _base(self) -> str:
         self._check_running()
         return self._cwd
@@ -167,8 +163,7 @@ class SandboxLife(AsyncSandbox):
         warnings = groups.warnings()
         if self._spec.idle_timeout is not None and not self.enforces_idle_timeout:
             warnings.append("idle_timeout has no effect on a sandbox inside your program: it ends when you destroy it")
-        if _is_open(self._spec):
-            warnings.append("no isolation: code in this sandbox can do whatever you can")
+        warnings += backend_of(self._spec.isolation).warnings
         return SandboxInfo(
             id=self.id,
             status=self._status,
@@ -192,14 +187,6 @@ class SandboxLife(AsyncSandbox):
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """See AsyncSandbox."""
         self._env = merge_environment(self._env, check_environment(env))
-
-    def _interpreters(self) -> Interpreters:
-        machine, home = self._machine, self._env["HOME"]
-        has_packages = (machine.executor / PACKAGES).exists()
-        if not _is_open(self._spec):
-            return inside_jail(machine.python is not None, machine.node, home, has_packages=has_packages)
-        python = None if machine.python is None else str(machine.python)
-        return Interpreters(python, machine.node, str(machine.agent), str(machine.executor), home, has_packages)
 
     async def restart(self) -> None:
         """See AsyncSandbox."""
@@ -328,17 +315,3 @@ class SandboxLife(AsyncSandbox):
             raise ValidationFailed(
                 f"sandbox {self.id} belongs to the event loop it was created in: use it there, or take cove.Sandbox"
             )
-
-
-def _is_open(spec: SandboxSpec) -> bool:
-    return spec.isolation is Isolation.NONE
-
-
-def _built_in_env(spec: SandboxSpec, machine: Machine, place: Place) -> dict[str, str]:
-    if not _is_open(spec):
-        return dict(BUILT_IN_ENV)
-    moved = {BUILT_IN_ENV["HOME"]: str(place.home), PYTHON_DIRECTORY: str(machine.python or PYTHON_DIRECTORY)}
-    env = dict(BUILT_IN_ENV)
-    for inside, outside in moved.items():
-        env = {name: value.replace(inside, outside) for name, value in env.items()}
-    return {**env, "TMPDIR": str(place.tmp)}

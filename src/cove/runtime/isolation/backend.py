@@ -1,0 +1,57 @@
+"""The interface between the runtime and an isolation backend."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from cove.model import SandboxSpec
+from cove.runtime.home import Place
+from cove.runtime.interpreters import Interpreters
+from cove.runtime.machine import Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """Where things are, as code inside sees them."""
+
+    interpreter: str
+    agent: str
+    shell: str
+    workspace: str
+    env: Mapping[str, str]
+    interpreters: Interpreters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What a backend starts the agent with.
+
+    `control` is the agent's end of the control socket. `info` is the write end of a pipe for `{"child-pid": N}`, the
+    agent's pid on the host, which a backend with `tells_agent_pid` writes. `limits` are for setrlimit(2).
+    """
+
+    machine: Machine
+    place: Place
+    spec: SandboxSpec
+    limits: Mapping[str, int]
+    control: int
+    info: int
+
+
+class Backend(Protocol):
+    """One way to confine an agent."""
+
+    @property
+    def tells_agent_pid(self) -> bool:
+        """Whether the agent is a descendant of our child, not our child itself."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What `SandboxInfo` tells about every sandbox of this kind."""
+
+    def inside(self, machine: Machine, place: Place) -> Inside:
+        """Say where things are inside."""
+
+    def command(self, launch: Launch, stack: ExitStack) -> tuple[list[str], list[int]]:
+        """Return what to execute and the descriptors it inherits, which live as long as the stack. Blocks."""

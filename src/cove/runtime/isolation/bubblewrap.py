@@ -1,0 +1,72 @@
+"""Namespaces, mounts and the seccomp filter by bubblewrap; as root, by a host user of the sandbox's own."""
+
+import math
+import resource
+from contextlib import ExitStack
+
+from cove.core.jail import (
+    AGENT_DIRECTORY,
+    BUILT_IN_ENV,
+    HOME,
+    SHELL_DIRECTORY,
+    WORKSPACE,
+    agent_command,
+    jail_arguments,
+    place_mark,
+)
+from cove.core.limits import guards
+from cove.linux.memory_file import sealed_file
+from cove.runtime.home import Place
+from cove.runtime.interpreters import inside_jail
+from cove.runtime.isolation.backend import Inside, Launch
+from cove.runtime.machine import Machine
+
+
+class Bubblewrap:
+    """The agent is PID 1 of a jail that `core.jail` describes."""
+
+    tells_agent_pid = True
+    warnings: tuple[str, ...] = ()
+
+    def inside(self, machine: Machine, place: Place) -> Inside:
+        """Give the fixed places of the jail."""
+        return Inside(
+            interpreter=machine.interpreter_inside,
+            agent=AGENT_DIRECTORY,
+            shell=SHELL_DIRECTORY,
+            workspace=WORKSPACE,
+            env=BUILT_IN_ENV,
+            interpreters=inside_jail(
+                machine.python is not None, machine.node, HOME, has_packages=machine.has_node_packages
+            ),
+        )
+
+    def command(self, launch: Launch, stack: ExitStack) -> tuple[list[str], list[int]]:
+        """Run bwrap, which becomes the agent's parent."""
+        machine, spec = launch.machine, launch.spec
+        host = machine.host(launch.place)
+        program = stack.enter_context(sealed_file(machine.require_filter()))
+        arguments = jail_arguments(spec, host, info_descriptor=launch.info, filter_descriptor=program.fileno())
+        file = stack.enter_context(sealed_file("\0".join([*arguments, ""]).encode()))
+        command = [*_as_user(launch), machine.require_bubblewrap(), "--args", str(file.fileno()), *_agent(launch)]
+        return command, [launch.control, launch.info, file.fileno(), program.fileno()]
+
+
+def _as_user(launch: Launch) -> list[str]:
+    user, program = launch.place.user_id, launch.machine.set_user
+    if user is None or program is None:
+        return []
+    return [program, f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+
+
+def _agent(launch: Launch) -> list[str]:
+    machine, limits = launch.machine, launch.spec.limits
+    all_limits = {**guards(limits, _most_processes()), **launch.limits}
+    mark = place_mark(launch.place.key)
+    inside, open_files = machine.interpreter_inside, machine.open_files(limits)
+    return agent_command(inside, AGENT_DIRECTORY, launch.control, open_files, all_limits, mark)
+
+
+def _most_processes() -> float:
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    return math.inf if most == resource.RLIM_INFINITY else most
