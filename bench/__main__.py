@@ -14,6 +14,7 @@ from bench.scale_chart import draw
 from cove.errors import CoveError
 
 SUBJECTS = {
+    "cli": "bench.cli",
     "start": "bench.start",
     "exec": "bench.exec",
     "output": "bench.output",

@@ -1,9 +1,6 @@
 """Cove: a Linux computer that an AI agent, or any program, can use safely."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from cove.api.provider import Provider, register_embedded, register_remote
+TYPE_CHECKING = False  # as in typing, whose import would be most of what `import cove` costs
 
 if TYPE_CHECKING:
     from cove.api import AsyncSandbox
@@ -206,34 +203,17 @@ __all__ = [
 
 # Where the public names are, the light ones first.
 _MODULES = ("cove.errors", "cove.model", "cove.api", "cove.blocking")
-_SANDBOXES = ("AsyncSandbox", "Sandbox")
 
 if not TYPE_CHECKING:  # a type checker would otherwise believe in every name
 
     def __getattr__(name: str) -> object:
-        """A public name, imported when it is first used: `import cove` alone takes no time."""
+        """Import a public name when it is first used: `import cove` alone takes no time."""
         if name not in __all__:
             raise AttributeError(f"module 'cove' has no attribute {name!r}")
-        if name in _SANDBOXES:
-            _make_embedded()  # here rather than in the event loop that makes the first sandbox
+        from importlib import import_module
+
         for module in map(import_module, _MODULES):
             if hasattr(module, name):
                 globals()[name] = getattr(module, name)
                 return globals()[name]
         raise AssertionError(f"{name} is nowhere")
-
-
-def _make_embedded() -> Provider:
-    from cove.runtime.embedded import EMBEDDED  # most of the time that importing Cove would take
-
-    return EMBEDDED
-
-
-def _make_remote(url: str, api_key: str | None) -> Provider:
-    from cove.client.remote import Remote  # as much again
-
-    return Remote(url, api_key)
-
-
-register_embedded(_make_embedded)
-register_remote(_make_remote)

@@ -1,7 +1,7 @@
 """Who makes sandboxes: this program itself, or a server."""
 
 import os
-from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from cove.model import SandboxInfo, SandboxSpec
@@ -23,25 +23,15 @@ class Provider(Protocol):
         """All of them."""
 
 
-_embedded: Callable[[], Provider] | None = None
-_remote: Callable[[str, str | None], Provider] | None = None
-
-
-def register_embedded(make: Callable[[], Provider]) -> None:
-    """Called once, when `cove` is imported: the layer that implements sandboxes lies above this one."""
-    global _embedded
-    _embedded = make
-
-
-def register_remote(make: Callable[[str, str | None], Provider]) -> None:
-    """Called once, when `cove` is imported, with what makes the provider for a server."""
-    global _remote
-    _remote = make
-
-
 def provider_for(url: str | None, api_key: str | None) -> Provider:
-    """The server that `url` or COVE_URL names, otherwise this program."""
-    assert _embedded is not None
-    assert _remote is not None
-    chosen = url or os.environ.get("COVE_URL")
-    return _remote(chosen, api_key) if chosen else _embedded()
+    """Return the server that `url` or COVE_URL names, otherwise this program.
+
+    Both lie in layers above this one, and most of the time that importing Cove takes is theirs: each is imported by
+    name when it is first used.
+    """
+    provider: Provider
+    if chosen := url or os.environ.get("COVE_URL"):
+        provider = import_module("cove.client.remote").Remote(chosen, api_key)
+    else:
+        provider = import_module("cove.runtime.embedded").EMBEDDED
+    return provider

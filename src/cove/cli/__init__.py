@@ -2,8 +2,8 @@
 
 import errno
 import sys
-import traceback
 
+from cove import __version__
 from cove.cli.commands import load, overview
 from cove.cli.descriptors import BROKEN_PIPE, DISK_FULL, FAILURE, INTERRUPTED, fill_closed_descriptors, leave, say
 from cove.errors import CoveError
@@ -32,6 +32,8 @@ def _run(arguments: list[str]) -> int:
     except OSError as error:
         return _fail(_explain(error))
     except Exception:
+        import traceback  # takes longer than `cove version`
+
         traceback.print_exc()
         return _fail("this is a bug in Cove: please report it with the lines above.")
     return 0
@@ -42,6 +44,8 @@ def _start(name: str, *arguments: str) -> None:
         _start(arguments[0], "--help")
     elif name in _HELP:
         print(overview())
+    elif name in ("version", "--version") and not arguments:
+        print(f"cove {__version__}")
     else:
         load("version" if name == "--version" else name)(arguments, prog_name=f"cove {name}")
 

@@ -1,6 +1,5 @@
 """Every subcommand: what it is for and where it is. `cove --help` is printed without importing any of them."""
 
-import difflib
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -102,5 +101,7 @@ def _describe(heading: str, group: tuple[Command, ...]) -> str:
 
 
 def _similar(name: str) -> str:
+    import difflib
+
     close = difflib.get_close_matches(name, COMMANDS, 1)
     return f" (perhaps {close[0]!r})" if close else ""
