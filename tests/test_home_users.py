@@ -1,15 +1,17 @@
 """User ids of sandboxes: given once, taken back with their sandbox, and not the same in two state directories."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import find_hierarchies
 from cove.linux.strays import end_strays
 from cove.runtime.home import Home
-from cove.runtime.user_ids import FIRST_USER_ID, USER_IDS
+from cove.runtime.user_ids import FIRST_USER_ID, RANGES, USER_IDS, UserIds
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root gives sandboxes users of their own")
 
@@ -25,12 +27,65 @@ def homes(cove_home: Path, other_home: Path) -> tuple[Home, Home]:
 def test_two_state_directories_do_not_give_the_same_ids(homes: tuple[Home, Home]) -> None:
     places = [home.allocate() for home in homes for _ in range(5)]
     try:
-        ids = [place.user_id for place in places]
+        ids = [place.user_id or 0 for place in places]
         assert len(set(ids)) == len(ids)
-        assert all(user is not None and FIRST_USER_ID <= user < FIRST_USER_ID + USER_IDS for user in ids)
+        assert all(FIRST_USER_ID <= user < FIRST_USER_ID + RANGES * USER_IDS for user in ids)
+        assert len({(user - FIRST_USER_ID) // USER_IDS for user in ids}) == len(homes)
     finally:
         for place, home in zip(places, [home for home in homes for _ in range(5)], strict=True):
             home.release(place)
+
+
+@pytest.fixture
+def register(tmp_path: Path) -> Path:
+    return tmp_path / "register"
+
+
+def state(path: Path, register: Path) -> UserIds:
+    """The ids of a state directory of that name."""
+    (path / "users").mkdir(parents=True, exist_ok=True)
+    return UserIds(path / "users", (register,))
+
+
+def test_ids_that_come_round_stay_in_their_own_range(tmp_path: Path, register: Path) -> None:
+    first, second = (state(tmp_path / name, register) for name in ("first", "second"))
+    living = {first.allocate("a"), second.allocate("b")}
+    (tmp_path / "first/users.lock").write_text(f"{USER_IDS - 2:<20}")
+    assert first.allocate("last") == FIRST_USER_ID + USER_IDS - 1
+    again = first.allocate("round")
+    assert again == FIRST_USER_ID + 1
+    assert again not in living
+
+
+def test_an_id_that_a_process_has_is_not_given(tmp_path: Path, register: Path) -> None:
+    process = subprocess.Popen(["sleep", "1000"], user=FIRST_USER_ID, group=FIRST_USER_ID)
+    try:
+        assert state(tmp_path / "state", register).allocate("key") == FIRST_USER_ID + 1
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_range_is_free_again_when_its_state_directory_is_gone(tmp_path: Path, register: Path) -> None:
+    before = state(tmp_path / "first", register).allocate("key")
+    assert state(tmp_path / "second", register).allocate("key") == before + USER_IDS
+    shutil.rmtree(tmp_path / "first")
+    assert state(tmp_path / "third", register).allocate("key") == before
+
+
+def test_a_state_directory_keeps_its_range_when_it_is_moved_and_a_copy_has_none(tmp_path: Path, register: Path) -> None:
+    before = state(tmp_path / "first", register).allocate("key")
+    (tmp_path / "first").rename(tmp_path / "moved")
+    assert state(tmp_path / "moved", register).allocate("key") == before + 1
+    shutil.copytree(tmp_path / "moved", tmp_path / "copy")
+    with pytest.raises(SandboxUnavailable, match="a copy of the other"):
+        state(tmp_path / "copy", register).allocate("key")
+
+
+def test_without_a_place_for_the_register_there_is_no_id(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SandboxUnavailable, match="register of user ids"):
+        state(tmp_path / "state", tmp_path / "file/register").allocate("key")
 
 
 def test_ids_go_on_from_the_last_one_and_not_from_the_first_that_is_free(homes: tuple[Home, Home]) -> None:

@@ -1,5 +1,6 @@
 """The jail as a list of bubblewrap arguments: a pure function of the spec and of what the host has."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -109,8 +110,11 @@ class Host:
 
 
 def place_mark(key: str) -> str:
-    """By this argument the processes of a sandbox are known, also those that belong to no control group yet."""
-    return f"place={key}"
+    """By this argument the processes of a sandbox are known, also those that belong to no control group yet.
+
+    Every user of the host can read it; it does not tell the key.
+    """
+    return f"place={hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
 
 def agent_command(

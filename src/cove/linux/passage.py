@@ -1,7 +1,8 @@
-"""Whether other users get through to a directory: path_resolution(7)."""
+"""Directories that other users can enter, and such as only one group can: path_resolution(7)."""
 
 import os
 import stat
+from pathlib import Path
 
 
 def closed_directory(path: str) -> str | None:
@@ -11,3 +12,14 @@ def closed_directory(path: str) -> str | None:
             return None
         path = os.path.dirname(path)
     return path
+
+
+def admit_group(path: Path, group: int | None) -> None:
+    """Let the group through to what is below, and nobody else but the owner; without a group, nobody else."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if group is not None:
+            os.fchown(directory, -1, group)
+        os.fchmod(directory, stat.S_IRWXU if group is None else stat.S_IRWXU | stat.S_IXGRP)
+    finally:
+        os.close(directory)

@@ -1,17 +1,15 @@
-"""Remove a directory tree that hostile code has filled, without following a link or recursing."""
+"""Remove a directory tree that hostile code has filled, and may still change, without following a link or recursing."""
 
 import os
 import stat
 
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def remove_tree(path: str) -> None:
     """Remove path and all below it, however deep and whatever its modes; missing is fine."""
     try:
-        if not os.path.islink(path):
-            os.chmod(path, stat.S_IRWXU, follow_symlinks=False)
-        top = os.open(path, _OPEN)
+        top = _open(path)
     except FileNotFoundError:
         return
     try:
@@ -30,27 +28,66 @@ def _empty(top: int) -> None:
     pending = _clear(top)
     while pending:
         name = pending.pop()
-        os.chmod(name, stat.S_IRWXU, dir_fd=top)
-        directory = os.open(name, _OPEN, dir_fd=top)
+        try:
+            directory = _open(name, top)
+        except NotADirectoryError:  # it was swapped since it was seen
+            os.unlink(name, dir_fd=top)
+            continue
         try:
             for child in _clear(directory):
                 fresh += 1
                 lifted = f".cove-{fresh}-{os.urandom(4).hex()}"
-                os.chmod(child, stat.S_IRWXU, dir_fd=directory)
-                os.rename(child, lifted, src_dir_fd=directory, dst_dir_fd=top)
+                _lift(child, directory, lifted, top)
                 pending.append(lifted)
         finally:
             os.close(directory)
         os.rmdir(name, dir_fd=top)
 
 
+def _open(name: str, parent: int | None = None) -> int:
+    """Open a directory, never through a link, and give its owner all rights on it: by descriptor, not by name."""
+    try:
+        directory = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | _DIRECTORY, dir_fd=parent)
+    except PermissionError:
+        directory = _open_unreadable(name, parent)
+    try:
+        os.fchmod(directory, stat.S_IRWXU)
+    except OSError:
+        os.close(directory)
+        raise
+    return directory
+
+
+def _open_unreadable(name: str, parent: int | None) -> int:
+    """A descriptor with O_PATH needs no right on the directory: open(2), proc(5)."""
+    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | _DIRECTORY, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | _DIRECTORY)
+    finally:
+        os.close(handle)
+
+
+def _lift(child: str, directory: int, lifted: str, top: int) -> None:
+    try:
+        os.rename(child, lifted, src_dir_fd=directory, dst_dir_fd=top)
+    except PermissionError:  # a directory must itself be writable to get another parent
+        os.close(_open(child, directory))
+        os.rename(child, lifted, src_dir_fd=directory, dst_dir_fd=top)
+
+
 def _clear(directory: int) -> list[str]:
     """Unlink everything that is not a directory; returns the names of those that are."""
-    kept = []
     with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                kept.append(entry.name)
-            else:
-                os.unlink(entry.name, dir_fd=directory)
-    return kept
+        return [
+            entry.name for entry in entries if entry.is_dir(follow_symlinks=False) or not _unlink(entry.name, directory)
+        ]
+
+
+def _unlink(name: str, parent: int) -> bool:
+    """Unlink what is no directory; False when it is one since it was seen."""
+    try:
+        os.unlink(name, dir_fd=parent)
+    except IsADirectoryError:
+        return False
+    return True

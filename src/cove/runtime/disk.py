@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cove.errors import SandboxUnavailable
 from cove.linux.disk_image import ImageUnavailable, make_image, mount_image, repair_image, unmount
+from cove.linux.passage import admit_group
 from cove.model import Limits
 
 IMAGE = "disk.img"
@@ -22,13 +23,13 @@ def attach_disk(place: Path, limits: Limits, owner: int | None) -> bool:
     if (limits.disk is None and limits.inodes is None) or owner is None:
         return False
     image, point = place / IMAGE, place / MOUNT_POINT
-    point.mkdir(mode=0o711, exist_ok=True)
+    point.mkdir(mode=0o700, exist_ok=True)
     if not os.path.ismount(point):
         if image.exists():
             _mount_again(str(image), str(point))
         elif not _make_and_mount(image, point, limits):
             return False
-        point.chmod(0o711)
+        admit_group(point, owner)
     for name in _DIRECTORIES:
         _move_in(place / name, point / name, owner)
     return True
@@ -55,7 +56,7 @@ def _mount_again(image: str, point: str) -> None:
 
 def _move_in(directory: Path, inside: Path, owner: int) -> None:
     inside.mkdir(mode=0o700, exist_ok=True)
-    os.chown(inside, owner, owner)
+    os.chown(inside, owner, owner, follow_symlinks=False)
     if not directory.is_symlink():
         directory.rmdir()
         directory.symlink_to(inside.relative_to(directory.parent))

@@ -17,10 +17,10 @@ from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import Group, Hierarchies
 from cove.linux.file_lock import make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
-from cove.linux.passage import closed_directory
+from cove.linux.passage import admit_group, closed_directory
 from cove.linux.pidfd import start_time
 from cove.linux.remove_tree import remove_tree
-from cove.linux.strays import end_strays
+from cove.linux.strays import end_processes_of, end_strays
 from cove.runtime.disk import detach_disk
 from cove.runtime.groups import SandboxGroups
 from cove.runtime.user_ids import UserIds
@@ -103,10 +103,13 @@ class Home:
         mode = 0o711 if self._is_root else 0o700
         self._claim(mode)
         # `sandboxes` comes first: by it the directory is known.
-        for path in (self.sandboxes, *(self.path / name for name in ("users", "agent", "executor", "etc"))):
+        for path in (self.sandboxes, *(self.path / name for name in ("agent", "executor", "etc"))):
             with suppress(FileExistsError):
                 path.mkdir(mode=mode)
                 path.chmod(mode)
+        users = self.path / "users"
+        users.mkdir(mode=0o700, exist_ok=True)
+        users.chmod(0o700)
         closed = closed_directory(str(self.path)) if self._is_root else None
         if closed is not None:
             raise SandboxUnavailable(
@@ -132,8 +135,7 @@ class Home:
         key = new_identifier()
         path = self.sandboxes / key
         with self._changing_places():
-            path.mkdir(mode=0o711)
-            path.chmod(0o711)
+            path.mkdir(mode=0o700)
             lock = make_locked(path / LOCK)
         _sign(lock)
         place = Place(key, path, lock, self._users.allocate(key) if self._is_root else None)
@@ -184,8 +186,9 @@ class Home:
 
     def _furnish_runtime(self, place: Place) -> None:
         place.logs.mkdir(mode=0o700)
-        place.shell.mkdir(mode=0o711)
-        place.shell.chmod(0o711)
+        place.shell.mkdir(mode=0o700)
+        for directory in (place.shell, place.path):
+            admit_group(directory, place.user_id)
 
     def refurnish(self, place: Place) -> None:
         """Remove what belonged to sessions and processes that have ended with their jail."""
@@ -197,14 +200,23 @@ class Home:
         """Remove the place with all that is in it; its user can be used again afterwards."""
         (place.path / RECORD).unlink(missing_ok=True)
         detach_disk(place.path)
+        try:
+            self._remove_files(place)
+        except OSError:  # files that change meanwhile: somebody on the host has become the sandbox's user
+            if place.user_id is None:
+                raise
+            end_processes_of(place.user_id)
+            self._remove_files(place)
+        if place.user_id is not None:
+            self._users.release(place.user_id)
+        place.lock.close()
+
+    def _remove_files(self, place: Place) -> None:
         for entry in place.path.iterdir() if place.path.exists() else ():
             if entry.is_dir() and not entry.is_symlink():
                 remove_tree(str(entry))
         with self._changing_places():
             remove_tree(str(place.path))
-        if place.user_id is not None:
-            self._users.release(place.user_id)
-        place.lock.close()
 
     def collect(self, hierarchies: Hierarchies) -> int:
         """Remove what programs that are gone left behind; returns how many places that were."""

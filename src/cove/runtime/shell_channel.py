@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cove.core.shell_protocol import GO, INTERNAL, encode_command
+from cove.linux.passage import admit_group
 from cove.linux.remove_tree import remove_tree
 
 _FIFO_MODE = 0o600
+_READABLE_INSIDE = 0o640
 _COMMAND, _INPUT, _RESTORE = "command", "input", "restore"
 NOWHERE = "/dev/null"
 _NOTHING = struct.pack("i", 0)
@@ -96,17 +98,14 @@ class ShellChannel:
 
 def open_channel(path: Path, inside: str, user_id: int | None, restore: str | None) -> ShellChannel:
     """Make the directory and open what stays open. Blocks."""
-    path.mkdir(mode=0o711)
-    path.chmod(0o711)
+    path.mkdir(mode=0o700)
+    admit_group(path, user_id)
     with contextlib.ExitStack() as undo:
         undo.callback(remove_tree, str(path))
         for name in ("go", "done", "exports", "state", "out.0", "err.0"):
             _make_fifo(path / name, user_id)
-        for name, content in ((_COMMAND, ""), (_RESTORE, restore or "")):
-            (path / name).write_text(content, encoding="utf-8", errors="surrogateescape")
-            (path / name).chmod(0o644)
-        (path / _INPUT).touch(mode=0o644)
-        (path / _INPUT).chmod(0o644)
+        for name, content in ((_COMMAND, ""), (_INPUT, ""), (_RESTORE, restore or "")):
+            _make_file(path / name, content.encode("utf-8", "surrogateescape"), user_id)
         opened = []
         for name in ("go", "done", "exports", "state", _COMMAND):
             # Read and write: a fifo of which we hold both ends never ends and never refuses to open.
@@ -121,6 +120,15 @@ def _write_all(descriptor: int, content: bytes) -> None:
     written = os.pwrite(descriptor, content, 0)
     while written < len(content):
         written += os.pwrite(descriptor, content[written:], written)
+
+
+def _make_file(path: Path, content: bytes, group: int | None) -> None:
+    """Make a file that the shell can only read, and others not even that."""
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
+        if group is not None:
+            os.fchown(file.fileno(), -1, group)
+        os.fchmod(file.fileno(), _READABLE_INSIDE)
 
 
 def _make_fifo(path: Path | str, user_id: int | None) -> None:

@@ -1,35 +1,46 @@
-"""The host users that sandboxes run as when Cove is root's: reserved by files that name their sandbox. Blocks."""
+"""The host users that sandboxes run as when Cove is root's. Blocks.
 
-import hashlib
+Each state directory of a machine owns a range of ids: a register outside all of them says which. Within the range an id
+is reserved by a file that names its sandbox, and given to nobody while a process runs as that user.
+"""
+
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from cove.errors import SandboxUnavailable
 from cove.linux.file_lock import waiting_lock
 
 FIRST_USER_ID = 2_000_000_000
-USER_IDS = 1_000_000
+USER_IDS = 65_536
+RANGES = 2_000
+# The first that can be written: files of stopped sandboxes outlive a restart of the machine, so should the register.
+REGISTERS = (Path("/var/lib/cove-users"), Path("/run/cove-users"))
+_NOTE = "users.range"
 
 
 class UserIds:
     """Those of one state directory. `_lock` is held while ids are given or taken back, and says which was the last."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, registers: tuple[Path, ...] = REGISTERS) -> None:
         self._path = path
         self._lock = path.with_name("users.lock")
+        self._registers = registers
+        self._first: int | None = None
 
     def allocate(self, key: str) -> int:
-        """The next id that no living sandbox has."""
+        """Reserve the next id that neither a sandbox nor a process has."""
         with waiting_lock(self._lock) as lock:
-            last = int(os.pread(lock, 20, 0) or self._first_offset())
-            for step in range(1, USER_IDS):
+            first = self._first = self._first or _claim_range(self._path.parent, self._registers)
+            last = int(os.pread(lock, 20, 0) or -1)
+            for step in range(1, USER_IDS + 1):
                 offset = (last + step) % USER_IDS
-                reservation = self._path / str(FIRST_USER_ID + offset)
-                if not reservation.exists():
-                    reservation.write_text(key)
+                reservation = self._path / str(first + offset)
+                if not reservation.exists() and not _has_processes(first + offset):
+                    _write(reservation, key)
                     os.pwrite(lock, b"%-20d" % offset, 0)
-                    return FIRST_USER_ID + offset
+                    return first + offset
         raise SandboxUnavailable(f"all {USER_IDS} user ids of {self._path} are in use: destroy some sandboxes")
 
     def find(self, key: str, note: Path) -> int | None:
@@ -52,15 +63,58 @@ class UserIds:
                 if not key or not is_there(key):
                     reservation.unlink(missing_ok=True)
 
-    def _first_offset(self) -> int:
-        """Where a state directory begins to give ids: somewhere else than others that share the range."""
-        found = self._path.parent.stat()
-        digest = hashlib.sha256(b"%d:%d" % (found.st_dev, found.st_ino)).digest()
-        return int.from_bytes(digest[:8], "big") % USER_IDS
+
+def _claim_range(state: Path, registers: tuple[Path, ...]) -> int:
+    """Return the first id of the range that belongs to this state directory and to no other of this machine."""
+    register = _open_register(registers)
+    with waiting_lock(register / "lock"):
+        noted = _read(state / _NOTE)
+        if not noted:
+            noted = next((number for number in map(str, range(RANGES)) if _owner(register, number) is None), "")
+        if not noted:
+            raise SandboxUnavailable(f"all {RANGES} ranges of user ids are in use: remove state directories of Cove")
+        owner = _owner(register, noted)
+        if owner is not None and not owner.samefile(state):
+            raise SandboxUnavailable(
+                f"{state} and {owner} have the same user ids, one is a copy of the other: use only one on this machine"
+            )
+        _write(register / noted, str(state))
+        _write(state / _NOTE, noted)
+    return FIRST_USER_ID + int(noted) * USER_IDS
+
+
+def _open_register(registers: tuple[Path, ...]) -> Path:
+    for register in registers:
+        with suppress(OSError):  # a file system that is read-only
+            register.mkdir(mode=0o700, exist_ok=True)
+            if os.access(register, os.W_OK):
+                return register
+    places = " nor ".join(map(str, registers))
+    raise SandboxUnavailable(f"cannot keep the register of user ids: neither {places} can be written")
+
+
+def _owner(register: Path, number: str) -> Path | None:
+    """The state directory that has this range; one that is gone, or has another range, has none."""
+    owner = _read(register / number)
+    return Path(owner) if owner and _read(Path(owner) / _NOTE) == number else None
+
+
+def _has_processes(user_id: int) -> bool:
+    """Whether a process runs as this user: getpriority(2) finds out without a look at every process."""
+    try:
+        os.getpriority(os.PRIO_USER, user_id)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""  # never made, or released meanwhile by another program
+
+
+def _write(path: Path, text: str) -> None:
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
