@@ -39,7 +39,7 @@ def full_jail() -> Iterator[Callable[[list[str]], None]]:
             os.set_inheritable(file.fileno(), True)
         as_user: list[str] = []
         if place.user_id is not None and machine.set_user is not None:
-            as_user = [machine.set_user, f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups"]
+            as_user = [machine.set_user[1], f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups"]
         arguments = jail_arguments(
             SandboxSpec(), machine.host(place), info_descriptor=null.fileno(), filter_descriptor=filter.fileno()
         )

@@ -12,6 +12,7 @@ import pytest
 from executors import needs_python
 
 import cove
+from cove.cli.doctor import Status, judge_core_pattern
 
 # Ctrl-C comes while the subcommand is being imported, which takes most of the time that a short one takes.
 INTERRUPTED_START = """
@@ -46,6 +47,21 @@ def test_doctor_finds_that_isolation_works_here() -> None:
     end = run_cove("doctor")
     assert end.returncode == 0, end.stdout
     assert "Isolation works on this machine." in end.stdout
+
+
+@pytest.mark.parametrize(
+    ("pattern", "status"),
+    [
+        ("core", Status.OK),
+        ("/var/crash/%e", Status.OK),
+        ("|/usr/lib/systemd/systemd-coredump %P", Status.WARNING),
+        ("@/run/coredump.socket", Status.WARNING),
+    ],
+)
+def test_doctor_warns_of_a_handler_for_core_files(pattern: str, status: Status) -> None:
+    check = judge_core_pattern(pattern)
+    assert (check.status, bool(check.advice)) == (status, status is Status.WARNING)
+    assert pattern in check.found
 
 
 def test_doctor_reports_every_check_as_json() -> None:

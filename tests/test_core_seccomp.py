@@ -14,8 +14,11 @@ from cove.core.seccomp import (
     AUDIT_I386,
     AUDIT_X86_64,
     NAMESPACE_FLAGS,
+    PRETEND,
     REFUSE,
+    RLIMIT_CORE,
     TIOCLINUX,
+    TIOCSETD,
     TIOCSTI,
     UNKNOWN,
     filter_program,
@@ -23,9 +26,14 @@ from cove.core.seccomp import (
 from cove.core.system_calls import (
     CLONE,
     IOCTL,
+    IOPRIO_SET,
+    OF_A_PROCESS,
     PERSONALITY,
+    PRLIMIT,
     REFUSED,
     REVIEWED_MAXIMUM,
+    SETPRIORITY,
+    SETRLIMIT,
     SOCKET,
     SOCKETPAIR,
     UNREADABLE,
@@ -38,7 +46,10 @@ pytestmark = pytest.mark.pure
 
 ABIS = ("x86_64", "x32", "i386", "aarch64")
 ARCHITECTURES = {"x86_64": AUDIT_X86_64, "x32": AUDIT_X86_64, "i386": AUDIT_I386, "aarch64": AUDIT_AARCH64}
-BY_ARGUMENT = (CLONE, UNSHARE, PERSONALITY, IOCTL, SOCKET, SOCKETPAIR)
+BY_ARGUMENT = (
+    *(CLONE, UNSHARE, PERSONALITY, IOCTL, SOCKET, SOCKETPAIR),
+    *(*OF_A_PROCESS.values(), SETPRIORITY, IOPRIO_SET, SETRLIMIT, PRLIMIT),
+)
 HIGH_GARBAGE = 0xDEADBEEF << 32
 
 
@@ -67,7 +78,7 @@ def test_every_call_of_the_table_is_refused_and_no_other(abi: str) -> None:
     bit = X32_BIT if abi == "x32" else 0
     unused_on_x32 = {numbers.x86_64 for numbers in REFUSED.values() if numbers.x32 is not None}
     for number in range(bit, bit + REVIEWED_MAXIMUM + 1):
-        if number in special or (bit and number - bit in (*unused_on_x32, IOCTL.x86_64)):
+        if number in special or (bit and number - bit in (*unused_on_x32, IOCTL.x86_64, OF_A_PROCESS["move_pages"][0])):
             continue
         assert ask(abi, number) == (REFUSE if number in refused else ALLOW), number
 
@@ -113,10 +124,10 @@ def test_a_namespace_is_refused_by_each_of_its_flags(abi: str) -> None:
 
 
 @pytest.mark.parametrize("abi", ABIS)
-def test_input_is_not_put_into_a_terminal(abi: str) -> None:
-    for request in (TIOCSTI, TIOCLINUX):
+def test_input_is_not_put_into_a_terminal_and_its_line_discipline_stays(abi: str) -> None:
+    for request in (TIOCSTI, TIOCLINUX, TIOCSETD):
         assert ask(abi, IOCTL, 0, request) == ask(abi, IOCTL, 0, request | HIGH_GARBAGE) == REFUSE
-    for harmless in (0x5401, 0x5413, 0x541B, 0x5411):
+    for harmless in (0x5401, 0x5413, 0x541B, 0x5411, 0x5424):
         assert ask(abi, IOCTL, TIOCSTI, harmless) == ALLOW
 
 
@@ -127,10 +138,54 @@ def test_only_sockets_of_the_everyday_families_are_made(abi: str) -> None:
         for family in range(64):
             assert ask(abi, call, family, 1, 0) == (ALLOW if family in allowed else REFUSE), family
             assert ask(abi, call, family | HIGH_GARBAGE, 1, 0) == (ALLOW if family in allowed else REFUSE)
-        for protocol in (33, 132):
-            assert ask(abi, call, 2, 1, protocol) == ask(abi, call, 10, 5, protocol | HIGH_GARBAGE) == REFUSE
-        for protocol in (0, 1, 6, 17, 58, 262):
-            assert ask(abi, call, 2, 1, protocol) == ALLOW
+
+
+@pytest.mark.parametrize("abi", ABIS)
+@pytest.mark.parametrize("garbage", [0, HIGH_GARBAGE])
+def test_only_sockets_of_the_everyday_protocols_are_made(abi: str, garbage: int) -> None:
+    for family in (2, 10):
+        for protocol in range(300):
+            expected = ALLOW if protocol in (0, 1, 6, 17, 58) else REFUSE
+            assert ask(abi, SOCKET, family, 1, protocol | garbage) == expected, protocol
+    for protocol in range(40):
+        assert ask(abi, SOCKET, 16, 3, protocol | garbage) == (REFUSE if protocol else ALLOW), protocol
+    assert ask(abi, SOCKET, 1, 1, 1 | garbage) == ALLOW
+    for flags in (0, 0o4000, 0o2000000):
+        assert ask(abi, SOCKET, 2, 10 | flags | garbage, 0) == REFUSE
+        assert ask(abi, SOCKET, 2, 2 | flags | garbage, 0) == ALLOW
+
+
+@pytest.mark.parametrize("abi", ABIS)
+@pytest.mark.parametrize("garbage", [0, HIGH_GARBAGE])
+def test_only_the_callers_own_scheduling_is_changed(abi: str, garbage: int) -> None:
+    for numbers in OF_A_PROCESS.values():
+        assert ask(abi, numbers, garbage) == ALLOW
+        assert ask(abi, numbers, 1 | garbage) == ask(abi, numbers, 0xFFFFFFFF) == REFUSE
+    for call, process in ((SETPRIORITY, 0), (IOPRIO_SET, 1)):
+        for which in range(4):
+            for who in (0, 1, 1000):
+                expected = ALLOW if (which, who) == (process, 0) else REFUSE
+                assert ask(abi, call, which | garbage, who | garbage, 5) == expected
+
+
+@pytest.mark.parametrize("abi", ABIS)
+def test_limits_are_read_of_anybody_and_set_of_the_caller_alone(abi: str) -> None:
+    files, address = 7, 0x7FFF1000
+    assert ask(abi, PRLIMIT, 5, files, 0, address) == ask(abi, PRLIMIT, 0, files, 0, address) == ALLOW
+    assert ask(abi, PRLIMIT, 0, files, address) == ask(abi, PRLIMIT, HIGH_GARBAGE, files, address) == ALLOW
+    assert ask(abi, PRLIMIT, 5, files, address) == ask(abi, PRLIMIT, 5 | HIGH_GARBAGE, files, address) == REFUSE
+    assert ask(abi, PRLIMIT, 5, files, 0x7F << 32) == REFUSE
+    assert ask(abi, SETRLIMIT, files, address) == ALLOW
+
+
+@pytest.mark.parametrize("abi", ABIS)
+def test_the_limit_on_core_files_stays_and_nobody_fails_for_it(abi: str) -> None:
+    for resource in (RLIMIT_CORE, RLIMIT_CORE | HIGH_GARBAGE):
+        assert ask(abi, SETRLIMIT, resource, 0x1000) == ask(abi, PRLIMIT, 0, resource, 0x1000) == PRETEND
+        assert ask(abi, PRLIMIT, 0, resource, 0x7F << 32) == PRETEND
+        assert ask(abi, PRLIMIT, 0, resource, 0, 0x1000) == ALLOW
+        assert ask(abi, PRLIMIT, 5, resource, 0x1000) == REFUSE
+    assert PRETEND & 0xFFFF == 0
 
 
 @pytest.mark.parametrize("abi", ABIS)

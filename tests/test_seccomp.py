@@ -109,7 +109,24 @@ async def test_arguments_are_judged_on_every_abi_and_not_fooled_by_their_upper_h
         ["i386", 359, 40, 1, 0],
         ["x86_64", 41, 38, 5, 0],  # AF_ALG
         ["x86_64", 41, 17, 3, 0],  # AF_PACKET
+        ["x86_64", 16, 0, 0x5423],  # ioctl(TIOCSETD)
+        ["i386", 54, 0, 0x5423 | high],
         ["x86_64", 41, 2, 1, 132],  # SCTP
+        ["x86_64", 41, 2, 1, 262 | high],  # MPTCP
+        ["i386", 359, 10, 1, 262],
+        ["x86_64", 41, 2, 10, 0],  # SOCK_PACKET
+        ["x86_64", 41, 16, 3, 4],  # NETLINK_SOCK_DIAG
+        ["i386", 359, 16, 3, 9],  # NETLINK_AUDIT
+        ["x86_64", 302, 1, 7, 1],  # prlimit of PID 1
+        ["i386", 340, 1, 7, 1],
+        ["x86_64", 144, 1, 0, 0],  # sched_setscheduler
+        ["i386", 156, 1, 0, 0],
+        ["x86_64", 141, 0, 1, 19],  # setpriority of PID 1, of a user
+        ["x86_64", 141, 2, 0, 19],
+        ["i386", 97, 2, 0, 19],
+        ["x86_64", 251, 1, 1, 0x6000],  # ioprio_set
+        ["x86_64", 256, 1, 0, 0],  # migrate_pages
+        ["x86_64", 279, 1, 0, 0],  # move_pages
         ["x86_64", 135, 0x40000],  # personality(ADDR_NO_RANDOMIZE)
         ["i386", 136, 0x40000],
     ]
@@ -118,10 +135,38 @@ async def test_arguments_are_judged_on_every_abi_and_not_fooled_by_their_upper_h
         ["x86_64", 135, 0xFFFFFFFF],
         ["x86_64", 41, 2, 1, 0],
         ["x86_64", 41, 16, 3, 0],
+        ["x86_64", 41, 2, 2, 17],
         ["i386", 359, 1, 1, 0],
+        ["x86_64", 302, 1, 7, 0, 0],
+        ["x86_64", 141, 0, 0, 19],
+        ["x86_64", 251, 1, 0, 0x6000],
     ]
     answers = await calls_inside(refused + allowed)
     assert answers == [EPERM] * len(refused) + [0] * len(allowed)
+
+
+CORES = """
+import ctypes, os, resource
+library = ctypes.CDLL(None)
+def limits(): return [line.split()[4:6] for line in open("/proc/self/limits") if line.startswith("Max core")][0]
+print(limits())
+for wanted in ((0, 0), (0, 1), (1, 1)):
+    resource.setrlimit(resource.RLIMIT_CORE, wanted)
+    resource.prlimit(0, resource.RLIMIT_CORE, wanted)
+    print(limits())
+pid = os.fork()
+if not pid: os.abort()
+print(os.WCOREDUMP(os.waitpid(pid, 0)[1]))
+"""
+
+
+async def test_nothing_inside_leaves_a_core_file_or_reaches_a_handler_for_them() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        for surface in (sandbox, session):
+            result = await surface.exec(["python3", "-c", CORES] if surface is sandbox else f"python3 -c '{CORES}'")
+            assert result.check().stdout == "['1', '1']\n" * 4 + "False\n"
+        assert (await sandbox.exec("ulimit -c; ulimit -Hc; ulimit -c 0")).stdout == "0\n0\n"
 
 
 async def test_the_filter_binds_the_agent_and_all_it_starts() -> None:

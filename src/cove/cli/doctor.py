@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _TRIAL_SECONDS = 30.0
 _NOBODY = "65534"
 _OLDEST_NODE = 20
+_CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
+# core(5): a program, a socket.
+_CORE_HANDLERS = ("|", "@")
 _ELSEWHERE = "Set COVE_HOME to a directory you can write."
 
 
@@ -188,10 +191,26 @@ def _check_interpreter() -> Check:
 def _check_setpriv() -> Check:
     if not _is_root():
         return _ok("user of the sandbox", f"your own (uid {os.geteuid()}); inside it is uid {USER_ID}")
-    path = shutil.which("setpriv")
-    if path is None:
-        return _missing("user of the sandbox", "setpriv is not installed", _install("util-linux"))
-    return _ok("user of the sandbox", f"one of its own for each, set by {path}")
+    paths = shutil.which("setpriv"), shutil.which("prlimit")
+    if None in paths:
+        return _missing("user of the sandbox", "setpriv or prlimit is not installed", _install("util-linux"))
+    return _ok("user of the sandbox", f"one of its own for each, set by {paths[0]}")
+
+
+def _check_core_handler() -> Check:
+    return judge_core_pattern(_CORE_PATTERN.read_text().strip())
+
+
+def judge_core_pattern(pattern: str) -> Check:
+    """Warn of a handler for core files: it runs as root on the host, on what the program that crashed contains."""
+    name = "core files"
+    if not pattern.startswith(_CORE_HANDLERS):
+        return _ok(name, f"no program handles them (kernel.core_pattern is {pattern!r})")
+    advice = (
+        "Sandboxes are kept from a program by their core limit, those with isolation='none' are not. "
+        "Where nobody reads crash reports: `sudo sysctl kernel.core_pattern=core`."
+    )
+    return _warning(name, f"the kernel passes them to a handler: {pattern}", advice)
 
 
 def _check_home() -> Check:
@@ -304,6 +323,7 @@ _CHECKS: tuple[Callable[[], Check], ...] = (
     _check_cgroups,
     _check_interpreter,
     _check_setpriv,
+    _check_core_handler,
     _check_home,
     _check_disk,
     _check_environment,

@@ -10,6 +10,11 @@ from cove.model import Limits
 # Of a sandbox without a limit of its own; threads count.
 MOST_PROCESSES = 4096
 
+# Of RLIMIT_CORE inside, soft and hard; the filter keeps it. A limit of 0 stops core files, but not a handler that
+# core_pattern pipes them to, which runs as root on the host. 1 stops both: no core fits, and the kernel starts no
+# handler for it (fs/coredump.c).
+CORE_BYTES = 1
+
 # In microseconds. Who has used up a period's share waits for the next: a short one means short bursts, so that what
 # others run hardly waits for them. The kernel takes no quota below the second, and no period above the third.
 _CPU_PERIOD = 5_000

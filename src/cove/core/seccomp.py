@@ -6,6 +6,7 @@ that does not have them. Arguments are compared by their lower half where the ke
 """
 
 import errno
+from collections.abc import Mapping
 from functools import cache
 
 from cove.core.bpf import (
@@ -22,9 +23,14 @@ from cove.core.bpf import (
 from cove.core.system_calls import (
     CLONE,
     IOCTL,
+    IOPRIO_SET,
+    OF_A_PROCESS,
     PERSONALITY,
+    PRLIMIT,
     REFUSED,
     REVIEWED_MAXIMUM,
+    SETPRIORITY,
+    SETRLIMIT,
     SOCKET,
     SOCKETPAIR,
     UNREADABLE,
@@ -38,12 +44,15 @@ from cove.core.system_calls import (
 ALLOW = 0x7FFF0000
 REFUSE = 0x00050000 | errno.EPERM
 UNKNOWN = 0x00050000 | errno.ENOSYS
+# Nothing is done, and the caller is told that it was.
+PRETEND = 0x00050000
 
 # struct seccomp_data
 NUMBER = 0
 ARCHITECTURE = 4
 FIRST_ARGUMENT = 16
 ARGUMENT_BYTES = 8
+HALF_BYTES = 4
 
 AUDIT_X86_64 = 0xC000003E
 AUDIT_I386 = 0x40000003
@@ -53,17 +62,37 @@ AUDIT_AARCH64 = 0xC00000B7
 NAMESPACE_FLAGS = 0x7E020000
 NEW_TIME_FLAG = 0x00000080
 
-# ioctl_tty(2): putting input into a terminal.
+# ioctl_tty(2): putting input into a terminal; line disciplines, which are modules on demand.
 TIOCSTI = 0x5412
 TIOCLINUX = 0x541C
+TIOCSETD = 0x5423
 
 # personality(2): Linux, with 32 bits, with the version 2.6, with both, and the question.
 HARMLESS_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
-# socket(2): unspecified, unix, inet, inet6, netlink. All others are rare, and much of their code is loaded on demand.
-SOCKET_FAMILIES = (0, 1, 2, 10, 16)
-# DCCP and SCTP: protocols of the inet families that are modules on demand too.
-REFUSED_PROTOCOLS = (33, 132)
+# getrlimit(2). What the sandbox is started with stays: see `core.limits`. Who wants no core files anyway (ssh-agent,
+# gpg) must not fail for it.
+RLIMIT_CORE = 4
+
+# setpriority(2), ioprio_set(2): `which` for a process.
+PRIO_PROCESS = 0
+IOPRIO_WHO_PROCESS = 1
+
+# ip(7): unspecified, ICMP, TCP, UDP, ICMPv6. Others are rare, and much of their code is loaded on demand.
+IP_PROTOCOLS = (0, 1, 6, 17, 58)
+NETLINK_ROUTE = 0
+# socket(2): the families that may be used with their protocols, where those are not left to the kernel.
+AF_INET = 2
+SOCKET_PROTOCOLS: Mapping[int, tuple[int, ...] | None] = {
+    0: None,  # unspecified
+    1: None,  # unix
+    AF_INET: IP_PROTOCOLS,
+    10: IP_PROTOCOLS,  # inet6
+    16: (NETLINK_ROUTE,),
+}
+# packet(7): an old name for the family AF_PACKET; the type shares its argument with flags.
+SOCK_PACKET = 10
+SOCKET_TYPE_BITS = 0xF
 
 Table = dict[int, Program]
 
@@ -112,8 +141,14 @@ def _table(abi: str) -> Table:
         _enter(table, abi, numbers, give(UNKNOWN))
     _enter(table, abi, CLONE, _refuse_bits(NAMESPACE_FLAGS))
     _enter(table, abi, UNSHARE, _refuse_bits(NAMESPACE_FLAGS | NEW_TIME_FLAG))
-    _enter(table, abi, IOCTL, _refuse_values(1, (TIOCSTI, TIOCLINUX)))
-    _enter(table, abi, PERSONALITY, _allow_values(HARMLESS_PERSONALITIES))
+    _enter(table, abi, IOCTL, _refuse_values(1, (TIOCSTI, TIOCLINUX, TIOCSETD)))
+    _enter(table, abi, PERSONALITY, _allow_values(0, HARMLESS_PERSONALITIES))
+    for numbers in OF_A_PROCESS.values():
+        _enter(table, abi, numbers, _require({0: 0}))
+    _enter(table, abi, SETPRIORITY, _require({0: PRIO_PROCESS, 1: 0}))
+    _enter(table, abi, IOPRIO_SET, _require({0: IOPRIO_WHO_PROCESS, 1: 0}))
+    _enter(table, abi, SETRLIMIT, [*_argument(0), *if_equal(RLIMIT_CORE, give(PRETEND)), *give(ALLOW)])
+    _enter(table, abi, PRLIMIT, _check_prlimit())
     for numbers in (SOCKET, SOCKETPAIR):
         _enter(table, abi, numbers, _check_socket())
     return table
@@ -153,12 +188,41 @@ def _refuse_values(position: int, values: tuple[int, ...]) -> Program:
     return [*_argument(position), *tests, *give(ALLOW)]
 
 
-def _allow_values(values: tuple[int, ...]) -> Program:
+def _allow_values(position: int, values: tuple[int, ...]) -> Program:
     tests = [instruction for value in values for instruction in if_equal(value, give(ALLOW))]
-    return [*_argument(0), *tests, *give(REFUSE)]
+    return [*_argument(position), *tests, *give(REFUSE)]
+
+
+def _require(wanted: Mapping[int, int]) -> Program:
+    """Allow a call whose arguments at these positions have these values."""
+    program = give(ALLOW)
+    for position, value in wanted.items():
+        program = [*_argument(position), *if_equal(value, program), *give(REFUSE)]
+    return program
+
+
+def _check_prlimit() -> Program:
+    """Allow whoever asks without setting anything; set limits of the caller alone, and never that on core files."""
+    own = [*_argument(1), *if_equal(RLIMIT_CORE, give(PRETEND)), *give(ALLOW)]
+    change = [*_argument(0), *if_equal(0, own), *give(REFUSE)]
+    upper = load(FIRST_ARGUMENT + 2 * ARGUMENT_BYTES + HALF_BYTES)
+    return [*_argument(2), *if_equal(0, [*upper, *if_equal(0, give(ALLOW)), *change]), *change]
 
 
 def _check_socket() -> Program:
-    protocol = _refuse_values(2, REFUSED_PROTOCOLS)
-    families = [instruction for family in SOCKET_FAMILIES for instruction in if_equal(family, protocol)]
+    families = [
+        instruction
+        for family, protocols in SOCKET_PROTOCOLS.items()
+        for instruction in if_equal(family, _check_protocol(family, protocols))
+    ]
     return [*_argument(0), *families, *give(REFUSE)]
+
+
+def _check_protocol(family: int, protocols: tuple[int, ...] | None) -> Program:
+    if protocols is None:
+        return give(ALLOW)
+    allowed = _allow_values(2, protocols)
+    if family != AF_INET:
+        return allowed
+    kind = [*_argument(1), *clear_bits(~SOCKET_TYPE_BITS & 0xFFFFFFFF)]
+    return [*kind, *if_equal(SOCK_PACKET, give(REFUSE)), *allowed]

@@ -26,6 +26,8 @@ REFUSED: Mapping[str, Numbers] = {
     "io_uring_setup": Numbers(425, 425, 425),
     "io_uring_enter": Numbers(426, 426, 426),
     "io_uring_register": Numbers(427, 427, 427),
+    # Its events are counted for the whole machine: fs.aio-max-nr. Without a context no other call of its family works.
+    "io_setup": Numbers(206, 245, 0, x32=543),
     # Programs for the kernel, its counters, and page faults that wait for user code.
     "bpf": Numbers(321, 357, 280),
     "perf_event_open": Numbers(298, 336, 241),
@@ -40,6 +42,7 @@ REFUSED: Mapping[str, Numbers] = {
     "process_vm_writev": Numbers(311, 348, 271, x32=540),
     "kcmp": Numbers(312, 349, 272),
     "pidfd_getfd": Numbers(438, 438, 438),
+    "process_madvise": Numbers(440, 440, 440),
     "open_by_handle_at": Numbers(304, 342, 265),
     "lookup_dcookie": Numbers(212, 253, 18),
     "fanotify_init": Numbers(300, 338, 262),
@@ -85,6 +88,7 @@ REFUSED: Mapping[str, Numbers] = {
     "_sysctl": Numbers(156, 149, None),
     "vm86": Numbers(None, 166, None),
     "vm86old": Numbers(None, 113, None),
+    "modify_ldt": Numbers(154, 123, None),
     "sethostname": Numbers(170, 74, 161),
     "setdomainname": Numbers(171, 121, 162),
     # The clock.
@@ -102,6 +106,20 @@ UNREADABLE: Mapping[str, Numbers] = {
     "clone3": Numbers(435, 435, 435),
     "socketcall": Numbers(None, 102, None),
 }
+
+# The first argument is a process, 0 for the caller. Not sched_setaffinity(2): libraries name their threads with it.
+OF_A_PROCESS: Mapping[str, Numbers] = {
+    "sched_setparam": Numbers(142, 154, 118),
+    "sched_setscheduler": Numbers(144, 156, 119),
+    "sched_setattr": Numbers(314, 351, 274),
+    "migrate_pages": Numbers(256, 294, 238),
+    "move_pages": Numbers(279, 317, 239, x32=533),
+}
+
+SETPRIORITY = Numbers(141, 97, 140)
+IOPRIO_SET = Numbers(251, 289, 30)
+SETRLIMIT = Numbers(160, 75, 164)
+PRLIMIT = Numbers(302, 340, 261)
 
 CLONE = Numbers(56, 120, 220)
 UNSHARE = Numbers(272, 310, 97)

@@ -3,12 +3,14 @@
 import asyncio
 import os
 import re
+import resource
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from cove.core.limits import CORE_BYTES
 from cove.errors import SandboxUnavailable
 from cove.linux.bubblewrap import explain_refusal
 from cove.linux.packets import socket_pair
@@ -185,8 +187,15 @@ async def _enter_groups(jail: Jail, info: int, spec: SandboxSpec) -> None:
     if backend_of(spec.isolation).tells_agent_pid:
         inside = await _read_child_pid(info)
         jail._agent = None if inside is None else os.pidfd_open(inside)
+        _forbid_core_files(inside)
     if inside is not None and jail.groups.all:
         await in_thread(jail.groups.enter, inside)
+
+
+def _forbid_core_files(agent: int | None) -> None:
+    """From outside: the filter that binds the agent lets nobody inside change it. As root the backend has done it."""
+    if agent is not None and os.geteuid() != 0:
+        resource.prlimit(agent, resource.RLIMIT_CORE, (CORE_BYTES, CORE_BYTES))
 
 
 async def _read_child_pid(info: int) -> int | None:

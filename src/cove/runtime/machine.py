@@ -39,7 +39,7 @@ class Machine:
     has_node_packages: bool
     hierarchies: Hierarchies
     bubblewrap: str | None
-    set_user: str | None
+    set_user: tuple[str, str] | None
     filter: bytes | None
     descriptor_limits: tuple[int, int]
 
@@ -113,10 +113,10 @@ def examine_machine() -> Machine:
     if bubblewrap is not None and (version := bubblewrap_version(bubblewrap)) is not None and version < OLDEST:
         found, oldest = (".".join(map(str, each)) for each in (version, OLDEST))
         raise SandboxUnavailable(f"{bubblewrap} is version {found}, Cove needs {oldest} or newer: see `cove doctor`")
-    set_user = shutil.which("setpriv") if is_root else None
-    if is_root and set_user is None:
+    limit, change = shutil.which("prlimit"), shutil.which("setpriv")
+    if is_root and (limit is None or change is None):
         raise SandboxUnavailable(
-            "setpriv is needed to run sandboxes as users of their own: `sudo apt install util-linux`"
+            "setpriv and prlimit are needed to run sandboxes as users of their own: `sudo apt install util-linux`"
         )
     executor = prepare_executor(home.path / "executor")
     return Machine(
@@ -129,7 +129,7 @@ def examine_machine() -> Machine:
         has_node_packages=(executor / PACKAGES).exists(),
         hierarchies=find_hierarchies(),
         bubblewrap=bubblewrap,
-        set_user=set_user,
+        set_user=(limit, change) if is_root and limit is not None and change is not None else None,
         filter=find_filter(),
         descriptor_limits=raise_descriptor_limit(),
     )

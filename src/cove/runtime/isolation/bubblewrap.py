@@ -14,7 +14,7 @@ from cove.core.jail import (
     jail_arguments,
     place_mark,
 )
-from cove.core.limits import guards
+from cove.core.limits import CORE_BYTES, guards
 from cove.linux.memory_file import sealed_file
 from cove.runtime.home import Place
 from cove.runtime.interpreters import inside_jail
@@ -53,10 +53,13 @@ class Bubblewrap:
 
 
 def _as_user(launch: Launch) -> list[str]:
-    user, program = launch.place.user_id, launch.machine.set_user
-    if user is None or program is None:
+    """Without core files from the start: root may lack the capability to set limits of another user's process."""
+    user, programs = launch.place.user_id, launch.machine.set_user
+    if user is None or programs is None:
         return []
-    return [program, f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+    limit, change = programs
+    cores = [limit, f"--core={CORE_BYTES}:{CORE_BYTES}"]
+    return [*cores, change, f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
 
 
 def _agent(launch: Launch) -> list[str]:

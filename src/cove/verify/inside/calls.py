@@ -20,6 +20,7 @@ CALLS: dict[str, tuple[int | None, int | None, int | None, tuple[int, ...]]] = {
     "io_uring_setup": (425, 425, 425, (0, POINTER)),
     "io_uring_enter": (426, 426, 426, (BAD, 0, 0, 0, 0, 0)),
     "io_uring_register": (427, 427, 427, (BAD, 0, 0, 0)),
+    "io_setup": (206, 245, 0, (BAD, POINTER)),
     "bpf": (321, 357, 280, (9999, POINTER, 0)),
     "perf_event_open": (298, 336, 241, (POINTER, 0, BAD, BAD, 0)),
     "userfaultfd": (323, 374, 282, (0xFFFF,)),
@@ -31,6 +32,7 @@ CALLS: dict[str, tuple[int | None, int | None, int | None, tuple[int, ...]]] = {
     "process_vm_writev": (311, 348, 271, (0x3FFFFFFF, 0, 0, 0, 0, 0)),
     "kcmp": (312, 349, 272, (0x3FFFFFFF, 0x3FFFFFFF, 0, 0, 0)),
     "pidfd_getfd": (438, 438, 438, (BAD, 0, 0)),
+    "process_madvise": (440, 440, 440, (BAD, 0, 0, 0, 0)),
     "open_by_handle_at": (304, 342, 265, (BAD, POINTER, 0)),
     "fanotify_init": (300, 338, 262, (BAD, 0)),
     "setns": (308, 346, 268, (BAD, 0)),
@@ -60,6 +62,7 @@ CALLS: dict[str, tuple[int | None, int | None, int | None, tuple[int, ...]]] = {
     "syslog": (103, 103, 116, (10, 0, 0)),
     "iopl": (172, 110, None, (0,)),
     "ioperm": (173, 101, None, (0xFFFFFF, 1, 0)),
+    "modify_ldt": (154, 123, None, (1, POINTER, 16)),
     "sethostname": (170, 74, 161, (POINTER, 5)),
     "setdomainname": (171, 121, 162, (POINTER, 5)),
     "settimeofday": (164, 79, 170, (POINTER, 0)),
@@ -69,9 +72,20 @@ CALLS: dict[str, tuple[int | None, int | None, int | None, tuple[int, ...]]] = {
     "clone3": (435, 435, 435, (POINTER, 0)),
 }
 # By `int 0x80` a 64-bit program makes calls of another ABI, which a careless filter does not know.
-ALSO_AS_I386 = ("ptrace", "keyctl", "process_vm_readv", "mount", "bpf", "io_uring_setup", "setns", "syslog", "clone3")
+ALSO_AS_I386 = (
+    "ptrace",
+    "keyctl",
+    "process_vm_readv",
+    "mount",
+    "bpf",
+    "io_uring_setup",
+    "setns",
+    "syslog",
+    "clone3",
+    "io_setup",
+)
 X32_BIT = 0x40000000
-ALSO_AS_X32 = ("keyctl", "mount", "io_uring_setup")
+ALSO_AS_X32 = ("keyctl", "mount", "io_uring_setup", "io_setup")
 
 NAMESPACES = {
     "user": 0x10000000,
@@ -89,7 +103,14 @@ PERSONALITY = {"x86_64": 135, "aarch64": 92}
 WITHOUT_RANDOM_ADDRESSES = 0x40000
 CLONE_FS = 0x200
 SOCKET_FAMILIES = {"vsock": 40, "alg": 38, "packet": 17}
-TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+SOCKET_PROTOCOLS = {
+    "mptcp": (socket.AF_INET, socket.SOCK_STREAM, 262),
+    "sctp": (socket.AF_INET, socket.SOCK_STREAM, 132),
+    "netlink_sock_diag": (16, socket.SOCK_RAW, 4),
+    "netlink_generic": (16, socket.SOCK_RAW, 16),
+    "netlink_uevent": (16, socket.SOCK_RAW, 15),
+}
+TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 
 # push rbx; eax, ebx, ecx, edx = the arguments; esi = edi = 0; int 0x80; pop rbx; sign-extend; ret
 _INTERRUPT = bytes.fromhex("5389f889f34189c889d14489c231f631ffcd805b4898c3")
@@ -177,6 +198,17 @@ def _socket_attempt(family: int) -> Try:
     return attempt
 
 
+def _protocol_attempt(family: int, kind: int, protocol: int) -> Try:
+    def attempt(facts: Facts) -> str:
+        socket.socket(family, kind, protocol).close()
+        return "a socket was made"
+
+    return attempt
+
+
+for _name, _arguments in SOCKET_PROTOCOLS.items():
+    add(AREA, f"socket_{_name}", f"sockets of the protocol {_name} can be made", _protocol_attempt(*_arguments))
+
 for _name, _family in SOCKET_FAMILIES.items():
     add(AREA, f"socket_{_name}", f"sockets of the family {_name} can be made", _socket_attempt(_family))
 
@@ -199,3 +231,11 @@ def use_console_selection(facts: Facts) -> str:
         if error.errno == errno.EPERM:
             raise
     return "the terminal takes the request"
+
+
+@probe(AREA, "the line discipline of a terminal can be changed, which loads modules")
+def change_line_discipline(facts: Facts) -> str:
+    """To the one that it has."""
+    _, slave = os.openpty()
+    fcntl.ioctl(slave, TIOCSETD, bytes(4))
+    return "it was set"

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -63,6 +64,26 @@ def trace_the_parent(facts: Facts) -> str:
     call_library("ptrace", seize, os.getppid(), None, None)
     call_library("ptrace", detach, os.getppid(), None, None)
     return "it was traced"
+
+
+@probe(AREA, "the limits of another process can be set")
+def set_the_limits_of_the_parent(facts: Facts) -> str:
+    """To what they are."""
+    resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE))
+    return "they were set"
+
+
+@probe(AREA, "the priority of another process can be lowered")
+def lower_the_priority_of_the_parent(facts: Facts) -> str:
+    os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid()))
+    return "it was set"
+
+
+@probe(AREA, "the scheduling of another process can be changed")
+def schedule_the_parent(facts: Facts) -> str:
+    policy = os.sched_getscheduler(os.getppid())
+    os.sched_setscheduler(os.getppid(), policy, os.sched_getparam(os.getppid()))
+    return "it was set"
 
 
 @probe(AREA, "priority above others can be taken")
