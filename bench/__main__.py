@@ -25,6 +25,7 @@ SUBJECTS = {
     "files": "bench.files",
     "terminal": "bench.terminal",
     "code": "bench.code",
+    "http": "bench.http",
     "server": "bench.server",
     "bombs": "bench.bombs",
     "scale": "bench.scale",

@@ -9,7 +9,7 @@ from pathlib import Path
 import uvloop
 
 from cove.http import Handler, HttpLimits, HttpServer
-from cove.server.failure import describe_failure
+from cove.server.error_response import describe_error
 
 PATIENCE = 20.0
 
@@ -94,7 +94,7 @@ async def serve(handler: Handler, *, limits: HttpLimits | None = None, grace: fl
     """Serve on a free port."""
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
-    async with HttpServer(handler, [sock], describe=describe_failure, limits=limits, grace=grace):
+    async with HttpServer(handler, [sock], describe=describe_error, limits=limits, grace=grace):
         yield sock.getsockname()[1]
 
 
@@ -106,7 +106,7 @@ async def serve_unix(handler: Handler, path: Path, *, limits: HttpLimits | None 
     sock.listen(128)
     sock.setblocking(False)
     try:
-        async with HttpServer(handler, [sock], describe=describe_failure, limits=limits, grace=1.0) as server:
+        async with HttpServer(handler, [sock], describe=describe_error, limits=limits, grace=1.0) as server:
             yield server
     finally:
         path.unlink(missing_ok=True)

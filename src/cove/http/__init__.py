@@ -5,7 +5,7 @@ from cove.http.handler import Answer, Handler
 from cove.http.limits import HttpLimits
 from cove.http.relay import Exchange, Relay
 from cove.http.request import Request
-from cove.http.response import Body, Headers, Ping, Response, Upgrade, error_response
+from cove.http.response import Body, Headers, Ping, Response, Upgrade
 from cove.http.server import HttpServer
 from cove.http.stream import Stream
 
@@ -26,5 +26,4 @@ __all__ = [
     "HttpError",
     "BadRequest",
     "BodyTooLarge",
-    "error_response",
 ]

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from cove.http.deadline import Deadline
 from cove.http.endpoint import Endpoint
-from cove.http.errors import HttpError, RequestTimeout
+from cove.http.errors import HandlerFailed, HttpError, RequestTimeout, TooManyConnections
 from cove.http.handler import Answer
 from cove.http.limits import HttpLimits
 from cove.http.parser import RequestParser
 from cove.http.pouring import Pouring
 from cove.http.relay import Relay
 from cove.http.request import Request
-from cove.http.response import Body, Ping, Response, Upgrade, error_response, has_body, render_head, render_switch
+from cove.http.response import Body, Ping, Response, Upgrade, has_body, render_head, render_switch
 from cove.http.stream import Stream
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class HttpConnection(Endpoint):
         elif self._server.is_crowded:
             self.abort()
         else:
-            self._reject(error_response(503, "LIMIT_EXCEEDED", "the server has too many connections"))
+            self._reject(self._server.describe(TooManyConnections("the server has too many connections")))
 
     def data_received(self, data: bytes) -> None:
         """The client has sent something."""
@@ -180,10 +180,10 @@ class HttpConnection(Endpoint):
 
     def fail(self, error: Exception) -> None:
         """Answer with an error; what nobody can describe is logged, and the client is told nothing about it."""
-        response = _describe(error) if isinstance(error, HttpError) else self._server.describe(error)
+        response = self._server.describe(error)
         if response is None:
             log.error("%s %s failed", self.request.method, self.request.path, exc_info=error)
-            response = error_response(500, "INTERNAL", "the server failed; its log says why")
+            response = self._server.describe(HandlerFailed("the server failed; its log says why"))
         self.respond(response)
 
     def finish(self, *, keep_alive: bool) -> None:
@@ -263,7 +263,7 @@ class HttpConnection(Endpoint):
 
     def _wait_for_request(self) -> None:
         if self._rejection is not None:
-            self._reject(_describe(self._rejection))
+            self._reject(self._server.describe(self._rejection))
         elif self._server.is_closing:
             self._transport.close()
         else:
@@ -397,7 +397,7 @@ class HttpConnection(Endpoint):
         elif self._is_busy:
             self.request.fail(RequestTimeout("the body did not come"))
         elif self._parser.is_in_head:
-            self._reject(_describe(RequestTimeout("the head did not come")))
+            self._reject(self._server.describe(RequestTimeout("the head did not come")))
         elif self._is_full:
             self.abort()  # closing would wait for a client that takes nothing
         else:
@@ -408,10 +408,6 @@ def _widen(connection: socket.socket) -> None:
     """The kernel gives a unix socket room for less than what is written in one go, and widens it only when asked."""
     if connection.family == socket.AF_UNIX:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_BYTES)
-
-
-def _describe(error: HttpError) -> Response:
-    return error_response(error.status, error.code, str(error))
 
 
 async def _run_upgrade(upgrade: Upgrade, stream: Stream) -> None:

@@ -1,11 +1,10 @@
-"""What a client can do wrong, each with its status."""
+"""HTTP errors: what a client can do wrong, and a server that cannot answer, each with its status."""
 
 
 class HttpError(Exception):
-    """The client's doing: answered with this status, and the connection is closed."""
+    """Answered with this status, and the connection is closed."""
 
     status = 400
-    code = "VALIDATION_FAILED"
 
 
 class BadRequest(HttpError):
@@ -16,7 +15,6 @@ class BodyTooLarge(HttpError):
     """The body is larger than this request may have."""
 
     status = 413
-    code = "FILE_TOO_LARGE"
 
 
 class HeadTooLarge(HttpError):
@@ -29,3 +27,15 @@ class RequestTimeout(HttpError):
     """The client stopped sending in the middle of a request."""
 
     status = 408
+
+
+class HandlerFailed(HttpError):
+    """The handler raised what nobody can describe to a client."""
+
+    status = 500
+
+
+class TooManyConnections(HttpError):
+    """There is no room for this connection."""
+
+    status = 503

@@ -1,10 +1,10 @@
 """Answers that are given: in one piece, as they come, or by another protocol; and how they look on the wire."""
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from email.utils import formatdate
 from http import HTTPStatus
-
-import msgspec
 
 from cove.http.stream import Stream
 
@@ -12,8 +12,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 # What a generator yields is written in one go; parts are not copied together for that.
 Body = AsyncGenerator[bytes | tuple[bytes, ...], None]
 
-_JSON = (b"content-type", b"application/json")
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_date_second, _date_rendered = 0, b""
 _WITHOUT_BODY = frozenset((*range(100, 200), 204, 304))
 
 
@@ -60,14 +60,9 @@ class Upgrade:
         self.outlives_eof = outlives_eof
 
 
-def error_response(status: int, code: str, message: str, headers: Headers = ()) -> Response:
-    """A failure as every failure looks on the wire."""
-    return Response(status, (_JSON, *headers), msgspec.json.encode({"error": message, "code": code, "details": {}}))
-
-
 def render_head(response: Response, *, version: str, close: bool) -> bytes:
     """The head of an answer, with how its body ends."""
-    parts = [_STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status]
+    parts = [_STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status, _date_line()]
     _render_headers(response.headers, parts)
     if response.status in _WITHOUT_BODY:
         pass
@@ -85,6 +80,15 @@ def render_switch(headers: Headers) -> bytes:
     _render_headers(headers, parts)
     parts.append(b"\r\n")
     return b"".join(parts)
+
+
+def _date_line() -> bytes:
+    """RFC 9110 6.6.1: an origin server with a clock sends Date. Rendered once a second."""
+    global _date_second, _date_rendered
+    second = int(time.time())
+    if second != _date_second:
+        _date_second, _date_rendered = second, b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
+    return _date_rendered
 
 
 def has_body(method: str, status: int) -> bool:

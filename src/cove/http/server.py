@@ -4,12 +4,15 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import overload
 
 from cove.http.connection import HttpConnection
+from cove.http.errors import HttpError
 from cove.http.handler import Handler
 from cove.http.limits import HttpLimits
 from cove.http.response import Response
 
+_PLAIN = ((b"content-type", b"text/plain; charset=utf-8"),)
 _BACKLOG = 1024
 _MOST_REFUSED = 64
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
@@ -20,7 +23,8 @@ class HttpServer:
 
     When there are as many as there may be, a new one takes the place of the one that has waited longest for a request:
     whoever only holds connections open locks nobody out.
-    `describe` says how a failure of the handler looks to a client; what it answers None to is logged, and is a 500.
+    `describe` says how an error looks to a client; what it answers None to is plain text, and where the handler raised
+    it, logged and a 500.
     Closing stops accepting, lets answers under way end within the grace, then cancels their handlers.
     """
 
@@ -34,7 +38,7 @@ class HttpServer:
         grace: float = 5.0,
     ) -> None:
         self.handler = handler
-        self.describe = describe
+        self._describe = describe
         self.is_closing = False
         self._sockets = sockets
         self._limits = limits or HttpLimits()
@@ -43,6 +47,19 @@ class HttpServer:
         self._connections: set[HttpConnection] = set()
         self._admitted: dict[HttpConnection, None] = {}  # first who has been there longest since its last answer
         self._all_gone = asyncio.Event()
+
+    @overload
+    def describe(self, error: HttpError) -> Response: ...
+
+    @overload
+    def describe(self, error: Exception) -> Response | None: ...
+
+    def describe(self, error: Exception) -> Response | None:
+        """For connections: the answer to an error; None for what is the handler's bug."""
+        described = self._describe(error)
+        if described is None and isinstance(error, HttpError):
+            return Response(error.status, _PLAIN, f"{error}\n".encode())
+        return described
 
     async def __aenter__(self) -> "HttpServer":
         loop = asyncio.get_running_loop()

@@ -37,6 +37,7 @@ class WebSocket:
         self._events: deque[Event] = deque()
         self.close_code: int | None = None
         self._has_sent_close = False
+        self._is_broken = False
 
     async def receive(self) -> str | bytes | None:
         """The next message; None when the client has closed, is gone or broke the protocol (see `close_code`)."""
@@ -50,6 +51,7 @@ class WebSocket:
             elif isinstance(event, Closed):
                 self._end(event.code, event.code)
             elif isinstance(event, WebSocketError):
+                self._is_broken = True
                 self._end(event.code, event.code, event.reason)
             else:
                 return event
@@ -69,6 +71,15 @@ class WebSocket:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 while await self.receive() is not None:
                     pass
+                if self._is_broken:
+                    await self._linger()
+
+    async def _linger(self) -> None:
+        """Read what a client that broke the protocol still sends: a close with unread bytes resets the connection,
+        and the client would not see why."""
+        self._stream.write_eof()
+        while await self._stream.read():
+            pass
 
     async def _send(self, frame: bytes) -> None:
         if not self._has_sent_close:

@@ -7,6 +7,8 @@ _FINAL = 0x80
 _RESERVED = 0x70
 _MASKED = 0x80
 _MOST_CONTROL_BYTES = 125
+_LONG_BYTES = 4096
+_XOR = [bytes(octet ^ mask for octet in range(256)) for mask in range(256)]
 
 
 class Opcode(IntEnum):
@@ -152,8 +154,13 @@ def make_close(code: int, reason: str) -> bytes:
 
 
 def unmask(mask: bytes, data: bytes) -> bytes:
-    """Data with the mask applied, which is its own inverse; as one large number, which is fast."""
+    """Apply the mask, which is its own inverse: short data as one number, long data by a table for each octet."""
     length = len(data)
+    if length > _LONG_BYTES:
+        octets = bytearray(data)
+        for at in range(4):
+            octets[at::4] = octets[at::4].translate(_XOR[mask[at]])
+        return bytes(octets)
     key = (mask * (length // 4 + 1))[:length]
     return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(length, "little")
 

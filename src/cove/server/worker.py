@@ -14,7 +14,7 @@ from cove.http import HttpLimits, HttpServer
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.server.bridge.gateway import BridgeGateway
 from cove.server.configuration import Configuration
-from cove.server.failure import describe_failure
+from cove.server.error_response import describe_error
 from cove.server.gateway.access import Access
 from cove.server.gateway.documents import PREFIX, make_documents
 from cove.server.gateway.handler import Gateway
@@ -63,9 +63,9 @@ async def _serve(work: Work) -> None:
     async with (
         BridgeGateway(directory, starter, access, configuration) as bridge,
         Gateway(directory, starter, access, mounted={PREFIX: make_documents()}) as gateway,
-        HttpServer(bridge.before(gateway), [work.api], describe=describe_failure, limits=limits),
+        HttpServer(bridge.before(gateway), [work.api], describe=describe_error, limits=limits),
         Preview(directory, address, work.key) as preview,
-        HttpServer(preview, [work.previews], describe=describe_failure, limits=limits),
+        HttpServer(preview, [work.previews], describe=describe_error, limits=limits),
     ):
         os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()

@@ -5,7 +5,9 @@ import re
 from collections.abc import Collection
 from urllib.parse import parse_qs
 
-from cove.http import Request, Response, error_response
+from cove.http import Request, Response
+from cove.server.error_response import error_response
+from cove.wire.errors import ErrorBody
 
 _HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _LOOPBACK = (b"localhost", b"127.0.0.1", b"[::1]")
@@ -39,15 +41,15 @@ class Access:
         """The answer to whoever may not; None for those who may."""
         host = request.headers.get(b"host", b"")
         if self._is_loopback and host not in self._known_hosts and not self._is_our_host(host):
-            return error_response(403, "PERMISSION_DENIED", "this Host is not served here")
+            return _forbid("this Host is not served here")
         origin = request.headers.get(b"origin")
         if origin is not None and not self._is_our_origin(origin.lower(), host.lower()):
-            return error_response(403, "PERMISSION_DENIED", "requests from other origins are not served")
+            return _forbid("requests from other origins are not served")
         if origin is None and request.headers.get(b"sec-fetch-site") in _ELSEWHERE and request.path not in _DOCUMENTS:
-            return error_response(403, "PERMISSION_DENIED", "requests from other sites are not served")
+            return _forbid("requests from other sites are not served")
         if self._key is not None and not self._shows_key(request):
             challenge = ((b"www-authenticate", b"Bearer"),)
-            return error_response(401, "UNAUTHORIZED", _ADVICE, challenge)
+            return error_response(401, ErrorBody(_ADVICE, "UNAUTHORIZED"), challenge)
         return None
 
     def _is_our_host(self, host: bytes) -> bool:
@@ -77,3 +79,7 @@ def _token(query: str) -> bytes:
         return parse_qs(query, encoding="latin-1", max_num_fields=16).get("token", [""])[0].encode("latin-1")
     except ValueError:  # more fields than anybody needs
         return b""
+
+
+def _forbid(why: str) -> Response:
+    return error_response(403, ErrorBody(why, "PERMISSION_DENIED"))

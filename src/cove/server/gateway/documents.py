@@ -26,7 +26,7 @@ def make_documents() -> Handler:
         if request.path not in answers:
             raise NotFound(f"there is nothing at {request.path}")
         if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(f"{request.path} takes GET, not {request.method}")
+            raise MethodNotAllowed(f"{request.path} takes GET, not {request.method}", allowed=["GET", "HEAD"])
         return answers[request.path]
 
     return answer

@@ -10,6 +10,7 @@ from cove.http import Answer, Handler, Request, Response
 from cove.model import SandboxInfo, SandboxStatus
 from cove.model.spec import check_spec
 from cove.runtime.threads import in_thread
+from cove.server.error_response import allowed_methods
 from cove.server.gateway.access import Access
 from cove.server.gateway.metrics import collect_metrics
 from cove.server.gateway.relay import SocketRelay
@@ -158,5 +159,6 @@ class Gateway:
 def _choose(methods: Mapping[str, Own], request: Request) -> Own:
     chosen = methods.get("GET" if request.method == "HEAD" else request.method)
     if chosen is None:
-        raise MethodNotAllowed(f"{request.path} takes {', '.join(methods)}, not {request.method}")
+        allowed = allowed_methods(methods)
+        raise MethodNotAllowed(f"{request.path} takes {', '.join(allowed)}, not {request.method}", allowed=allowed)
     return chosen

@@ -12,14 +12,16 @@ from types import TracebackType
 
 from cove.core.exposure import is_exposed, parse_label
 from cove.errors import LimitExceeded
-from cove.http import Answer, Request, Response, error_response
+from cove.http import Answer, Request, Response
 from cove.runtime.background import Background
 from cove.runtime.threads import in_thread
+from cove.server.error_response import error_response
 from cove.server.preview.address import PreviewAddress
 from cove.server.preview.exposures import read_exposures
 from cove.server.preview.headers import Visit
 from cove.server.preview.relay import PreviewRelay
 from cove.server.sandboxes.directory import Directory, Record
+from cove.wire.errors import ErrorBody
 from cove.wire.operations import SANDBOXES
 
 _MOST_PER_SANDBOX = 512
@@ -105,4 +107,4 @@ def find_visit(request: Request, scheme: str) -> Visit | None:
 
 
 def _missing() -> Response:
-    return error_response(404, "PORT_NOT_EXPOSED", "there is nothing here")
+    return error_response(404, ErrorBody("there is nothing here", "PORT_NOT_EXPOSED"))

@@ -9,6 +9,7 @@ from cove.errors import CoveError, MethodNotAllowed, NotFound, SandboxNotFound, 
 from cove.http import Answer, Handler, Request, Response
 from cove.http.content import content_response
 from cove.linux.tcp_stream import TcpStream
+from cove.server.error_response import allowed_methods
 from cove.server.runtime.event_stream import event_stream
 from cove.server.runtime.port_socket import port_socket
 from cove.server.runtime.terminal_socket import terminal_socket
@@ -74,7 +75,8 @@ def find_operation(verb: str, segments: list[str]) -> tuple[Operation, list[str]
         return operation, ids
     if not node.operations:
         raise NotFound(f"the API has no /{'/'.join(segments)}")
-    raise MethodNotAllowed(f"/{'/'.join(segments)} takes {', '.join(node.operations)}, not {verb}")
+    allowed = allowed_methods(node.operations)
+    raise MethodNotAllowed(f"/{'/'.join(segments)} takes {', '.join(allowed)}, not {verb}", allowed=allowed)
 
 
 def make_handler(sandbox: api.AsyncSandbox) -> Handler:

@@ -9,7 +9,7 @@ from cove.http import HttpLimits, HttpServer
 from cove.model import SandboxStatus
 from cove.runtime.threads import in_thread
 from cove.server.bridge.runtime import with_bridge
-from cove.server.failure import describe_failure
+from cove.server.error_response import describe_error
 from cove.server.runtime.activity import Activity
 from cove.server.runtime.opening import Opened
 from cove.server.runtime.routes import make_handler
@@ -39,7 +39,7 @@ class Serving:
         ended = asyncio.ensure_future(self._until_ended())
         idle = asyncio.ensure_future(activity.until_idle(None if spec.keep_alive else spec.idle_timeout))
         handler = activity.count(with_bridge(sandbox, make_handler(sandbox)))
-        async with HttpServer(handler, [self._opened.listener], describe=describe_failure, limits=_LIMITS) as server:
+        async with HttpServer(handler, [self._opened.listener], describe=describe_error, limits=_LIMITS) as server:
             await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
             while not ended.done() and not await self._withdraw(activity, server):
                 idle = asyncio.ensure_future(activity.until_idle(spec.idle_timeout))

@@ -1,0 +1,39 @@
+"""Map exceptions to HTTP error responses: a status, a code, a message and the facts, as JSON."""
+
+from collections.abc import Iterable
+
+from cove.errors import CoveError
+from cove.http import Headers, HttpError, Response
+from cove.wire.coding import encode_json
+from cove.wire.errors import ErrorBody, body_of, status_of
+
+_JSON = (b"content-type", b"application/json")
+_RETRY_SECONDS = b"1"
+_RETRY_STATUSES = (429, 503)
+_HTTP_CODES = {413: "FILE_TOO_LARGE", 500: "INTERNAL", 503: "LIMIT_EXCEEDED"}
+
+
+def describe_error(error: Exception) -> Response | None:
+    """Map an error of Cove's or of the HTTP core; None for anything else, which is a bug."""
+    if isinstance(error, HttpError):
+        return error_response(error.status, ErrorBody(str(error), _HTTP_CODES.get(error.status, "VALIDATION_FAILED")))
+    if isinstance(error, CoveError):
+        return error_response(status_of(error), body_of(error), _headers_of(error))
+    return None
+
+
+def error_response(status: int, body: ErrorBody, headers: Headers = ()) -> Response:
+    """Render an error as every error looks on the wire; a client that may try again is told when (Retry-After)."""
+    retry = ((b"retry-after", _RETRY_SECONDS),) if status in _RETRY_STATUSES else ()
+    return Response(status, (_JSON, *retry, *headers), encode_json(body))
+
+
+def allowed_methods(methods: Iterable[str]) -> list[str]:
+    """List what a route takes: whoever answers GET answers HEAD too."""
+    found = list(methods)
+    return [*found, "HEAD"] if "GET" in found and "HEAD" not in found else found
+
+
+def _headers_of(error: CoveError) -> Headers:
+    allowed = error.details.get("allowed")
+    return ((b"allow", ", ".join(allowed).encode()),) if isinstance(allowed, list) else ()
