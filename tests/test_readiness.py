@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from inside import agents_outside
+from loop_time import bounded_callbacks
 
 from cove import AsyncSandbox
 from cove.errors import ProcessExitedBeforeReady, ProcessReadyTimeout, ValidationFailed
@@ -96,6 +97,87 @@ async def test_a_line_that_has_gone_to_disk_is_found(monkeypatch: pytest.MonkeyP
         process = await sandbox.start_process("echo needle; head -c 500000 /dev/zero; sleep 1000")
         await process.wait_for_log("\0" * 1000)
         assert (await process.wait_for_log("needle")).line == "needle"
+
+
+@pytest.mark.parametrize("pattern", [r"(\d+)x", r"(.*)(.*)(.*)ready", r"(\d+)+$", r"(?:(?=(\d+))\1)+x"])
+async def test_a_slow_expression_keeps_nobody_waiting_and_its_own_time(pattern: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        process = await sandbox.start_process("yes 1 | head -c 800000 | tr -d '\n'; echo y; echo printed; sleep 1000")
+        await process.wait_for_log("printed")
+        with bounded_callbacks():
+            with pytest.raises(ProcessReadyTimeout):
+                await process.wait_for_log(re.compile(pattern), timeout=0.5)
+            assert (await sandbox.exec("echo alive")).stdout == "alive\n"
+
+
+async def test_a_line_that_takes_an_expression_too_long_does_not_hide_the_next() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        process = await sandbox.start_process("yes 1 | head -c 800 | tr -d '\n'; echo; echo 12x; sleep 1000")
+        found = await process.wait_for_log(re.compile(r"^(\d+)+x$"))
+        assert found == LogMatch("12x", ("12",))
+
+
+async def test_an_expression_that_is_slow_on_every_line_is_refused_in_the_end() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        process = await sandbox.start_process("while head -c 80 /dev/zero | tr '\\0' 1; do echo; sleep 0.01; done")
+        with pytest.raises(ValidationFailed, match="takes too long"):
+            await process.wait_for_log(re.compile(r"^(\d+)+x$"))
+
+
+@pytest.mark.parametrize("output", [r"'\n'", "'a\\n'", r"'\377'"])
+async def test_a_flood_of_lines_is_searched_in_small_steps(output: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        process = await sandbox.start_process(f"head -c 3000000 /dev/zero | tr '\\0' {output}; echo; echo last")
+        await process.wait()
+        with bounded_callbacks():
+            assert (await process.wait_for_log("last")).line == "last"
+            assert (await process.wait_for_log(re.compile("^last$"))).line == "last"
+
+
+async def test_flags_and_what_only_this_engine_has_are_kept() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        process = await sandbox.start_process("echo 'é READY Été'; sleep 1000")
+        for expression in (
+            re.compile(r"ready \bété\b", re.IGNORECASE),
+            re.compile(r"(?<=é\s) READY  # not that far", re.VERBOSE),
+            re.compile(r"(?P<word>\w) .*(?i:\bé)", re.DOTALL),
+        ):
+            assert (await process.wait_for_log(expression, timeout=20)).line == "é READY Été"
+        with pytest.raises(ProcessReadyTimeout):
+            await process.wait_for_log(re.compile(r"\bÉt", re.ASCII), timeout=0)
+
+
+async def test_without_any_time_what_is_printed_already_is_found() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        process = await sandbox.start_process("seq 100000; echo printed; sleep 1000")
+        await process.wait_for_log("printed")
+        assert (await process.wait_for_log("99999", timeout=0)).line == "99999"
+        assert (await process.wait_for_log(re.compile("^99999$"), timeout=0)).line == "99999"
+        for pattern in ("other", re.compile("other")):
+            with pytest.raises(ProcessReadyTimeout):
+                await process.wait_for_log(pattern, timeout=0)
+        await process.kill()
+        await process.wait()
+        with pytest.raises(ProcessExitedBeforeReady):
+            await process.wait_for_log("other", timeout=0)
+
+
+async def test_a_cancelled_search_leaves_no_process() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        process = await sandbox.start_process("yes 1 | head -c 800000 | tr -d '\n'; sleep 1000")
+        for seconds in (0, 0.001, 0.01, 0.1):
+            wait = asyncio.ensure_future(process.wait_for_log(re.compile(r"(\d+)+$")))
+            await asyncio.wait([wait], timeout=seconds)
+            wait.cancel()
+            await asyncio.wait([wait])
+
+
+@pytest.mark.parametrize("pattern", [re.compile(b"bytes"), re.compile("x" * 70000), "two\nlines"])
+async def test_a_pattern_that_makes_no_sense_is_refused(pattern: str | re.Pattern[str]) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        process = await sandbox.start_process("sleep 1000")
+        with pytest.raises(ValidationFailed):
+            await process.wait_for_log(pattern)
 
 
 async def test_when_the_time_is_up_only_the_wait_ends() -> None:

@@ -1,41 +1,31 @@
-"""Find a line in output that arrives in pieces on two streams."""
+"""Find a text in the lines of output that arrives in pieces on two streams."""
 
-import codecs
-import re
-
+from cove.core.line_search import LONGEST_LINE
+from cove.errors import ValidationFailed
 from cove.model import LogMatch
-
-# A line longer than this is looked at in parts.
-_LONGEST_LINE = 1 << 20
 
 
 class LineMatcher:
-    """Fed with chunks of each stream; answers with the first line that fits."""
+    """Fed with chunks of each stream; answers with the first line that has the text, also before that line ends."""
 
-    def __init__(self, pattern: str | re.Pattern[str]) -> None:
-        self._pattern = pattern
-        self._rest = {"stdout": "", "stderr": ""}
-        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in self._rest}
+    def __init__(self, text: str) -> None:
+        self._text = text.encode("utf-8", "surrogatepass")
+        if b"\n" in self._text:
+            raise ValidationFailed("the text has a line break, so that it is in no line: wait for one line of it")
+        self._rest = {"stdout": b"", "stderr": b""}
 
     def feed(self, stream: str, data: bytes) -> LogMatch | None:
         """The match that this chunk completes, if any."""
-        text = self._rest[stream] + self._decoders[stream].decode(data)
-        *lines, rest = text.split("\n")
-        for line in lines:
-            if (found := self._match(line.removesuffix("\r"))) is not None:
-                return found
-        self._rest[stream] = rest[-_LONGEST_LINE:]
-        return self._match(rest) if isinstance(self._pattern, str) and rest else None
-
-    def finish(self) -> LogMatch | None:
-        """The match in a last line without an end, if any."""
-        for rest in self._rest.values():
-            if rest and (found := self._match(rest)) is not None:
-                return found
+        rest = self._rest[stream]
+        data = rest + data
+        at = data.find(self._text, max(0, len(rest) - len(self._text) + 1)) if data else -1
+        if at >= 0:
+            return LogMatch(_line(data, at))
+        self._rest[stream] = data[data.rfind(b"\n") + 1 :][-LONGEST_LINE:]
         return None
 
-    def _match(self, line: str) -> LogMatch | None:
-        if isinstance(self._pattern, str):
-            return LogMatch(line) if self._pattern in line else None
-        found = self._pattern.search(line)
-        return None if found is None else LogMatch(line, found.groups())
+
+def _line(data: bytes, at: int) -> str:
+    end = data.find(b"\n", at)
+    line = data[data.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(data)]
+    return line.decode("utf-8", "replace").removesuffix("\r")

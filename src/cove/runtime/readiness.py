@@ -2,38 +2,71 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from functools import partial
 
 from cove.api import Process
 from cove.core.capture import Capture
 from cove.core.line_match import LineMatcher
+from cove.core.line_search import LONGEST_LINE
 from cove.core.port_target import HttpTarget, TcpTarget
 from cove.errors import ProcessExitedBeforeReady, ProcessReadyTimeout, ServiceNotResponding, ValidationFailed
-from cove.model import Exit, LogMatch, Output, ProcessExit
+from cove.model import Exit, LogEvent, LogMatch, Output, ProcessExit, ProcessStatus
 from cove.runtime.connection import connect_inside
+from cove.runtime.line_search import searching
 from cove.runtime.link import Link
 
 _TAIL_BYTES = 4096
 # Nothing in Linux tells when another program starts to listen: we try again, at first quickly.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 _ANSWER_SECONDS = 5.0
+_GLANCE_SECONDS = 2.0
 
 
 async def wait_for_log(process: Process, pattern: str | re.Pattern[str], timeout: float | None) -> LogMatch:
     """See `api.Process.wait_for_log`."""
     if not isinstance(pattern, str | re.Pattern):
         raise ValidationFailed(f"pattern must be a string or a compiled expression, not {type(pattern).__name__}")
-    matcher = LineMatcher(pattern)
+    find = partial(_find_text, LineMatcher(pattern)) if isinstance(pattern, str) else partial(_find_match, pattern)
+    # Without any time, what is there is looked at all the same.
+    seconds = _GLANCE_SECONDS if timeout == 0 else timeout
     try:
-        async with asyncio.timeout(timeout), aclosing(process.logs()) as events:
-            async for event in events:
-                if isinstance(event, Output) and (found := matcher.feed(event.stream, event.data)) is not None:
-                    return found
-                if isinstance(event, Exit) and (found := matcher.finish()) is not None:
-                    return found
+        async with asyncio.timeout(seconds), aclosing(process.logs(follow=timeout != 0)) as events:
+            if (found := await find(events)) is not None:
+                return found
+        is_late = timeout == 0 and process.status in (ProcessStatus.STARTING, ProcessStatus.RUNNING)
     except TimeoutError:
-        raise ProcessReadyTimeout(f"process {process.id} did not print {pattern!r} within {timeout} s") from None
+        is_late = True
+    if is_late:
+        raise ProcessReadyTimeout(f"process {process.id} did not print {pattern!r} within {timeout} s")
     raise await _exited(process, f"it printed {pattern!r}")
+
+
+async def _find_text(matcher: LineMatcher, events: AsyncIterator[LogEvent]) -> LogMatch | None:
+    async for event in events:
+        if isinstance(event, Output):
+            for piece in _pieces(event.data):
+                if (found := matcher.feed(event.stream, piece)) is not None:
+                    return found
+                await asyncio.sleep(0)
+    return None
+
+
+async def _find_match(pattern: re.Pattern[str], events: AsyncIterator[LogEvent]) -> LogMatch | None:
+    async with searching(pattern) as search:
+        async for event in events:
+            if isinstance(event, Exit):
+                return await search.finish()
+            if isinstance(event, Output):
+                for piece in _pieces(event.data):
+                    if (found := await search.feed(event.stream, piece)) is not None:
+                        return found
+    return None
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    return (data[at : at + LONGEST_LINE] for at in range(0, len(data), LONGEST_LINE))
 
 
 async def wait_for_port(

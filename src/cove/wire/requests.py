@@ -12,6 +12,8 @@ Environment = dict[str, str | None]
 Command = str | list[str]
 Seconds = float | None
 
+_MOST_PATTERN = 1 << 16
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The arguments of one call."""
@@ -110,6 +112,8 @@ class WaitForLog(Request, frozen=True):
         """See Request."""
         if not self.is_expression:
             return {"pattern": self.pattern, "timeout": self.timeout}
+        if len(self.pattern) > _MOST_PATTERN:
+            raise ValidationFailed(f"pattern is longer than {_MOST_PATTERN} characters")
         try:
             return {"pattern": re.compile(self.pattern, self.flags & ~re.DEBUG), "timeout": self.timeout}
         except (re.error, ValueError, OverflowError, RecursionError) as error:
