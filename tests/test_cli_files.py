@@ -193,3 +193,43 @@ def test_watch_ends_when_what_it_watches_is_gone_or_nobody_reads(cove: Cli, sand
             cove.text("exec", "--in", sandbox, "date > changing")
         assert program.returncode == 128 + signal.SIGPIPE
     assert cove("watch", sandbox, "/nowhere").returncode == 125
+
+
+# Copies to the clipboard of the terminal, clears it, turns it red, in one byte as well: C0 and C1 controls.
+HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202e"
+ESCAPED = "\\x1b]52;c;ZXZpbA==\\x07\\x1b[2J\\x9b31m\\u202e"
+
+
+def obeyed(output: bytes) -> list[str]:
+    """What of it a terminal, or a reader, would obey."""
+    return [character for character in output.decode() if not character.isprintable() and character not in "\n\r"]
+
+
+def test_names_from_inside_reach_no_terminal_as_they_are(cove: Cli, sandbox: str, tmp_path: Path) -> None:
+    name = f"name{HOSTILE}"
+    cove.text("exec", "--in", sandbox, "--", "mkdir", name)
+    cove.text("start", sandbox, "--", "echo", name)
+    lines = [
+        cove("cp", f"{sandbox}:{name}", "-"),
+        cove("cp", f"{sandbox}:{name}/missing", str(tmp_path)),
+        cove("cp", str(tmp_path / name), f"{sandbox}:x"),
+        cove("run", str(tmp_path / name)),
+        cove("run", "file.py", name),
+        cove("session", "exec", sandbox, name, "true"),
+        cove("ps", sandbox),
+    ]
+    for end in lines:
+        assert ESCAPED.encode() in end.stdout + end.stderr, end
+        assert obeyed(end.stdout + end.stderr) == [], end
+
+
+def test_json_says_the_same_without_what_a_terminal_obeys(cove: Cli, sandbox: str) -> None:
+    cove.text("start", "--id", "hostile", sandbox, "--", "echo", HOSTILE)
+    log, table = cove("logs", "-f", "--json", sandbox, "hostile"), cove("ps", "--json", sandbox)
+    assert obeyed(log.stdout + table.stdout) == []
+    assert json.loads(log.stdout.splitlines()[0])["text"] == f"{HOSTILE}\n"
+    assert json.loads(table.stdout)[0]["command"] == ["echo", HOSTILE]
+
+
+def test_what_a_process_prints_is_shown_as_it_is(cove: Cli, sandbox: str) -> None:
+    assert cove("exec", "--in", sandbox, "--", "echo", HOSTILE).stdout.decode() == f"{HOSTILE}\n"

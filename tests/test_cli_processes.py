@@ -226,3 +226,34 @@ def test_names_of_things_that_stay_need_a_sandbox_that_stays() -> None:
     end = subprocess.run([COVE, "run", "--context", "x", "-c", "1"], capture_output=True, env=environment, timeout=60)
     assert end.returncode == 125
     assert b"--in" in end.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "instead"),
+    [
+        (("start", "SANDBOX", "echo hi", "--id", "five"), "cove start --id five SANDBOX 'echo hi'"),
+        (("exec", "--in", "SANDBOX", "sleep 5", "--timeout=1"), "cove exec --in SANDBOX --timeout=1 'sleep 5'"),
+        (("exec", "sleep 5", "--timeout", "1"), "cove exec --timeout 1 'sleep 5'"),
+        (("session", "exec", "SANDBOX", "main", "cd /", "-i"), "cove session exec -i SANDBOX main 'cd /'"),
+        (("shell", "bash -l", "--in", "SANDBOX"), "cove shell --in SANDBOX 'bash -l'"),
+    ],
+)
+def test_options_behind_a_shell_line_are_refused_with_what_to_write(
+    cove: Cli, sandbox: str, arguments: tuple[str, ...], instead: str
+) -> None:
+    end = cove(*(sandbox if word == "SANDBOX" else word for word in arguments))
+    assert (end.returncode, end.stdout) == (125, b"")
+    assert instead.replace("SANDBOX", sandbox) in end.stderr.decode()
+    assert cove.json("ps", sandbox) == []
+
+
+def test_options_may_stand_between_the_sandbox_and_the_command(cove: Cli, sandbox: str) -> None:
+    assert cove.text("start", sandbox, "--id", "late", "--env", "A=b", "echo $A").strip() == "late"
+    assert cove.text("logs", "-f", sandbox, "late") == "b\n"
+
+
+def test_options_of_a_program_are_its_own(cove: Cli, sandbox: str) -> None:
+    for words in (("echo", "--timeout", "1"), ("--", "echo", "--timeout", "1")):
+        assert cove.text("exec", "--in", sandbox, *words) == "--timeout 1\n"
+    end = cove("exec", "--in", sandbox, "--", "no such", "--timeout", "1")
+    assert (end.returncode, b"no such" in end.stderr) == (127, True)

@@ -100,6 +100,21 @@ def test_after_a_switch_everything_is_raw() -> None:
         (b"a=1; Path=relative", b"/p", b"a=1; Path=/p/"),
         (b"cove_session=1", b"", None),
         (b" cove_session=1", b"/p", None),
+        (b"\tcove_session =1", b"", None),
+        (b"=cove_session=1", b"", None),
+        (b" = cove_session=1", b"/p", None),
+        (b"b=2; domain =x", b"", b"b=2"),
+        (b"b=2;\tDOMAIN\t =\t.x ;Secure", b"", b"b=2; Secure"),
+        (b"b=2;domain", b"", b"b=2"),
+        (b"b=2; \x0bdomain=x; Unknown=1; SameSite = Lax", b"", b"b=2; SameSite = Lax"),
+        (b"b=2; Path = /x ; path =\t/y", b"/p", b"b=2; Path=/p/y"),
+        (b"b=2; path = /x; Path=y", b"/p", b"b=2; Path=/p/"),
+        (
+            b"b=2; HttpOnly ; max-age = 3; expires = Thu, 01 Jan 2026",
+            b"",
+            b"b=2; HttpOnly; max-age = 3; expires = Thu, 01 Jan 2026",
+        ),
+        (b'b="a; domain=x"', b"", b'b="a'),
     ],
 )
 def test_a_cookie_stays_with_the_preview_that_set_it(cookie: bytes, prefix: bytes, confined: bytes | None) -> None:

@@ -1,14 +1,24 @@
 """The command `cove`: one module per subcommand or family of them, and the failures that all of them share."""
 
 import errno
+import io
 import sys
+from typing import IO, Protocol, runtime_checkable
 
 from cove import __version__
 from cove.cli.commands import load, overview
-from cove.cli.descriptors import BROKEN_PIPE, DISK_FULL, FAILURE, INTERRUPTED, fill_closed_descriptors, leave, say
+from cove.cli.descriptors import (
+    BROKEN_PIPE,
+    DISK_FULL,
+    FAILURE,
+    INTERRUPTED,
+    fill_closed_descriptors,
+    leave,
+    printable,
+    say,
+)
 from cove.errors import CoveError
 
-_USAGE_ERROR = 2
 _HELP = ("--help", "-h", "help")
 
 
@@ -20,9 +30,9 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        _start(*arguments)
+        return _exit_code(_start(*arguments))
     except SystemExit as end:
-        return FAILURE if end.code == _USAGE_ERROR else _exit_code(end.code)
+        return _exit_code(end.code)
     except CoveError as error:
         return _fail(error.message)
     except BrokenPipeError:
@@ -31,23 +41,46 @@ def _run(arguments: list[str]) -> int:
         return INTERRUPTED
     except OSError as error:
         return _fail(_explain(error))
-    except Exception:
+    except Exception as error:
+        if isinstance(error, _UsageError):
+            return _refuse(error)
         import traceback  # takes longer than `cove version`
 
-        traceback.print_exc()
+        _print_lines(traceback.format_exc())
         return _fail("this is a bug in Cove: please report it with the lines above.")
-    return 0
 
 
-def _start(name: str, *arguments: str) -> None:
+def _start(name: str, *arguments: str) -> object:
     if name == "help" and arguments:
-        _start(arguments[0], "--help")
-    elif name in _HELP:
+        return _start(arguments[0], "--help")
+    if name in _HELP:
         print(overview())
     elif name in ("version", "--version") and not arguments:
         print(f"cove {__version__}")
     else:
-        load("version" if name == "--version" else name)(arguments, prog_name=f"cove {name}")
+        program = load("version" if name == "--version" else name)
+        return program(arguments, prog_name=f"cove {name}", standalone_mode=False)
+    return 0
+
+
+@runtime_checkable
+class _UsageError(Protocol):
+    """What typer raises for arguments that it does not take; its class is public in no version."""
+
+    def show(self, file: IO[str]) -> None:
+        """Print the usage and what is wrong."""
+
+
+def _refuse(error: _UsageError) -> int:
+    text = io.StringIO()
+    error.show(text)
+    _print_lines(text.getvalue())
+    return FAILURE
+
+
+def _print_lines(text: str) -> None:
+    for line in text.splitlines():
+        print(printable(line), file=sys.stderr)
 
 
 def _exit_code(code: object) -> int:

@@ -1,16 +1,20 @@
 """Every subcommand: what it is for and where it is. `cove --help` is printed without importing any of them."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from cove.errors import ValidationFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typer import Typer
+
+Function = TypeVar("Function", bound="Callable[..., None]")
 
 
 class Command(NamedTuple):
-    """One subcommand: `name` in the module of `cove.cli`. After the first word of `is_open` ones options are theirs."""
+    """One subcommand: `name` in the module of `cove.cli`. Those that are open end with a command to run."""
 
     name: str
     module: str
@@ -79,8 +83,18 @@ def load(name: str) -> "Typer":
     if isinstance(found, Typer):
         return found
     program = make_program()
-    program.command(context_settings={"allow_interspersed_args": not command.is_open})(found)
+    if command.is_open:
+        declare_open(program)(found)
+    else:
+        program.command()(found)
     return program
+
+
+def declare_open(program: "Typer", name: str | None = None) -> "Callable[[Function], Function]":
+    """Declare a subcommand that ends with a command to run."""
+    from cove.cli.command_line import OpenCommand
+
+    return program.command(name, cls=OpenCommand, context_settings={"allow_interspersed_args": False})
 
 
 def make_program(help: str | None = None) -> "Typer":

@@ -40,6 +40,20 @@ def leave(code: int) -> NoReturn:
 
 
 def say(message: str) -> None:
-    """A line from Cove itself, apart from what commands print."""
+    """Print a line from Cove itself on standard error, apart from what commands print."""
     with suppress(OSError):  # the terminal is gone
-        print("cove:", " ".join(message.removeprefix("cove: ").split()), file=sys.stderr, flush=True)
+        print("cove:", printable(" ".join(message.removeprefix("cove: ").split())), file=sys.stderr, flush=True)
+
+
+def show(line: str) -> None:
+    """Print a line on standard output, at once."""
+    print(printable(line), flush=True)
+
+
+def printable(text: str) -> str:
+    """Escape what would move the cursor, change colours or fill the clipboard of a terminal: names come from inside."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )

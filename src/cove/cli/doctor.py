@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 from cove import AsyncSandbox
+from cove.cli.descriptors import printable
 from cove.cli.table import print_json
 from cove.core.jail import SYSTEM_PATH, USER_ID
 from cove.errors import CoveError, SandboxUnavailable
@@ -350,7 +351,9 @@ def _table(checks: Iterable[Check]) -> "Table":
     styles = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
     table = Table.grid(padding=(0, 2))
     for check in checks:
-        table.add_row(Text(check.status, styles[check.status]), Text(check.name), Text(check.found, overflow="fold"))
+        table.add_row(
+            Text(check.status, styles[check.status]), Text(check.name), Text(printable(check.found), overflow="fold")
+        )
         if check.advice:
-            table.add_row("", "", Text(check.advice, "bold", overflow="fold"))
+            table.add_row("", "", Text(printable(check.advice), "bold", overflow="fold"))
     return table

@@ -6,6 +6,7 @@ import typer
 
 from cove.cli.commands import make_program
 from cove.cli.connection import KeyOption, Server, UrlOption
+from cove.cli.descriptors import show
 from cove.cli.options import JsonOption, SandboxArgument
 from cove.cli.signals import finish
 from cove.cli.table import print_json, print_table
@@ -54,7 +55,7 @@ async def _expose(server: Server, id: str, number: int, name: str | None, token:
     if as_json:
         print_json(exposed)
     else:
-        print(exposed.url)
+        show(exposed.url)
     return 0
 
 

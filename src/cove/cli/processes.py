@@ -9,7 +9,7 @@ import typer
 
 from cove.api import Process
 from cove.cli.connection import KeyOption, Server, UrlOption
-from cove.cli.descriptors import BROKEN_PIPE, STDOUT, say
+from cove.cli.descriptors import BROKEN_PIPE, STDOUT, say, show
 from cove.cli.options import (
     CommandArgument,
     CwdOption,
@@ -21,10 +21,9 @@ from cove.cli.options import (
 )
 from cove.cli.signals import finish
 from cove.cli.streams import DESCRIPTORS, Streams
-from cove.cli.table import age, print_json, print_table
+from cove.cli.table import age, json_line, print_json, print_table
 from cove.errors import ProcessAlreadyExists, ValidationFailed
 from cove.model import Gap, LogEvent, Output
-from cove.wire.coding import encode_json
 from cove.wire.frames import text_or_base64
 from cove.wire.replies import process_reply
 
@@ -125,7 +124,7 @@ async def _start(server: Server, id: str, session: str | None, request: _Request
     if as_json:
         print_json(process_reply(process))
     else:
-        print(process.id)
+        show(process.id)
     return 0
 
 
@@ -184,9 +183,9 @@ class _Printer:
 
 def _line(event: LogEvent) -> bytes:
     if not isinstance(event, Output):
-        return encode_json(event) + b"\n"
+        return json_line(event)
     fields = {"type": "output", "stream": event.stream, **text_or_base64(event.data), "cursor": event.cursor}
-    return encode_json(fields) + b"\n"
+    return json_line(fields)
 
 
 async def _kill(server: Server, id: str, process: str, signal: int | str) -> int:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 
 from cove.api import Files
-from cove.cli.table import printable
+from cove.cli.descriptors import printable
 from cove.model import FileInfo
 
 

@@ -8,6 +8,7 @@ import typer
 
 from cove.api import AsyncSandbox
 from cove.cli.connection import KeyOption, Server, UrlOption
+from cove.cli.descriptors import show
 from cove.cli.options import (
     CpusOption,
     DiskOption,
@@ -116,7 +117,7 @@ async def _create(server: Server, id: str | None, spec: SandboxSpec, *, exist_ok
         if as_json:
             print_json(await sandbox.info())
         else:
-            print(sandbox.id)
+            show(sandbox.id)
     finally:
         await sandbox.detach()
     return 0
@@ -128,7 +129,8 @@ async def _list(server: Server, *, quiet: bool, as_json: bool) -> int:
     if as_json:
         print_json(infos)
     elif quiet:
-        print("".join(f"{each.id}\n" for each in infos), end="")
+        for each in infos:
+            show(each.id)
     else:
         rows = [(each.id, each.status, age(each.created_at), _pairs(each.spec.labels)) for each in infos]
         print_table(("ID", "STATUS", "AGE", "LABELS"), rows)

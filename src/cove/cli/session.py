@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from cove.api import AsyncSandbox, Session
-from cove.cli.commands import make_program
+from cove.cli.commands import declare_open, make_program
 from cove.cli.connection import KeyOption, Server, UrlOption
-from cove.cli.descriptors import BROKEN_PIPE, STDERR, STDOUT, say
+from cove.cli.descriptors import BROKEN_PIPE, STDERR, STDOUT, say, show
 from cove.cli.options import (
     CommandArgument,
     CwdOption,
@@ -47,7 +47,7 @@ def create(
     finish(_create(Server.named(url, api_key), id, name, cwd, parse_variables(env), timeout, as_json=as_json))
 
 
-@session.command("exec", context_settings={"allow_interspersed_args": False})
+@declare_open(session, "exec")
 def execute(
     id: SandboxArgument,
     name: SessionArgument,
@@ -123,7 +123,7 @@ async def _create(
     if as_json:
         print_json(SessionReply(made.id))
     else:
-        print(made.id)
+        show(made.id)
     return 0
 
 

@@ -1,19 +1,34 @@
 """Lists and records on standard output: for people, for pipes, as JSON."""
 
+import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
+from cove.cli.descriptors import printable
 from cove.wire.coding import encode_json
 
+_NOT_ASCII = re.compile(r"[^ -~]")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def print_json(value: object) -> None:
-    """One JSON document."""
-    print(msgspec.json.format(encode_json(value), indent=2).decode())
+    """Print one JSON document."""
+    print(msgspec.json.format(json_line(value), indent=2).decode(), end="")
+
+
+def json_line(value: object) -> bytes:
+    """Encode as JSON in one line, in which strings hold nothing that a terminal would obey."""
+    text = encode_json(value).decode()
+    return (text if text.isprintable() else _NOT_ASCII.sub(_escape, text)).encode() + b"\n"
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -32,13 +47,6 @@ def print_record(facts: Mapping[str, str]) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         print(f"{name:<{width}}  {printable(value)}".rstrip())
-
-
-def printable(text: str) -> str:
-    """What a sandbox has named cannot move the cursor or change the colours of a terminal."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
 
 
 def age(moment: datetime) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cove.cli.descriptors import leave
+from cove.cli.descriptors import leave, printable
 from cove.cli.signals import until_signal
 from cove.cli.table import print_json
 from cove.verify.battery import verify as run_battery
@@ -74,6 +74,6 @@ def _table(findings: Iterable[Finding]) -> "Table":
     styles = {Verdict.BLOCKED: "green", Verdict.OPEN: "bold red", Verdict.NOT_TESTABLE: "yellow"}
     table = Table.grid(padding=(0, 2))
     for finding in findings:
-        words = (Text(text, overflow="fold") for text in (finding.what, finding.why))
+        words = (Text(printable(text), overflow="fold") for text in (finding.what, finding.why))
         table.add_row(Text(finding.verdict, styles[finding.verdict]), *words)
     return table

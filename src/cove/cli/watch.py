@@ -6,13 +6,12 @@ from typing import Annotated
 import typer
 
 from cove.cli.connection import KeyOption, Server, UrlOption
-from cove.cli.descriptors import BROKEN_PIPE, STDOUT, say
+from cove.cli.descriptors import BROKEN_PIPE, STDOUT, printable, say
 from cove.cli.options import SandboxArgument
 from cove.cli.signals import finish
 from cove.cli.streams import Streams
-from cove.cli.table import printable
+from cove.cli.table import json_line
 from cove.model import FileEvent, FileEventKind
-from cove.wire.coding import encode_json
 
 _DEFAULT_EXCLUDE = (".git", "node_modules")
 
@@ -56,7 +55,7 @@ async def _watch(
         try:
             async with aclosing(changes) as events:
                 async for event in events:
-                    await streams.write(STDOUT, encode_json(event) + b"\n" if as_json else _line(event))
+                    await streams.write(STDOUT, json_line(event) if as_json else _line(event))
         except BrokenPipeError:
             return BROKEN_PIPE
     say(f"{path} is no longer there")

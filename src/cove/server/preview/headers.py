@@ -32,6 +32,11 @@ _ABOUT_THE_HOST = _ABOUT_OTHER_HOSTS | frozenset(
     )
 )
 _OUR_COOKIES = b"cove_"
+# All but where a cookie is sent: that is `Domain`, which is dropped, and `Path`.
+_COOKIE_ATTRIBUTES = frozenset(
+    (b"expires", b"httponly", b"max-age", b"partitioned", b"priority", b"samesite", b"secure")
+)
+_BLANKS = b" \t"
 _OPAQUE_ORIGIN = b"sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads"
 _WITHOUT_BODY = (204, 304)
 _WITHOUT_LENGTH = (101, 204)
@@ -145,18 +150,23 @@ def _outward(location: bytes, visit: Visit) -> bytes:
 
 
 def confine_cookie(cookie: bytes, prefix: bytes) -> bytes | None:
-    """The cookie, for this host and below the prefix only; None for one that has a name of ours."""
-    if cookie.lstrip().startswith(_OUR_COOKIES):
-        return None
+    """The cookie, for this host and below the prefix only; None for one that has a name of ours.
+
+    Read as browsers do, RFC 6265 section 5.2: blanks around names and values count for nothing, and a cookie without a
+    name is sent as its value. An attribute that is not known here is dropped.
+    """
     pair, *attributes = cookie.split(b";")
+    name, _, value = pair.partition(b"=")
+    if (name.strip(_BLANKS) or value.strip(_BLANKS)).startswith(_OUR_COOKIES):
+        return None
     path = b"/"
     kept = [pair]
     for attribute in attributes:
-        name, _, value = attribute.strip().partition(b"=")
+        name, _, value = (part.strip(_BLANKS) for part in attribute.partition(b"="))
         if name.lower() == b"path":
-            path = value.strip() if value.strip().startswith(b"/") else path
-        if name.lower() not in ((b"domain", b"path") if prefix else (b"domain",)):
-            kept.append(attribute)
+            path = value if value.startswith(b"/") else b"/"
+        if name.lower() in _COOKIE_ATTRIBUTES or (name.lower() == b"path" and not prefix):
+            kept.append(b" " + attribute.strip(_BLANKS))
     return b";".join([*kept, b" Path=%b%b" % (prefix, path)] if prefix else kept)
 
 
