@@ -14,7 +14,7 @@ import msgspec
 
 from cove import api, errors, model
 from cove.wire.errors import STATUS
-from cove.wire.operations import OPERATIONS, Form, Operation, Target
+from cove.wire.operations import OPERATIONS, AnyOperation, Form, Target
 
 ROOT_DIRECTORY = Path(__file__).parent.parent
 REFERENCE = ROOT_DIRECTORY / "docs/reference"
@@ -35,6 +35,7 @@ FORMS = {
     Form.EVENTS: "events",
     Form.CONTENT: "bytes",
     Form.UPLOAD: "takes bytes",
+    Form.STREAM: "takes bytes",
     Form.SOCKET: "WebSocket",
 }
 
@@ -132,15 +133,15 @@ def http_page() -> str:
     return "\n".join(lines)
 
 
-def row(operation: Operation) -> str:
+def row(operation: AnyOperation) -> str:
     prefix = "" if operation.target is Target.GATEWAY else "…"
-    fields = ", ".join(operation.request.__struct_fields__) if operation.request is not None else ""
+    fields = ", ".join(operation.request.__struct_fields__)
     place = "query: " if fields and operation.has_query else ""
     call = f"`{operation.verb} {prefix}{operation.path}`"
     return f"| {call} | {operation.summary} | {place}{fields} | {answer(operation)} |"
 
 
-def answer(operation: Operation) -> str:
+def answer(operation: AnyOperation) -> str:
     if operation.form is not Form.VALUE:
         return FORMS[operation.form]
     if operation.reply is None:

@@ -28,7 +28,7 @@ from cove.wire import frames, operations, replies, requests
 from cove.wire.coding import decode_json, decode_query, encode_json, encode_query, quote_text, unquote_text
 from cove.wire.errors import STATUS, ErrorBody, decode_error, encode_error, make_error, status_of
 from cove.wire.openapi import make_document
-from cove.wire.operations import OPERATIONS, Form, Operation, Target
+from cove.wire.operations import OPERATIONS, AnyOperation, Target
 
 pytestmark = pytest.mark.pure
 
@@ -238,7 +238,7 @@ def test_results_arrive_byte_for_byte(stdout: bytes, stderr: bytes, outcome: Out
         session_restarted=True,
         restored_command="c",
     )
-    data = encode_json(replies.make_reply(result))
+    data = encode_json(replies.exec_reply(result))
     assert decode_json(data, replies.ExecReply).result() == result
 
 
@@ -248,21 +248,19 @@ def test_names_and_routes_are_unique() -> None:
 
 
 @pytest.mark.parametrize("operation", [row for row in OPERATIONS if row.target in OWNERS], ids=lambda row: row.name)
-def test_every_request_has_exactly_the_arguments_of_its_method(operation: Operation) -> None:
+def test_every_request_has_exactly_the_arguments_of_its_method(operation: AnyOperation) -> None:
     method = getattr(OWNERS[operation.target], operation.method)
     wanted = set(inspect.signature(method).parameters) - {"self"}
-    given = set(operation.request.__struct_fields__) if operation.request is not None else set()
+    given = set(operation.request.__struct_fields__)
     if operation.target is Target.SANDBOX:
         wanted -= {"id"} if operation.parameters else set()
-    if operation.form is Form.UPLOAD:
+    if operation.takes_content:
         wanted -= {"chunks", "data"}
     assert wanted == given - {"stdin_base64", "is_expression", "flags"}
 
 
 @pytest.mark.parametrize("operation", [row for row in OPERATIONS if row.target in OWNERS], ids=lambda row: row.name)
-def test_defaults_on_the_wire_are_those_of_the_method(operation: Operation) -> None:
-    if operation.request is None:
-        return
+def test_defaults_on_the_wire_are_those_of_the_method(operation: AnyOperation) -> None:
     parameters = inspect.signature(getattr(OWNERS[operation.target], operation.method)).parameters
     for field in msgspec.structs.fields(operation.request):
         if field.name in parameters and not field.required:

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from cove.client.transport import Transport, fill
 from cove.errors import CoveError, SandboxDestroyed, SandboxNotFound
 from cove.wire.coding import decode_json, quote_segment
-from cove.wire.operations import SANDBOXES, Operation
+from cove.wire.operations import SANDBOXES, AnyOperation
 from cove.wire.requests import Request
 
 T = TypeVar("T")
@@ -60,22 +60,22 @@ class Calls:
         """The calls that are resolved by a session."""
         return Calls(self.transport, self.sandbox, f"/sessions/{quote_segment(session)}")
 
-    def path(self, operation: Operation, *ids: str) -> str:
+    def path(self, operation: AnyOperation, *ids: str) -> str:
         """The operation's full path."""
         return self._prefix + fill(operation, *ids)
 
-    async def do(self, operation: Operation, *ids: str, request: Request | None = None) -> None:
+    async def do(self, operation: AnyOperation, *ids: str, request: Request | None = None) -> None:
         """A call that answers nothing."""
         with self._was_there():
             await self.transport.call(operation, self.path(operation, *ids), request)
 
-    async def get(self, operation: Operation, type: type[T], *ids: str, request: Request | None = None) -> T:
+    async def get(self, operation: AnyOperation, type: type[T], *ids: str, request: Request | None = None) -> T:
         """A call that answers a value."""
         with self._was_there():
             return decode_json(await self.transport.call(operation, self.path(operation, *ids), request), type)
 
     async def events(
-        self, operation: Operation, *ids: str, request: Request | None = None
+        self, operation: AnyOperation, *ids: str, request: Request | None = None
     ) -> AsyncGenerator[object, None]:
         """A call that answers events."""
         with self._was_there():
@@ -83,7 +83,7 @@ class Calls:
                 async for event in events:
                     yield event
 
-    async def content(self, operation: Operation, request: Request) -> AsyncGenerator[bytes, None]:
+    async def content(self, operation: AnyOperation, request: Request) -> AsyncGenerator[bytes, None]:
         """A call that answers bytes."""
         with self._was_there():
             async with aclosing(self.transport.content(operation, self.path(operation), request)) as chunks:
@@ -91,7 +91,7 @@ class Calls:
                     yield chunk
 
     async def upload(
-        self, operation: Operation, *ids: str, request: Request | None, content: bytes | AsyncIterable[bytes]
+        self, operation: AnyOperation, *ids: str, request: Request | None, content: bytes | AsyncIterable[bytes]
     ) -> bytes:
         """A call that takes bytes."""
         with self._was_there():

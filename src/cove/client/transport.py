@@ -27,7 +27,7 @@ from cove.linux.tcp_stream import Streams
 from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
 from cove.wire.frames import EVENT, FAILURE, FRAMES, MOST_FRAME_BYTES, FrameReader, decode_failure, decoder_for
-from cove.wire.operations import Form, Operation
+from cove.wire.operations import AnyOperation
 from cove.wire.requests import Request
 
 _Body = io.BytesIO | bytes | AsyncIterable[bytes] | None
@@ -68,18 +68,18 @@ class Transport:
         self._holders -= 1
         await self._close_unused()
 
-    async def call(self, operation: Operation, path: str, request: Request | None = None) -> bytes:
+    async def call(self, operation: AnyOperation, path: str, request: Request | None = None) -> bytes:
         """The body of the answer."""
         if operation.repeatable:
             return await patiently(lambda: self._call(operation, path, request))
         return await self._call(operation, path, request)
 
-    async def _call(self, operation: Operation, path: str, request: Request | None) -> bytes:
+    async def _call(self, operation: AnyOperation, path: str, request: Request | None) -> bytes:
         async with self._open(operation, path, request) as response:
             return await _read(response, _MOST_REPLY_BYTES)
 
     async def upload(
-        self, operation: Operation, path: str, request: Request | None, content: bytes | AsyncIterable[bytes]
+        self, operation: AnyOperation, path: str, request: Request | None, content: bytes | AsyncIterable[bytes]
     ) -> bytes:
         """Send bytes; the body of the answer. What the source of the bytes raises is raised here."""
         if isinstance(content, bytes):
@@ -96,13 +96,13 @@ class Transport:
         finally:
             await source.close()
 
-    async def content(self, operation: Operation, path: str, request: Request | None) -> AsyncGenerator[bytes, None]:
+    async def content(self, operation: AnyOperation, path: str, request: Request | None) -> AsyncGenerator[bytes, None]:
         """Bytes as they come."""
         async with self._open(operation, path, request) as response:
             async for chunk in response.content.iter_any():
                 yield chunk
 
-    async def events(self, operation: Operation, path: str, request: Request | None) -> AsyncGenerator[object, None]:
+    async def events(self, operation: AnyOperation, path: str, request: Request | None) -> AsyncGenerator[object, None]:
         """Events as they come. One that says the stream cannot go on is raised."""
         decode = decoder_for(operation.reply)
         reader = FrameReader()
@@ -150,7 +150,7 @@ class Transport:
 
     def _open(
         self,
-        operation: Operation,
+        operation: AnyOperation,
         path: str,
         request: Request | None,
         content: bytes | AsyncIterable[bytes] | None = None,
@@ -160,7 +160,7 @@ class Transport:
         if request is not None:
             check_types(request)
         has_query = operation.has_query
-        body, kind = (content, _CONTENT) if operation.form is Form.UPLOAD else (None, _NO_HEADERS)
+        body, kind = (content, _CONTENT) if operation.takes_content else (None, _NO_HEADERS)
         if request is not None and not has_query:
             body, kind = encode_json(request), _JSON
         url = self._url(path, request if has_query else None)
@@ -357,7 +357,7 @@ class _Source:
             await asyncio.wait([self._writer])
 
 
-def fill(operation: Operation, *values: str) -> str:
+def fill(operation: AnyOperation, *values: str) -> str:
     """The operation's path with these ids."""
     parts = _parts(operation.path)
     filled = [parts[0]]

@@ -9,18 +9,12 @@ from cove.errors import CommandFailed
 from cove.model.outcome import Outcome
 
 
-class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended and what it printed; bytes are exact, text is decoded with replacement.
-
-    With `session_restarted` the session's shell had to be replaced; its state is as after `restored_command`
-    (None: as the session was created).
-    """
+class CommandEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended, without what it printed."""
 
     command: str | Sequence[str]
     outcome: Outcome
     exit_code: int | None
-    stdout_bytes: bytes
-    stderr_bytes: bytes
     started_at: datetime
     duration: float
     truncated: bool = False
@@ -28,6 +22,17 @@ class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     session_restarted: bool = False
     restored_command: str | None = None
+
+
+class ExecResult(CommandEnd, frozen=True, kw_only=True):
+    """How a command ended and what it printed; bytes are exact, text is decoded with replacement.
+
+    With `session_restarted` the session's shell had to be replaced; its state is as after `restored_command`
+    (None: as the session was created).
+    """
+
+    stdout_bytes: bytes
+    stderr_bytes: bytes
 
     @property
     def stdout(self) -> str:

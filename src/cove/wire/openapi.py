@@ -8,7 +8,7 @@ import msgspec
 from cove.wire.bridge_document import BRIDGE_PATHS
 from cove.wire.errors import ErrorBody
 from cove.wire.frames import FRAMES, SERVER_SENT_EVENTS
-from cove.wire.operations import OPERATIONS, ROOT, Form, Operation, Target
+from cove.wire.operations import OPERATIONS, ROOT, AnyOperation, Form, Target
 
 Document = dict[str, object]
 
@@ -32,10 +32,10 @@ _GROUPS: Final[Mapping[Target, str]] = {
 }
 
 
-def make_document(version: str, operations: Iterable[Operation] = OPERATIONS) -> Document:
+def make_document(version: str, operations: Iterable[AnyOperation] = OPERATIONS) -> Document:
     """The whole document; `/v1/sandbox/...` is described by hand, because it is not ours to change."""
     rows = list(operations)
-    types = [row.request for row in rows if row.request is not None] + [row.reply for row in rows if row.reply]
+    types = [row.request for row in rows if row.has_request] + [row.reply for row in rows if row.reply]
     _, schemas = _components([*types, ErrorBody])
     return {
         "openapi": "3.1.0",
@@ -50,7 +50,7 @@ def make_document(version: str, operations: Iterable[Operation] = OPERATIONS) ->
     }
 
 
-def _paths(operations: Iterable[Operation]) -> Document:
+def _paths(operations: Iterable[AnyOperation]) -> Document:
     paths: dict[str, Document] = {}
     for operation in operations:
         if operation.target is Target.GATEWAY:
@@ -65,7 +65,7 @@ def _paths(operations: Iterable[Operation]) -> Document:
     return {**paths}
 
 
-def _describe(operation: Operation, path: str, suffix: str = "") -> Document:
+def _describe(operation: AnyOperation, path: str, suffix: str = "") -> Document:
     described: Document = {
         "operationId": operation.name + suffix,
         "summary": operation.summary,
@@ -73,9 +73,9 @@ def _describe(operation: Operation, path: str, suffix: str = "") -> Document:
         "parameters": [*_path_parameters(path), *_query_parameters(operation)],
         "responses": {**_responses(operation), "default": _ERROR},
     }
-    if operation.form is Form.UPLOAD:
+    if operation.takes_content:
         described["requestBody"] = {"content": {_BYTES: {"schema": {"type": "string", "format": "binary"}}}}
-    elif operation.request is not None and not operation.has_query:
+    elif operation.has_request and not operation.has_query:
         described["requestBody"] = {"content": {_JSON: {"schema": _reference(operation.request)}}}
     return described
 
@@ -85,8 +85,8 @@ def _path_parameters(path: str) -> list[Document]:
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
-def _query_parameters(operation: Operation) -> list[Document]:
-    if operation.request is None or not operation.has_query:
+def _query_parameters(operation: AnyOperation) -> list[Document]:
+    if not operation.has_request or not operation.has_query:
         return []
     _, schemas = _components([operation.request])
     schema = schemas[operation.request.__name__]
@@ -96,7 +96,7 @@ def _query_parameters(operation: Operation) -> list[Document]:
     ]
 
 
-def _responses(operation: Operation) -> Document:
+def _responses(operation: AnyOperation) -> Document:
     match operation.form:
         case Form.SOCKET:
             return {"101": {"description": "The connection is raw from here on, as the summary says"}}

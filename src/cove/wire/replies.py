@@ -1,51 +1,44 @@
-"""What operations answer, where that is not already a value of `cove.model`."""
+"""Replies: what operations answer on the wire, where that is not already a value of `cove.model`."""
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 
 from cove import api
-from cove.model import ExecResult, Outcome, ProcessStatus
+from cove.model import CodeEvent, ExecResult, Outcome, ProcessStatus
+from cove.model.result import CommandEnd
 
 Encoding = Literal["utf-8", "base64"]
+W = TypeVar("W", covariant=True)
+V = TypeVar("V")
 
 
-class ExecReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[W]):
+    """What an operation answers: its type on the wire, and how the value of the method becomes it."""
+
+    type: type[W]
+    make: Callable[..., W]
+
+
+class ExecReply(CommandEnd, frozen=True, kw_only=True, omit_defaults=True):
     """An ExecResult; output that is not UTF-8 is base64, and said to be."""
 
-    command: str | list[str]
-    outcome: Outcome
-    exit_code: int | None
     stdout: str
     stderr: str
     stdout_encoding: Encoding = "utf-8"
     stderr_encoding: Encoding = "utf-8"
-    started_at: datetime
-    duration: float
-    truncated: bool = False
-    signal: int | None = None
-    session_id: str | None = None
-    session_restarted: bool = False
-    restored_command: str | None = None
 
     def result(self) -> ExecResult:
-        """The result as it was."""
+        """Decode the result as it was."""
         return ExecResult(
-            command=self.command,
-            outcome=self.outcome,
-            exit_code=self.exit_code,
             stdout_bytes=_decode(self.stdout, self.stdout_encoding),
             stderr_bytes=_decode(self.stderr, self.stderr_encoding),
-            started_at=self.started_at,
-            duration=self.duration,
-            truncated=self.truncated,
-            signal=self.signal,
-            session_id=self.session_id,
-            session_restarted=self.session_restarted,
-            restored_command=self.restored_command,
+            **_end_of(self),
         )
 
 
@@ -110,25 +103,20 @@ class Env(msgspec.Struct, frozen=True):
 
 
 def exec_reply(result: ExecResult) -> ExecReply:
-    """A result for the wire."""
+    """Encode a result for the wire."""
     stdout, stdout_encoding = _encode(result.stdout_bytes)
     stderr, stderr_encoding = _encode(result.stderr_bytes)
     return ExecReply(
-        command=result.command if isinstance(result.command, str) else [*result.command],
-        outcome=result.outcome,
-        exit_code=result.exit_code,
         stdout=stdout,
         stderr=stderr,
         stdout_encoding=stdout_encoding,
         stderr_encoding=stderr_encoding,
-        started_at=result.started_at,
-        duration=result.duration,
-        truncated=result.truncated,
-        signal=result.signal,
-        session_id=result.session_id,
-        session_restarted=result.session_restarted,
-        restored_command=result.restored_command,
+        **_end_of(result),
     )
+
+
+def _end_of(result: CommandEnd) -> dict[str, Any]:  # their types are those of one class
+    return {name: getattr(result, name) for name in CommandEnd.__struct_fields__}
 
 
 def process_reply(process: api.Process) -> ProcessReply:
@@ -147,27 +135,32 @@ def process_reply(process: api.Process) -> ProcessReply:
     )
 
 
-def make_reply(value: object) -> object:
-    """What a method of the API returned, as the reply that its operation promises."""
-    if isinstance(value, list) and value and isinstance(value[0], api.Process):
-        return [process_reply(process) for process in value]
-    for kind, make in _REPLIES:
-        if isinstance(value, kind):
-            return make(value)
+def process_replies(processes: Iterable[api.Process]) -> list[ProcessReply]:
+    """Encode a list of processes for the wire."""
+    return [process_reply(process) for process in processes]
+
+
+def _itself(value: V) -> V:
     return value
 
 
-_REPLIES: Sequence[tuple[type, Callable[..., object]]] = (
-    (ExecResult, exec_reply),
-    (api.Process, process_reply),
-    (api.Session, lambda session: SessionReply(session.id)),
-    (api.Terminal, lambda terminal: TerminalReply(terminal.id, terminal.cols, terminal.rows)),
-    (api.CodeContext, lambda context: CodeContextReply(context.id, context.language)),
-    (bool, Exists),
-    (int, Count),
-    (str, Cwd),
-    (dict, Env),
-)
+def plain(type: type[V]) -> Reply[V]:
+    """Answer a value that travels as it is."""
+    return Reply(type, _itself)
+
+
+NOTHING: Final[Reply[None]] = Reply(type(None), lambda _: None)
+CODE_EVENT: Final[Reply[CodeEvent]] = Reply(cast("type[CodeEvent]", CodeEvent), _itself)
+EXEC: Final = Reply(ExecReply, exec_reply)
+PROCESS: Final = Reply(ProcessReply, process_reply)
+PROCESSES: Final = Reply(list[ProcessReply], process_replies)
+SESSION: Final = Reply(SessionReply, lambda session: SessionReply(session.id))
+TERMINAL: Final = Reply(TerminalReply, lambda terminal: TerminalReply(terminal.id, terminal.cols, terminal.rows))
+CONTEXT: Final = Reply(CodeContextReply, lambda context: CodeContextReply(context.id, context.language))
+COUNT: Final = Reply(Count, Count)
+EXISTS: Final = Reply(Exists, Exists)
+CWD: Final = Reply(Cwd, Cwd)
+ENV: Final = Reply(Env, Env)
 
 
 def _encode(data: bytes) -> tuple[str, Encoding]:

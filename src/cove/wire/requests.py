@@ -23,6 +23,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
+class Nothing(Request, frozen=True):
+    """No arguments but those in the path."""
+
+
 class CreateSandbox(Request, frozen=True):
     """Without an id one is made. With `exist_ok` a sandbox that has the id already is given back as it is."""
 

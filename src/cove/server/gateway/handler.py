@@ -1,4 +1,4 @@
-"""What a worker answers itself, and what it passes on to the runtime of a sandbox."""
+"""Route requests: answer those of the gateway, relay the others to the runtime of their sandbox."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -18,10 +18,10 @@ from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.starter import Starter
 from cove.wire.coding import decode_json, encode_json
+from cove.wire.operations import OPERATIONS, ROOT, SANDBOXES, Target
 from cove.wire.requests import CreateSandbox
 
-_SANDBOXES = "/v1/sandboxes"
-_BELOW = f"{_SANDBOXES}/"
+_BELOW = f"{SANDBOXES}/"
 _JSON = ((b"content-type", b"application/json"),)
 _TEXT = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 _MOST_SPEC_BYTES = 1 << 20
@@ -50,8 +50,12 @@ class Gateway:
         self._mounted = mounted or {}
         self._upstreams = Upstreams()
         self._sockets: dict[str, str] = {}
-        self._collection: dict[str, Own] = {"GET": self._list, "POST": self._create}
-        self._member: dict[str, Own] = {"GET": self._info, "DELETE": self._destroy}
+        self._collection = self._methods(SANDBOXES)
+        self._member = {
+            path.removeprefix(f"{ROOT}/"): self._methods(path)
+            for path in {row.path for row in OPERATIONS if row.target is Target.GATEWAY} - {SANDBOXES, ROOT}
+        }
+        self._member[""] = self._methods(ROOT)
 
     async def __aenter__(self) -> "Gateway":
         return self
@@ -70,7 +74,7 @@ class Gateway:
             return refusal
         if path.startswith(_BELOW):
             return self._route(request, *path[len(_BELOW) :].split("/", 1))
-        if path == _SANDBOXES:
+        if path == SANDBOXES:
             return _choose(self._collection, request)(request, "")
         if path == "/metrics":
             return _choose({"GET": self._metrics}, request)(request, "")
@@ -80,12 +84,15 @@ class Gateway:
         raise NotFound(f"there is nothing at {path}")
 
     def _route(self, request: Request, id: str, rest: str = "") -> Answer | Coroutine[object, object, Answer]:
-        if not rest:
-            return _choose(self._member, request)(request, id)
-        if rest == "restart" and request.method == "POST":
-            return self._restart(request, id)
+        if (own := self._member.get(rest)) is not None:
+            return _choose(own, request)(request, id)
         path = self._sockets.get(id)
         return self._find_and_relay(id) if path is None else self._relay(id, path)
+
+    def _methods(self, path: str) -> dict[str, Own]:
+        """By verb, what answers the gateway's own operations at that path of the table."""
+        rows = [row for row in OPERATIONS if row.target is Target.GATEWAY and row.path == path]
+        return {row.verb: getattr(self, f"_{row.method}") for row in rows}
 
     def _relay(self, id: str, path: str) -> SocketRelay:
         return SocketRelay(self._upstreams, path, find_again=partial(self._locate, id))

@@ -15,8 +15,7 @@ from cove.server.runtime.port_socket import port_socket
 from cove.server.runtime.terminal_socket import terminal_socket
 from cove.wire.coding import decode_json, decode_query, encode_json, unquote_text
 from cove.wire.errors import encode_error, status_of
-from cove.wire.operations import INFO, OPERATIONS, RESTART, SANDBOXES, Form, Operation, Target
-from cove.wire.replies import make_reply
+from cove.wire.operations import OPERATIONS, ROOT, SANDBOXES, AnyOperation, Form, Target
 
 MOST_BODY_BYTES: Final = 64 << 20
 _ROOT_SEGMENTS: Final = SANDBOXES.count("/") + 1
@@ -33,9 +32,9 @@ class _Node:
 
     def __init__(self) -> None:
         self.below: dict[str, _Node] = {}
-        self.operations: dict[str, Operation] = {}
+        self.operations: dict[str, AnyOperation] = {}
 
-    def add(self, segments: list[str], operation: Operation) -> None:
+    def add(self, segments: list[str], operation: AnyOperation) -> None:
         node = self
         for segment in segments:
             node = node.below.setdefault(_ANY if segment.startswith("{") else segment, _Node())
@@ -44,12 +43,10 @@ class _Node:
 
 def _make_tree() -> _Node:
     top = _Node()
-    top.operations["GET"] = INFO
-    top.add(["restart"], RESTART)
     for operation in OPERATIONS:
-        if operation.target is Target.GATEWAY:
+        if operation.target is Target.GATEWAY and not operation.reaches_runtime:
             continue
-        segments = operation.path.split("/")[1:]
+        segments = operation.path.removeprefix(ROOT).split("/")[1:]
         top.add(segments, operation)
         if operation.target is Target.FILES:
             top.add(["sessions", "{session}", *segments], operation)
@@ -59,7 +56,7 @@ def _make_tree() -> _Node:
 _TREE: Final = _make_tree()
 
 
-def find_operation(verb: str, segments: list[str]) -> tuple[Operation, list[str]]:
+def find_operation(verb: str, segments: list[str]) -> tuple[AnyOperation, list[str]]:
     """The operation at that path below a sandbox, and the ids in the path."""
     node, ids = _TREE, []
     for segment in segments:
@@ -101,8 +98,8 @@ async def _answer(sandbox: api.AsyncSandbox, request: Request) -> Answer:
     return await _FORMS[operation.form](operation, target, arguments, request)
 
 
-async def _arguments(operation: Operation, request: Request) -> dict[str, object]:
-    if operation.request is None:
+async def _arguments(operation: AnyOperation, request: Request) -> dict[str, object]:
+    if not operation.has_request:
         return {}
     if operation.has_query:
         return decode_query(request.query, operation.request).arguments()
@@ -110,7 +107,7 @@ async def _arguments(operation: Operation, request: Request) -> dict[str, object
     return decode_json(body or b"{}", operation.request).arguments()
 
 
-async def _resolve(sandbox: api.AsyncSandbox, operation: Operation, ids: list[str]) -> Callable[..., object]:
+async def _resolve(sandbox: api.AsyncSandbox, operation: AnyOperation, ids: list[str]) -> Callable[..., object]:
     """The method to call, with the ids that it takes itself."""
     owner = await _OWNERS[operation.target](sandbox, ids)
     method: Callable[..., object] = getattr(owner, operation.method)
@@ -173,27 +170,30 @@ _OWNERS: Final[Mapping[Target, Callable[[api.AsyncSandbox, list[str]], Awaitable
 
 
 async def _answer_value(
-    operation: Operation, method: Callable[..., object], arguments: dict[str, object], _: Request
+    operation: AnyOperation, method: Callable[..., object], arguments: dict[str, object], _: Request
 ) -> Answer:
     value = method(**arguments)
     if isinstance(value, Awaitable):
         value = await value
     if operation.reply is None:
         return Response(204)
-    return Response(200, _JSON, encode_json(make_reply(value)))
+    return Response(200, _JSON, encode_json(operation.answer.make(value)))
 
 
 async def _answer_upload(
-    operation: Operation, method: Callable[..., object], arguments: dict[str, object], request: Request
+    operation: AnyOperation, method: Callable[..., object], arguments: dict[str, object], request: Request
 ) -> Answer:
-    """What takes a stream gets it as it comes; the rest takes its bytes at once."""
-    if operation.takes_stream:
-        return await _answer_value(operation, method, {**arguments, "chunks": request.chunks()}, request)
     return await _answer_value(operation, method, {**arguments, "data": await request.read(MOST_BODY_BYTES)}, request)
 
 
+async def _answer_stream(
+    operation: AnyOperation, method: Callable[..., object], arguments: dict[str, object], request: Request
+) -> Answer:
+    return await _answer_value(operation, method, {**arguments, "chunks": request.chunks()}, request)
+
+
 async def _answer_content(
-    _: Operation, method: Callable[..., object], arguments: dict[str, object], __: Request
+    _: AnyOperation, method: Callable[..., object], arguments: dict[str, object], __: Request
 ) -> Answer:
     chunks = method(**arguments)
     assert isinstance(chunks, AsyncGenerator)
@@ -201,7 +201,7 @@ async def _answer_content(
 
 
 async def _answer_events(
-    _: Operation, method: Callable[..., object], arguments: dict[str, object], request: Request
+    _: AnyOperation, method: Callable[..., object], arguments: dict[str, object], request: Request
 ) -> Answer:
     if "since" in arguments and (last := request.headers.get(b"last-event-id")):
         arguments["since"] = last.decode("latin-1")
@@ -211,7 +211,7 @@ async def _answer_events(
 
 
 async def _answer_socket(
-    _: Operation, method: Callable[..., object], arguments: dict[str, object], request: Request
+    _: AnyOperation, method: Callable[..., object], arguments: dict[str, object], request: Request
 ) -> Answer:
     connection = method(**arguments)
     if isinstance(connection, TcpStream):
@@ -222,10 +222,11 @@ async def _answer_socket(
 
 
 _FORMS: Final[
-    Mapping[Form, Callable[[Operation, Callable[..., object], dict[str, object], Request], Awaitable[Answer]]]
+    Mapping[Form, Callable[[AnyOperation, Callable[..., object], dict[str, object], Request], Awaitable[Answer]]]
 ] = {
     Form.VALUE: _answer_value,
     Form.UPLOAD: _answer_upload,
+    Form.STREAM: _answer_stream,
     Form.CONTENT: _answer_content,
     Form.EVENTS: _answer_events,
     Form.SOCKET: _answer_socket,
