@@ -36,6 +36,16 @@ def test_an_example_of_the_guides_runs_as_it_stands(example: str, tmp_path: Path
     assert not end.stderr
 
 
+def test_the_first_example_of_the_readme_prints_what_it_shows(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    found = re.search(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    script = tmp_path / "example.py"
+    script.write_text(found[1])
+    end = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=100)
+    assert end.stdout.strip() == found[2].strip()
+
+
 def test_the_architecture_names_every_package_and_no_module_that_is_gone() -> None:
     package = ROOT / "src/cove"
     text = (ROOT / "ARCHITECTURE.md").read_text()
