@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cove.agent.protocol import ProtocolError
-from cove.core.errand_protocol import MOST_MESSAGE_BYTES, MessageReader
+from cove.core.errand_protocol import MOST_MESSAGE_BYTES, MessageReader, check_relative
 from cove.core.file_path import MOST_PATH_BYTES, below, decode_path, name_of, resolve_path
 from cove.core.git_clone import explain_failure, plan_clone
 from cove.errors import GitTimeout, ValidationFailed
@@ -53,18 +53,42 @@ def encode(message: list[bytes]) -> bytes:
 def test_messages_are_the_same_however_they_are_cut(messages: list[list[bytes]], cuts: list[int]) -> None:
     data = b"".join(map(encode, messages))
     reader, found, at = MessageReader(), [], 0
-    for cut in sorted(cuts):
-        found += reader.feed(data[at:cut] if cut > at else b"")
+    for cut in [*sorted(cuts), len(data)]:
+        reader.feed(data[at:cut] if cut > at else b"")
         at = max(at, cut)
-    found += reader.feed(data[at:])
+        while (message := reader.take()) is not None:
+            found.append(message)
     assert found == messages
+    assert not reader.waiting_bytes
 
 
 def test_a_message_beyond_the_limit_is_a_fault_before_it_is_read() -> None:
     reader = MessageReader()
-    assert reader.feed(b"\0\1") == []
+    reader.feed(b"\0\0")
+    assert reader.take() is None
+    reader.feed((MOST_MESSAGE_BYTES + 1).to_bytes(4, "big")[2:] + b"\xff\xff")
     with pytest.raises(ProtocolError):
-        reader.feed((MOST_MESSAGE_BYTES + 1).to_bytes(4, "big")[2:] + b"\xff\xff")
+        reader.take()
+
+
+def test_a_message_of_separators_alone_is_not_taken_apart() -> None:
+    reader = MessageReader()
+    reader.feed(encode([b""] * MOST_MESSAGE_BYTES))
+    assert len(reader.take() or []) < 10
+
+
+@pytest.mark.parametrize("path", [b"a", b"a/b", b"...", b"\xff/\n", b"d/" * 2000 + b"x"])
+def test_a_path_below_a_directory_is_taken(path: bytes) -> None:
+    assert check_relative(path) == path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [b"", b"/", b"/a", b"a/", b"a//b", b".", b"a/./b", b"..", b"a/../b", b"a\0b", b"a" * 256, b"a/" * 3000 + b"a"],
+)
+def test_a_path_that_is_not_below_its_directory_is_refused(path: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        check_relative(path)
 
 
 def test_a_clone_is_a_plain_command_and_its_secret_is_beside_it() -> None:

@@ -13,8 +13,15 @@ if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
 
 FLUSH_BYTES = 1 << 16
+# The runtime takes no more: see `runtime.errand`.
+MOST_BYTES = 30 << 20
+SEARCH_SECONDS = 60
 ARCHIVE = 0
 OUTPUT = 1
+
+
+class TooMany(Exception):
+    """More than a caller can take; the text says what to do."""
 
 
 class Answer:
@@ -24,14 +31,23 @@ class Answer:
         # type: () -> None
         self.waiting = []  # type: list[bytes]
         self.size = 0
+        self.total = 0
 
     def say(self, *fields):
         # type: (*bytes) -> None
         message = b"\0".join(fields)
         self.waiting.append(len(message).to_bytes(4, "big") + message)
-        self.size += len(message)
+        self.size += 4 + len(message)
         if self.size > FLUSH_BYTES:
             self.flush()
+
+    def list(self, *fields):
+        # type: (*bytes) -> None
+        """Say one of many."""
+        self.total += 4 + sum([len(field) + 1 for field in fields])
+        if self.total > MOST_BYTES:
+            raise TooMany("more than %d MiB of paths and lines are found: look for less at once" % (MOST_BYTES >> 20))
+        self.say(*fields)
 
     def flush(self):
         # type: () -> None
@@ -47,8 +63,8 @@ def list_tree(answer, path, hidden):
     """Every entry below a directory."""
     import tree
 
-    for fields in tree.entries(path, hidden == b"1"):
-        answer.say(b"entry", *fields)
+    for mode, size, modified, relative, target in tree.entries(path, hidden == b"1"):
+        answer.list(b"entry", mode, size, modified, relative, target)
 
 
 def glob(answer, path, pattern):
@@ -57,7 +73,7 @@ def glob(answer, path, pattern):
     import tree
 
     for found in tree.glob(path, pattern):
-        answer.say(b"path", found)
+        answer.list(b"path", found)
 
 
 def search(answer, path, expression, pattern, limit):
@@ -65,8 +81,17 @@ def search(answer, path, expression, pattern, limit):
     """The lines that match an expression."""
     import tree
 
+    # signal(7): the engine looks for signals from time to time.
+    signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_SECONDS)
     for fields in tree.search(path, expression, pattern, int(limit)):
-        answer.say(b"match", *fields)
+        answer.list(b"match", *fields)
+
+
+def give_up(number, frame):
+    # type: (int, object) -> None
+    """End a search whose expression takes for ever."""
+    raise TooMany("the search takes more than %d s: make the expression simpler, or look at less" % SEARCH_SECONDS)
 
 
 def digest(answer, path, recursive, includes, *patterns):
@@ -148,7 +173,7 @@ def watch(answer, path, recursive, includes, *patterns):
         answer.say(b"event", kind, relative, b"1" if is_directory else b"0", old)
 
     watching = watch.Watch(path, recursive == b"1" and not only, filter, only, emit, answer.flush)
-    answer.say(b"watching", path)
+    answer.say(b"watching", b"1" if only else b"0")
     answer.flush()
     watching.run()
 

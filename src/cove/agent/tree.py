@@ -4,6 +4,7 @@ A directory below the first that cannot be read is left out, as `find` does; lin
 """
 
 import errno
+import itertools
 import os
 import re
 import stat
@@ -11,6 +12,7 @@ import stat
 from content import copy_range
 from files import TEMPORARY
 from pattern import decode, has_magic, name_matcher, path_matcher
+from tar import Refused
 
 MOST_ENTRIES = 200000
 MOST_SEARCHED = 64 << 20
@@ -56,17 +58,17 @@ def read_directory(path, is_top):
 
 def entries(top, hidden):
     # type: (bytes, bool) -> Iterator[tuple[bytes, ...]]
-    """Everything below top: mode, size, time of change, path from there, and where a link points."""
+    """Everything below top, sorted by path: mode, size, time of change, path from there, and where a link points."""
 
     def enters(relative, entry):
         # type: (bytes, os.DirEntry[bytes]) -> bool
         return hidden or not entry.name.startswith(b".")
 
-    count = 0
-    for relative, entry in walk(top, enters):
-        count += 1
-        if count > MOST_ENTRIES:
-            raise TooMany("more than %d files: list its directories one by one" % MOST_ENTRIES)
+    all_entries = list(itertools.islice(walk(top, enters), MOST_ENTRIES + 1))
+    if len(all_entries) > MOST_ENTRIES:
+        raise TooMany("more than %d files: list its directories one by one" % MOST_ENTRIES)
+    all_entries.sort(key=lambda found: found[0])
+    for relative, entry in all_entries:
         try:
             found = entry.stat(follow_symlinks=False)
             target = os.readlink(entry.path) if stat.S_ISLNK(found.st_mode) else b""
@@ -124,17 +126,27 @@ def expand(top, parts, prefix, at):
 def search(top, expression, pattern, limit):
     # type: (bytes, bytes, bytes, int) -> Iterator[tuple[bytes, bytes, bytes]]
     """The lines that match, as path from top, number and text; top may be a file."""
-    found = re.compile(decode(expression), re.MULTILINE)
+    found = compiled(decode(expression))
     matches = path_matcher([decode(pattern)]) if pattern else lambda path: True
     count = 0
     for relative, path in searched(top):
         if not matches(decode(relative or os.path.basename(top))):
             continue
         for number, line in search_file(path, found):
-            yield relative, b"%d" % number, line[:MOST_LINE].encode("utf-8", "surrogateescape")
+            shown = line[:MOST_LINE].replace("\0", "\ufffd")
+            yield relative, b"%d" % number, shown.encode("utf-8", "surrogateescape")
             count += 1
             if count >= limit:
                 return
+
+
+def compiled(expression):
+    # type: (str) -> re.Pattern[str]
+    """A regular expression that a caller has written."""
+    try:
+        return re.compile(expression, re.MULTILINE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise Refused("%r is not a regular expression: %s" % (expression[:200], error)) from None
 
 
 def searched(top):

@@ -1,4 +1,4 @@
-"""Files as they are described, found, watched and compared."""
+"""Files as they are described, found, watched and compared. They hold no cycles, so the collector passes over them."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -15,7 +15,7 @@ class FileKind(StrEnum):
     OTHER = "other"
 
 
-class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
+class FileInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One name in a directory. `path` is absolute; `target` is where a link points, as it was written."""
 
     name: str
@@ -27,7 +27,7 @@ class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
 
 
-class SearchMatch(msgspec.Struct, frozen=True, kw_only=True):
+class SearchMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line that matches; numbers begin with 1, a very long line is cut."""
 
     path: str
@@ -46,7 +46,7 @@ class FileEventKind(StrEnum):
     RESYNC = "resync"
 
 
-class FileEvent(msgspec.Struct, frozen=True, kw_only=True):
+class FileEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One change; `old_path` is where a moved file was."""
 
     kind: FileEventKind

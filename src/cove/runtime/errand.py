@@ -1,10 +1,15 @@
-"""Long file operations: each in a process inside the sandbox, started like any other."""
+"""Long file operations: each in a process inside the sandbox, started like any other.
+
+What an errand says is read as from an enemy: its neighbours inside can write into its pipe. Bytes that come are only
+kept, up to a bound, beyond which it waits. They are decoded in small steps, between which the event loop does
+everything else, and no answer is longer than its budget.
+"""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from typing import TypeVar
 
-from cove.agent.protocol import MOST_ERRNO, ProtocolError, number
+from cove.agent.protocol import ProtocolError
 from cove.core.command import Invocation
 from cove.core.errand_protocol import MessageReader
 from cove.core.output_log import STDOUT
@@ -21,11 +26,16 @@ from cove.runtime.change import Change
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
 
-_MOST_WAITING = 2000
+T = TypeVar("T")
+
+# An honest errand says less: see `agent.errand`.
+MOST_ANSWER_BYTES = 32 << 20
+_MOST_RESULT_BYTES = 1 << 16
+_MOST_WAITING_BYTES = 256 << 10
+_STEP_MESSAGES = 100
 _KEPT_ERROR_BYTES = 2000
 _GRACE_SECONDS = 2.0
-
-TakeMessage = Callable[[list[bytes]], None]
+_MOST_ERRNO_DIGITS = 4
 
 
 class Errands:
@@ -35,45 +45,49 @@ class Errands:
         self._spawner = spawner
         self._command = [word.encode() for word in (interpreter, "-I", "-S", f"{directory}/errand.pyc", directory)]
 
-    async def start(self, verb: str, *arguments: bytes, subject: str, stdin: int | None = None) -> "Errand":
-        """Start one; whoever calls sees to its end."""
-        errand = Errand(self._spawner, subject)
+    async def start(
+        self,
+        verb: str,
+        *arguments: bytes,
+        subject: str,
+        stdin: int | None = None,
+        most_bytes: int | None = _MOST_RESULT_BYTES,
+    ) -> "Errand":
+        """Start one; whoever calls sees to its end. Saying more than `most_bytes` ends it."""
+        errand = Errand(self._spawner, subject, most_bytes)
         invocation = Invocation(argv=(*self._command, verb.encode(), *arguments), env={b"LANG": b"C.UTF-8"}, cwd=b"/")
         errand.process = await self._spawner.spawn(invocation, errand.hear, stdin=stdin)
         return errand
 
-    async def run(
-        self, verb: str, *arguments: bytes, subject: str, take: TakeMessage | None = None, stdin: int | None = None
-    ) -> None:
+    async def run(self, verb: str, *arguments: bytes, subject: str, stdin: int | None = None) -> None:
         """Run one to its end. A cancelled caller's errand is killed before this returns."""
         errand = await self.start(verb, *arguments, subject=subject, stdin=stdin)
-        if take is not None:
-            errand.take = take
         try:
             await errand.finish()
         except asyncio.CancelledError:
             await errand.kill()
             raise
 
-    async def stream(self, verb: str, *arguments: bytes, subject: str) -> AsyncGenerator[list[bytes], None]:
-        """What one says, as it says it. A slow reader makes it wait; leaving ends it."""
-        errand = await self.start(verb, *arguments, subject=subject)
+    async def stream(
+        self,
+        verb: str,
+        *arguments: bytes,
+        subject: str,
+        decode: Callable[[list[bytes]], T],
+        most_bytes: int | None = MOST_ANSWER_BYTES,
+    ) -> AsyncGenerator[list[T], None]:
+        """What one says, a few messages at a time. A slow reader makes it wait; leaving ends it."""
+        errand = await self.start(verb, *arguments, subject=subject, most_bytes=most_bytes)
         try:
-            waiting: deque[list[bytes]] = deque()
-
-            def take(message: list[bytes]) -> None:
-                waiting.append(message)
-                if len(waiting) > _MOST_WAITING:
-                    errand.process.pause()
-
-            errand.take = take
             errand.process.ended.add_done_callback(lambda _: errand.said.announce())
-            while not errand.process.ended.done() or waiting:
-                if not waiting:
-                    errand.process.resume()
-                    await errand.said.wait()
-                while waiting:
-                    yield waiting.popleft()
+            while True:
+                while batch := errand.take(decode):
+                    yield batch
+                    await asyncio.sleep(0)
+                if errand.process.ended.done():
+                    break
+                errand.process.resume()
+                await errand.said.wait()
             await errand.finish()
         finally:
             await errand.kill()
@@ -84,50 +98,66 @@ class Errand:
 
     process: Supervised
 
-    def __init__(self, spawner: Spawner, subject: str) -> None:
+    def __init__(self, spawner: Spawner, subject: str, most_bytes: int | None) -> None:
         self._spawner = spawner
         self._subject = subject
+        self._most_bytes = most_bytes
+        self._heard_bytes = 0
         self._reader = MessageReader()
         self._errors = b""
         self._fault = ""
         self._last: list[bytes] | None = None
-        self.take: TakeMessage = self._refuse
         self.said = Change()
 
     def hear(self, stream: int, data: bytes) -> None:
-        """Take what it prints."""
+        """Keep what it prints."""
         if stream != STDOUT:
             self._errors = (self._errors + data)[-_KEPT_ERROR_BYTES:]
         elif not self._fault:
-            try:
-                self._hear(data)
-            except (ProtocolError, CoveError, ValueError) as error:
-                self._fault = str(error)
-                self.process.end(Outcome.KILLED, 0)
+            self._reader.feed(data)
+            self._heard_bytes += len(data)
+            if self._most_bytes is not None and self._heard_bytes > self._most_bytes:
+                self._fail(f"more than {self._most_bytes} bytes")
+            elif self._reader.waiting_bytes > _MOST_WAITING_BYTES:
+                self.process.pause()
             self.said.announce()
 
-    def _hear(self, data: bytes) -> None:
-        for message in self._reader.feed(data):
-            if self._last is not None:
-                raise ProtocolError("words after the last")
-            if message[0] in (b"done", b"error", b"refused", b"toomany"):
-                self._last = message
-            else:
-                self.take(message)
+    def take(self, decode: Callable[[list[bytes]], T]) -> list[T]:
+        """Decode the next few messages; none when more has to come, or when the result is there."""
+        found: list[T] = []
+        try:
+            while len(found) < _STEP_MESSAGES and not self._fault and (message := self._next()) is not None:
+                found.append(decode(message))
+        except (ProtocolError, ValueError) as error:
+            self._fail(str(error))
+        return found
 
-    def _refuse(self, message: list[bytes]) -> None:
-        raise ProtocolError(f"an unexpected {message[0][:20]!r}")
+    def _next(self) -> list[bytes] | None:
+        """The next message but the last one, which is kept."""
+        message = self._reader.take()
+        if message is not None and self._last is not None:
+            raise ProtocolError("words after the last")
+        if message is not None and message[0] in (b"done", b"error", b"refused", b"toomany"):
+            self._last = message
+            return self._next()
+        return message
+
+    def _fail(self, fault: str) -> None:
+        self._fault = fault
+        self._reader = MessageReader()
+        self.process.end(Outcome.KILLED, 0)
 
     async def finish(self) -> None:
         """Wait for its end; raises what it failed of."""
         end = await asyncio.shield(self.process.ended)
+        self.take(_refuse)
         if self._fault or self._last is None:
             raise self._lost(end)
         match self._last:
             case [b"done"]:
                 return
-            case [b"error", code, path]:
-                raise from_errno(number(code, MOST_ERRNO), _subject(self._subject, path))
+            case [b"error", code, path] if code.isdigit() and len(code) <= _MOST_ERRNO_DIGITS:
+                raise from_errno(int(code), _subject(self._subject, path))
             case [b"refused", reason]:
                 raise ValidationFailed(f"{self._subject}: refused: {_text(reason)}")
             case [b"toomany", reason]:
@@ -156,6 +186,10 @@ class Errand:
             exit_code=end.exit_code,
             output=output,
         )
+
+
+def _refuse(message: list[bytes]) -> None:
+    raise ProtocolError(f"an unexpected {message[0][:20]!r}")
 
 
 def _subject(subject: str, path: bytes) -> str:

@@ -4,14 +4,16 @@ import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from cove.agent.protocol import ProtocolError
 from cove.core.command import encode_text
-from cove.core.file_path import below, decode_path
+from cove.core.file_path import decode_path
 from cove.errors import ValidationFailed
-from cove.model import Changes, ChangesStatus, FileEvent, FileEventKind
+from cove.model import Changes, ChangesStatus, FileEvent
 from cove.runtime.errand import Errands
+from cove.runtime.file_answers import Events
 
 _MOST_PATTERNS = 1000
-_KINDS = {kind.value.encode(): kind for kind in FileEventKind}
+_DIGEST_BYTES = 32
 
 
 def encode_filter(recursive: bool, include: Sequence[str], exclude: Sequence[str]) -> list[bytes]:
@@ -28,32 +30,22 @@ def encode_filter(recursive: bool, include: Sequence[str], exclude: Sequence[str
 
 async def watch(errands: Errands, path: bytes, filter: list[bytes]) -> AsyncGenerator[FileEvent, None]:
     """Events as they happen; the first says that nothing is missed from there on."""
-    top = path.rstrip(b"/") or b"/"
-    subject = decode_path(path)
-    async with aclosing(errands.stream("watch", path, *filter, subject=subject)) as messages:
-        async for message in messages:
-            match message:
-                case [b"watching", directory]:
-                    top = directory
-                    yield FileEvent(kind=FileEventKind.WATCHING, path=subject, is_directory=directory == path)
-                case [b"event", kind, relative, is_directory, old] if kind in _KINDS:
-                    yield FileEvent(
-                        kind=_KINDS[kind],
-                        path=decode_path(below(top, relative) if relative else top),
-                        is_directory=is_directory == b"1",
-                        old_path=decode_path(below(top, old)) if old else None,
-                    )
-                case _:
-                    raise ValidationFailed(f"{subject}: the watcher inside was disturbed: watch again")
+    events = errands.stream(
+        "watch", path, *filter, subject=decode_path(path), decode=Events(path).decode, most_bytes=None
+    )
+    async with aclosing(events) as batches:
+        async for batch in batches:
+            for event in batch:
+                yield event
 
 
 async def check_changes(errands: Errands, path: bytes, filter: list[bytes], since: str | None) -> Changes:
     """Compare a tree to a version of it: a digest of what was looked at, and one of what was found."""
     found: list[bytes] = []
-    await errands.run(
-        "digest", path, *filter, subject=decode_path(path), take=lambda message: found.append(message[-1])
-    )
-    if len(found) != 1 or len(found[0]) != 32 or not found[0].isalnum():
+    async with aclosing(errands.stream("digest", path, *filter, subject=decode_path(path), decode=_digest)) as batches:
+        async for batch in batches:
+            found += batch
+    if len(found) != 1:
         raise ValidationFailed(f"{decode_path(path)}: the process inside was disturbed: ask again")
     scope = hashlib.blake2b(b"\0".join([path, *filter]), digest_size=8).hexdigest()
     version = f"{scope}-{found[0].decode()}"
@@ -61,3 +53,10 @@ async def check_changes(errands: Errands, path: bytes, filter: list[bytes], sinc
         return Changes(status=ChangesStatus.UNCHANGED, version=version)
     is_ours = since.startswith(f"{scope}-") and len(since) == len(version)
     return Changes(status=ChangesStatus.CHANGED if is_ours else ChangesStatus.RESYNC, version=version)
+
+
+def _digest(message: list[bytes]) -> bytes:
+    kind, digest = message
+    if kind != b"digest" or len(digest) != _DIGEST_BYTES or not digest.isalnum():
+        raise ProtocolError("an unexpected digest")
+    return digest

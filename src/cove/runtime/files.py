@@ -2,10 +2,11 @@
 
 import builtins
 import os
-import re
 import stat
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
+from contextlib import aclosing
 from os import PathLike
+from typing import TypeVar
 
 from cove import api
 from cove.core.command import encode_text
@@ -14,13 +15,15 @@ from cove.errors import FileNotFound, FileTooLarge, LimitExceeded, ValidationFai
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
 from cove.runtime import file_watch
 from cove.runtime.errand import Errands
-from cove.runtime.file_access import SMALL_BYTES, FileAccess, check_mode, make_info, signed
+from cove.runtime.file_access import SMALL_BYTES, FileAccess, check_mode, make_info
+from cove.runtime.file_answers import MOST_ENTRIES, Listing, Matches, Paths
 from cove.runtime.file_archive import read_archive, write_archive
 from cove.runtime.file_content import CHUNK_BYTES, finished, read_range, write_all
 from cove.runtime.file_transfer import copy_between, download, translated, upload
 
+T = TypeVar("T")
+
 MOST_READ_BYTES = 1 << 30
-MOST_ENTRIES = 200_000
 MOST_MATCHES = 100_000
 _MOST_PATTERN_BYTES = 1 << 16
 
@@ -175,18 +178,16 @@ class Files(api.Files):
             os.close(descriptor)
 
     async def _list_tree(self, where: bytes, path: str, hidden: bool) -> builtins.list[FileInfo]:
-        found: list[FileInfo] = []
+        hide = b"1" if hidden else b"0"
+        return await self._gather("list", where, hide, subject=path, decode=Listing(where).decode)
 
-        def take(message: builtins.list[bytes]) -> None:
-            kind, mode, size, modified, relative, target = message
-            if kind != b"entry" or len(found) >= MOST_ENTRIES:
-                raise ValueError("an unexpected entry")
-            full = below(where, relative)
-            is_link = stat.S_ISLNK(signed(mode))
-            found.append(make_info(full, signed(mode), signed(size), signed(modified), target if is_link else None))
-
-        await self._errands.run("list", where, b"1" if hidden else b"0", subject=path, take=take)
-        found.sort(key=lambda info: info.path)
+    async def _gather(
+        self, verb: str, *arguments: bytes, subject: str, decode: Callable[[builtins.list[bytes]], T]
+    ) -> builtins.list[T]:
+        found: builtins.list[T] = []
+        async with aclosing(self._errands.stream(verb, *arguments, subject=subject, decode=decode)) as batches:
+            async for batch in batches:
+                found += batch
         return found
 
     async def stat(self, path: str) -> FileInfo:
@@ -206,44 +207,20 @@ class Files(api.Files):
 
     async def glob(self, pattern: str, *, root: str = ".") -> builtins.list[str]:
         """See api.Files."""
-        found: list[str] = []
-
-        def take(message: builtins.list[bytes]) -> None:
-            kind, path = message
-            if kind != b"path" or len(found) >= MOST_ENTRIES:
-                raise ValueError("an unexpected path")
-            found.append(decode_path(path))
-
         encoded = check_pattern(pattern, "pattern")
-        if pattern.startswith("/"):
-            raise ValidationFailed(f"the pattern {pattern} is absolute: give the directory as root")
-        await self._errands.run("glob", self._path(root), encoded, subject=root, take=take)
-        return found
+        if pattern.startswith("/") or ".." in pattern.split("/"):
+            raise ValidationFailed(f"the pattern {pattern} leads out of its directory: give another one as root")
+        return await self._gather("glob", self._path(root), encoded, subject=root, decode=Paths().decode)
 
     async def search(
         self, pattern: str, path: str = ".", *, glob: str | None = None, limit: int = 1000
     ) -> builtins.list[SearchMatch]:
         """See api.Files."""
         where = self._path(path)
-        found: list[SearchMatch] = []
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_MATCHES:
             raise ValidationFailed(f"limit must be a number from 1 to {MOST_MATCHES}, not {limit!r}")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValidationFailed(f"{pattern!r} is not a regular expression: {error}") from None
-
-        def take(message: builtins.list[bytes]) -> None:
-            kind, relative, line_number, line = message
-            if kind != b"match" or len(found) >= limit:
-                raise ValueError("an unexpected match")
-            full = below(where, relative) if relative else where
-            text = line.decode("utf-8", "replace")
-            found.append(SearchMatch(path=decode_path(full), line_number=signed(line_number), line=text))
-
         arguments = (check_pattern(pattern, "pattern"), check_pattern(glob or "", "glob"), b"%d" % limit)
-        await self._errands.run("search", where, *arguments, subject=path, take=take)
-        return found
+        return await self._gather("search", where, *arguments, subject=path, decode=Matches(where, limit).decode)
 
     async def replace(self, path: str, old: str, new: str, *, count: int | None = 1) -> int:
         """See api.Files."""
