@@ -28,6 +28,6 @@ def run_filter(program: bytes, number: int, architecture: int, *arguments: int) 
             case bpf.JUMP_IF_ANY_BIT:
                 at += if_true if word & value else if_false
             case bpf.RETURN:
-                return value
+                return int(value)
             case _:
                 raise AssertionError(f"unknown instruction {code:#x}")

@@ -9,10 +9,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from servers import Server, serving
 
 COVE = str(Path(sys.executable).parent / "cove")
+
+
+class Piped(subprocess.Popen[bytes]):
+    """A program whose streams are pipes, those that are used."""
+
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
 
 
 class Cli:
@@ -33,13 +42,13 @@ class Cli:
         assert (end.returncode, end.stderr) == (0, b""), end
         return end.stdout.decode()
 
-    def json(self, *arguments: str) -> object:
+    def json(self, *arguments: str) -> Any:  # as it prints it
         """What it prints with --json, read."""
         return json.loads(self.text(*arguments, "--json"))
 
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+    def start(self, *arguments: str) -> Piped:
         """A subcommand that goes on."""
-        return subprocess.Popen(
+        return Piped(
             [COVE, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -6,11 +6,20 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 from servers import Server, left_behind, serving
 
 from cove import AsyncSandbox
+
+
+class Where(TypedDict, total=False):
+    """Where sandboxes live, as arguments of `create`, `connect` and `list`: here, or on a server."""
+
+    url: str
+    api_key: str
+
 
 MakeSandbox = Callable[..., AbstractAsyncContextManager[AsyncSandbox]]
 
@@ -33,12 +42,12 @@ def make_sandbox(request: pytest.FixtureRequest, shared_server: Server) -> Itera
 
 
 @pytest.fixture(params=["embedded", "gateway"])
-def where(request: pytest.FixtureRequest, shared_server: Server) -> dict[str, str]:
+def where(request: pytest.FixtureRequest, shared_server: Server) -> Where:
     """How `create`, `connect` and `list` are told where sandboxes live."""
     return {} if request.param == "embedded" else address(shared_server)
 
 
-def address(server: Server) -> dict[str, str]:
+def address(server: Server) -> Where:
     """The server as an argument."""
     return {"url": server.url, "api_key": server.key}
 
@@ -64,4 +73,8 @@ async def _runtime(server: Server, **options: object) -> AsyncIterator[AsyncSand
             yield sandbox
 
 
-_WAYS = {"embedded": _embedded, "runtime": _runtime, "gateway": _gateway}
+_WAYS: dict[str, MakeSandbox] = {
+    "embedded": _embedded,
+    "runtime": _runtime,
+    "gateway": _gateway,
+}

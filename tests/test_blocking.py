@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,16 +143,16 @@ def test_ctrl_c_ends_the_command_with_all_it_started_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("wait", ["wait", "output", "wait_for_log", "wait_for_port", "logs", "write_stdin"])
 def test_ctrl_c_while_waiting_for_a_process_leaves_it_running(wait: str) -> None:
-    calls = {
-        "wait": lambda: process.wait(),
-        "output": lambda: process.output(),
-        "wait_for_log": lambda: process.wait_for_log("never"),
-        "wait_for_port": lambda: process.wait_for_port(3000),
-        "logs": lambda: list(process.logs()),
-        "write_stdin": lambda: process.write_stdin(b"x" * 1_000_000),
-    }
     with Sandbox.create() as sandbox:
         process = sandbox.start_process("touch up; sleep 1000", stdin=True)
+        calls: dict[str, Callable[[], object]] = {
+            "wait": process.wait,
+            "output": process.output,
+            "wait_for_log": lambda: process.wait_for_log("never"),
+            "wait_for_port": lambda: process.wait_for_port(3000),
+            "logs": lambda: list(process.logs()),
+            "write_stdin": lambda: process.write_stdin(b"x" * 1_000_000),
+        }
         with interrupted(sandbox, "up"):
             calls[wait]()
         assert process.status is ProcessStatus.RUNNING

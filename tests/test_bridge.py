@@ -187,7 +187,7 @@ def test_an_id_that_is_used_again_after_delete_is_a_fresh_sandbox(bridge: Bridge
 
 def test_files_and_background_processes_live_on_between_calls(bridge: BridgeClient) -> None:
     bridge.shell("echo kept > /tmp/file; (while :; do sleep 0.05; date +%N > /tmp/beat; done) >/dev/null 2>&1 &")
-    beats = set()
+    beats: set[bytes] = set()
     until = time.monotonic() + 20
     while len(beats) < 3:
         assert time.monotonic() < until
@@ -212,7 +212,7 @@ def test_delete_ends_the_streams_of_running_commands_at_once(bridge: BridgeClien
 def test_first_uses_of_one_id_at_the_same_time_meet_in_one_sandbox(bridge: BridgeClient) -> None:
     with ThreadPoolExecutor(8) as pool:
         codes = [ran.exit_code for ran in pool.map(lambda _: bridge.exec("mkdir", "/tmp/one"), range(8))]
-    assert sorted(codes) == [0] + [1] * 7
+    assert sorted(code for code in codes if code is not None) == [0] + [1] * 7
 
 
 def test_sandboxes_share_nothing(bridge: BridgeClient, server: Server) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import Piped
 
 COVE = str(Path(sys.executable).parent / "cove")
 
@@ -21,8 +22,8 @@ def cove_exec(*arguments: str, stdin: bytes = b"", **environment: str) -> subpro
     )
 
 
-def start_cove_exec(*arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([COVE, "exec", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def start_cove_exec(*arguments: str) -> Piped:
+    return Piped([COVE, "exec", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_input_that_never_ends_does_not_keep_it_alive() -> None:
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
-    with subprocess.Popen([COVE, "exec", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+    with Piped([COVE, "exec", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         assert program.stdout.readline() == b"y\n"
         program.stdout.close()
         assert program.wait(60) == 128 + signal.SIGPIPE

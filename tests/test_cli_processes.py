@@ -26,7 +26,7 @@ def sandbox(cove: Cli) -> Iterator[str]:
 
 
 def status_of(cove: Cli, sandbox: str, process: str) -> str:
-    return {each["id"]: each["status"] for each in cove.json("ps", sandbox)}[process]
+    return str({each["id"]: each["status"] for each in cove.json("ps", sandbox)}[process])
 
 
 def test_a_command_runs_in_a_sandbox_that_stays(cove: Cli, sandbox: str) -> None:

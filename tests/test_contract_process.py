@@ -164,9 +164,9 @@ async def test_a_bad_id_is_refused_and_an_unknown_one_not_found(make_sandbox: Ma
         for call in (sandbox.get_process, sandbox.kill_process):
             with pytest.raises(ProcessNotFound):
                 await call("unknown")
-            for id in ("", "a/b", "\ud800", "\udcff", "?", 7):
+            for wrong in ("", "a/b", "\ud800", "\udcff", "?", 7):
                 with pytest.raises((ValidationFailed, ProcessNotFound)):
-                    await call(id)  # type: ignore[arg-type]  # on purpose
+                    await call(wrong)  # type: ignore[arg-type]  # on purpose
 
 
 async def test_processes_are_listed_in_order_killed_and_forgotten_together(make_sandbox: MakeSandbox) -> None:
@@ -224,7 +224,7 @@ async def test_wrong_waits_are_refused(make_sandbox: MakeSandbox) -> None:
                 await process.wait_for_port(port)  # type: ignore[arg-type]  # on purpose
         for arguments in ({"mode": "udp"}, {"path": "no-slash"}, {"path": "/a b"}, {"status": (300, 200)}):
             with pytest.raises(ValidationFailed):
-                await process.wait_for_port(80, **arguments)  # type: ignore[arg-type]  # on purpose
+                await process.wait_for_port(80, **arguments)
         await process.kill("KILL")
 
 

@@ -118,10 +118,8 @@ async def test_waits_go_on_and_a_command_under_way_is_told_to_be_uncertain(other
     async with mortal(other_home) as (server, sandbox):
         process = await sandbox.start_process("read line; echo got $line; exit 3", stdin=True)
         session = await sandbox.create_session()
-        waits = [
-            asyncio.ensure_future(process.wait()),
-            asyncio.ensure_future(process.wait_for_log("got more")),
-        ]
+        ending = asyncio.ensure_future(process.wait())
+        matching = asyncio.ensure_future(process.wait_for_log("got more"))
         running = asyncio.ensure_future(session.exec("x=kept; touch /tmp/started; sleep 1000"))
         await sandbox.exec("until [ -e /tmp/started ]; do sleep 0.01; done", timeout=20)
         await server.die()
@@ -129,6 +127,6 @@ async def test_waits_go_on_and_a_command_under_way_is_told_to_be_uncertain(other
             await running
         await server.come_back()
         await process.write_stdin("more\n")
-        end, match = await asyncio.gather(*waits)
+        end, match = await asyncio.gather(ending, matching)
         assert (end.exit_code, match.line) == (3, "got more")
         assert (await session.exec("echo $x", timeout=20)).stdout == "kept\n"

@@ -48,7 +48,7 @@ def pairs(words: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def replaced(**changes: object) -> Host:
-    return Host(**{**{name: getattr(HOST, name) for name in Host.__dataclass_fields__}, **changes})  # type: ignore[arg-type]
+    return Host(**{**{name: getattr(HOST, name) for name in Host.__dataclass_fields__}, **changes})
 
 
 def test_the_sandbox_has_namespaces_of_its_own_and_no_rights() -> None:

@@ -42,7 +42,7 @@ class Seen:
 
     async def until(self, last: str) -> list[tuple[FileEventKind, str]]:
         """What happens up to the creation of that file, without it."""
-        found = []
+        found: list[tuple[FileEventKind, str]] = []
         async with asyncio.timeout(30):
             async for event in self.events:
                 assert self.first is not None

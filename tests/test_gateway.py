@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -205,7 +206,7 @@ async def test_a_page_of_another_origin_is_refused(directory: Directory, origin:
 async def test_an_image_in_a_page_elsewhere_starts_nothing(directory: Directory, site: str, status: int) -> None:
     access = Access(None, is_loopback=True)
     async with gateway(directory, access) as port, connect(port) as client:
-        assert (await client.ask("/v1/sandboxes", **{"Sec-Fetch-Site": site})).status == status
+        assert (await client.ask("/v1/sandboxes", Sec_Fetch_Site=site)).status == status
 
 
 # Where requests go
@@ -257,7 +258,7 @@ async def test_a_sandbox_that_was_made_anew_is_found_again(directory: Directory)
             answer = Response(200, (), name)
             async with (
                 sandbox(directory, "one", status=SandboxStatus.RUNNING) as record,
-                serve_unix(lambda request, answer=answer: answer, directory.socket(record)),
+                serve_unix(partial(_give, answer), directory.socket(record)),
             ):
                 for _ in range(2):
                     assert (await client.ask("/v1/sandboxes/one/x", Authorization=BEARER)).body == name
@@ -381,3 +382,7 @@ def test_names_and_origins_are_configured() -> None:
     configuration = Configuration(names=("cove.example",), origins=("https://console.example",))
     assert configuration.names == ("cove.example",)
     assert configuration.origins == ("https://console.example",)
+
+
+def _give(answer: Response, _: Request) -> Response:
+    return answer

@@ -99,7 +99,7 @@ async def test_head_of_a_stream_opens_no_stream() -> None:
 async def test_an_answer_without_content_says_nothing_about_a_body() -> None:
     async with serve(lambda request: Response(204)) as port, connect(port) as client:
         reply = await client.ask()
-        assert (reply.status, reply.headers.keys()) == (204, {"date"})
+        assert (reply.status, set(reply.headers)) == (204, {"date"})
         assert (await client.ask()).status == 204
 
 

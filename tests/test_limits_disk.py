@@ -9,6 +9,7 @@ import pytest
 
 from cove import AsyncSandbox, Limits
 from cove.errors import SandboxUnavailable
+from cove.linux.disk_image import ImageUnavailable
 from cove.linux.disk_usage import measure_disk, measure_unlinked
 from cove.runtime import disk
 from cove.runtime.disk import IMAGE, MOUNT_POINT, try_disk
@@ -36,7 +37,7 @@ def means(request: pytest.FixtureRequest, cove_home: Path, monkeypatch: pytest.M
 
 
 def _no_image(path: str, size: int, inodes: int | None) -> None:
-    raise disk.ImageUnavailable("not on this machine")
+    raise ImageUnavailable("not on this machine")
 
 
 def mounts() -> list[str]:

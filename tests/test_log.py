@@ -117,9 +117,12 @@ async def test_every_reader_sees_the_bytes_after_its_cursor_or_a_gap_that_accoun
             patch.setattr(log, name, value)
         patch.setattr(log, "ENDED_WINDOW_BYTES", 500)
         take = log.Log.append
-        patch.setattr(
-            log.Log, "append", lambda self, stream, data: (truth.append(stream, data), take(self, stream, data))
-        )
+
+        def append(self: log.Log, stream: int, data: bytes) -> None:
+            truth.append(stream, data)
+            take(self, stream, data)
+
+        patch.setattr(log.Log, "append", append)
         async with AsyncSandbox.create() as sandbox:
             process = await sandbox.start_process(["python3", "-ISc", WRITER], stdin=True)
             written = [0, 0]

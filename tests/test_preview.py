@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -51,10 +51,10 @@ class Visitor:
 
     async def get_by_path(self, path: str, **headers: str) -> Reply:
         async with self.connect() as client:
-            return await client.ask(self.prefix + path, **headers)
+            return await client.ask(self.prefix + path, body=None, **headers)
 
-    def connect(self) -> "asynccontextmanager[AsyncIterator[Client]]":  # type: ignore[type-arg]  # as it is decorated
-        return connect(self.port)  # type: ignore[return-value]
+    def connect(self) -> AbstractAsyncContextManager[Client]:
+        return connect(self.port)
 
     def ask(self, client: Client, path: str, *, method: str = "GET", **headers: str) -> None:
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}"]

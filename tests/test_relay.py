@@ -357,10 +357,10 @@ async def test_a_client_waits_for_a_runtime_that_does_not_read(path: Path) -> No
 async def readable(sock: socket.socket) -> None:
     """Something has come, or the other end is gone; nothing of it is read."""
     loop = asyncio.get_running_loop()
-    found = loop.create_future()
-    loop.add_reader(sock, lambda: found.done() or found.set_result(None))
+    found = asyncio.Event()
+    loop.add_reader(sock, found.set)
     try:
-        await found
+        await found.wait()
     finally:
         loop.remove_reader(sock)
 

@@ -82,10 +82,9 @@ async def test_the_same_calls_are_not_refused_by_the_kernel_alone() -> None:
 
 
 async def test_what_is_newer_than_the_review_and_clone3_are_not_there() -> None:
-    calls: list[list[object]] = [
-        *([abi, 435, 0, 0] for abi in ("x86_64", "i386")),
-        *([abi, REVIEWED_MAXIMUM + 1] for abi in ("x86_64", "i386")),
-        *([abi, 9999] for abi in ("x86_64", "i386")),
+    numbers = (435, REVIEWED_MAXIMUM + 1, 9999)
+    calls: list[list[object]] = [[abi, number, 0, 0] for number in numbers for abi in ("x86_64", "i386")]
+    calls += [
         ["i386", 102, 1, 0],
         ["x32", X32_BIT | (REVIEWED_MAXIMUM + 1)],
     ]

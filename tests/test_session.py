@@ -344,9 +344,15 @@ async def test_input_arguments_and_limits() -> None:
         result = await session.exec("seq 100000; seq 100000 >&2", max_output=100)
         assert result.truncated
         assert (len(result.stdout_bytes), len(result.stderr_bytes)) == (100, 100)
-        for wrong in ({"command": "a\0b"}, {"command": []}, {"command": 3}, {"command": "x", "cwd": "a\0b"}):
+        wrongs: list[dict[str, object]] = [
+            {"command": "a\0b"},
+            {"command": []},
+            {"command": 3},
+            {"command": "x", "cwd": "a\0b"},
+        ]
+        for wrong in wrongs:
             with pytest.raises(ValidationFailed):
-                await session.exec(**wrong)  # type: ignore[arg-type]
+                await session.exec(**wrong)  # type: ignore[arg-type]  # on purpose
         for env in ({"1a": "x"}, {"a b": "x"}, {"a": "\0"}, {"a": 3}, {"": ""}):
             with pytest.raises(ValidationFailed):
                 await session.exec("true", env=env)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ REPORTS = st.lists(st.tuples(IDS, st.integers(0, 255), FIELD), max_size=5)
 
 @given(reports=REPORTS, cuts=st.lists(st.integers(1, 7), max_size=60))
 def test_reports_are_found_however_their_bytes_arrive(reports: list[tuple[str, int, bytes]], cuts: list[int]) -> None:
-    stream = b"".join(b"%s\0%d\0%s\0" % (id.encode(), *rest) for id, *rest in reports)
+    stream = b"".join(b"%s\0%d\0%s\0" % (id.encode(), code, field) for id, code, field in reports)
     decoder = ReportDecoder()
     found: list[Report] = []
     for size in cuts:

@@ -64,8 +64,8 @@ def variables(draw: st.DrawFn) -> str:
     if kind == "scalar":
         return f"declare {flags} {name}={quote(value)}"
     if kind == "array":
-        keys = draw(st.lists(st.integers(0, 50), max_size=4, unique=True))
-        return f"declare -a {flags} {name}=({' '.join(f'[{key}]={quote(value)}' for key in keys)})"
+        numbers = draw(st.lists(st.integers(0, 50), max_size=4, unique=True))
+        return f"declare -a {flags} {name}=({' '.join(f'[{number}]={quote(value)}' for number in numbers)})"
     if kind == "map":
         keys = draw(st.lists(TEXT.filter(bool), max_size=4, unique=True))
         return f"declare -A {flags} {name}=({' '.join(f'[{quote(key)}]={quote(value)}' for key in keys)})"

@@ -99,7 +99,7 @@ async def test_a_creation_that_fails_leaves_nothing_and_does_not_poison_the_id(
     wrong: dict[str, object], error: type[CoveError]
 ) -> None:
     async with AsyncSandbox.create() as sandbox:
-        calls = [sandbox.terminal(id="x", **wrong) for _ in range(10)]
+        calls = [sandbox.terminal(id="x", **wrong) for _ in range(10)]  # type: ignore[arg-type]  # on purpose
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(result) for result in results] == [error] * 10
         assert str(results[0]).startswith("cove: ")
@@ -158,7 +158,7 @@ async def test_something_that_is_no_terminal_is_refused_and_closed() -> None:
     before = descriptors()
     ours, theirs = socket_pair()
     link = Link(ours, lambda reason: None)
-    terminals = Terminals(SimpleNamespace(link=link))
+    terminals = Terminals(SimpleNamespace(link=link))  # type: ignore[arg-type]  # all that is used of it
     call = asyncio.ensure_future(terminals.get_or_create("x", build_invocation("true", cwd="/", env={}), 80, 24))
     await turns(3)
     with open("/dev/null", "rb") as null, open("/dev/zero", "rb") as zero:
@@ -177,9 +177,9 @@ async def test_a_size_outside_of_1_to_1000_is_refused(size: object) -> None:
         terminal = await sandbox.terminal(id="x", cols=1000, rows=1)
         for cols, rows in ((size, 24), (80, size)):
             with pytest.raises(ValidationFailed, match="from 1 to 1000"):
-                await sandbox.terminal(id="new", cols=cols, rows=rows)
+                await sandbox.terminal(id="new", cols=cols, rows=rows)  # type: ignore[arg-type]  # on purpose
             with pytest.raises(ValidationFailed, match="from 1 to 1000"):
-                await terminal.resize(cols, rows)
+                await terminal.resize(cols, rows)  # type: ignore[arg-type]  # on purpose
         assert (terminal.cols, terminal.rows) == (1000, 1)
         assert [info.id for info in await sandbox.list_terminals()] == ["x"]
 

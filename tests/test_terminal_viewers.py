@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
@@ -48,7 +49,7 @@ class Follower:
 
     async def read_what_is_there(self, events: int) -> None:
         """Without waiting: the program may be waiting for us."""
-        while events and self.end is None and (self.cursor or 0) < self.terminal.scrollback.end:
+        while events and self.end is None and (self.cursor or 0) < self.terminal.scrollback.end:  # type: ignore[attr-defined]  # the runtime's
             await self.read(1)
             events -= 1
 
@@ -269,7 +270,7 @@ async def test_a_viewer_that_is_closed_while_it_waits_stops_without_an_end() -> 
             assert [type(event) for event in await reading] == [Ready]
 
 
-async def _collect(events: object) -> list[TerminalEvent]:
+async def _collect(events: AsyncIterator[TerminalEvent]) -> list[TerminalEvent]:
     return [event async for event in events]
 
 
@@ -280,5 +281,5 @@ async def test_a_cursor_that_no_event_carried_is_refused(since: object) -> None:
         async with watch(terminal) as viewer:
             await viewer.until_exit()
         with pytest.raises(ValidationFailed, match="not a cursor"):
-            async with terminal.connect(since=since):
+            async with terminal.connect(since=since):  # type: ignore[arg-type]  # on purpose
                 pass

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_http import PATIENCE, Client, connect, serve
 from websockets.asyncio.client import connect as open_websocket
+from websockets.typing import Subprotocol
 
 from cove.http import Answer, HttpLimits, Request
 from cove.http.websocket import WebSocket, accept
@@ -85,7 +86,9 @@ async def test_an_independent_client_gets_back_what_it_sent() -> None:
 async def test_a_subprotocol_that_both_know_is_chosen() -> None:
     async with (
         serve(handler) as port,
-        open_websocket(f"ws://127.0.0.1:{port}/", subprotocols=["other", "first"]) as websocket,
+        open_websocket(
+            f"ws://127.0.0.1:{port}/", subprotocols=[Subprotocol("other"), Subprotocol("first")]
+        ) as websocket,
     ):
         assert websocket.subprotocol == "first"
 

@@ -157,7 +157,8 @@ EVENTS = st.lists(
 @given(EVENTS, st.data())
 def test_frames_survive_any_cut(events: list[object], data: st.DataObject) -> None:
     stream = b"".join(frames.encode_frame(event) for event in events) + frames.PING_FRAME
-    reader, found = frames.FrameReader(), []
+    reader = frames.FrameReader()
+    found: list[tuple[int, bytes, bytes]] = []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
         found += reader.feed(stream[:size])

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 COVE = str(Path(sys.executable).parent / "cove")
 PROMPT = b"in> "
@@ -62,7 +63,7 @@ class User:
     def set_size(self, cols: int, rows: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
 
-    def modes(self) -> list[object]:
+    def modes(self) -> list[Any]:  # numbers, and a list of characters
         return termios.tcgetattr(self.slave)
 
     def is_raw(self) -> bool:
