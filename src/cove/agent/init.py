@@ -1,7 +1,8 @@
 """PID 1 of the sandbox: forks launchers, adopts and ends what they leave behind, opens files and ports.
 
 Every process a command starts stays below its launcher. A process that is a child of init and not a
-launcher has therefore lost its launcher, and is ended. When the runtime's socket closes, init exits
+launcher has therefore lost its launcher, and is ended. So is a launcher that was stopped: only code
+inside sends SIGSTOP, and nobody would hear from it again. When the runtime's socket closes, init exits
 and the kernel ends everything in the namespace: pid_namespaces(7).
 """
 
@@ -23,6 +24,8 @@ import protocol
 CONTROL = 3
 EVERY_DESCRIPTOR = 1 << 20
 SWEEP_INTERVAL_MS = 2
+# A service that does not accept is given up after 1 + 2 + 4 seconds: tcp(7), TCP_SYNCNT.
+SYN_RETRIES = 2
 
 
 class Init:
@@ -138,12 +141,14 @@ class Init:
         # type: () -> None
         while True:
             try:
-                pid, _status = posix.waitpid(-1, posix.WNOHANG)
+                pid, status = posix.waitpid(-1, posix.WNOHANG | posix.WUNTRACED)
             except ChildProcessError:
                 return
             if not pid:
                 return
-            if pid in self.launchers:
+            if posix.WIFSTOPPED(status):
+                posix.kill(pid, _signal.SIGKILL)
+            elif pid in self.launchers:
                 self.launchers.discard(pid)
                 self.sweeping = True
 
@@ -174,6 +179,7 @@ class Init:
         host, port = fields
         family = _socket.AF_INET6 if b":" in host else _socket.AF_INET
         sock = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC)
+        sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_SYNCNT, SYN_RETRIES)
         failure = sock.connect_ex((host.decode(), int(port)))
         if failure not in (0, errno.EINPROGRESS):
             sock.close()

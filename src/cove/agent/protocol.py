@@ -60,12 +60,12 @@ def encode(*fields):
     return b"\0".join(fields)
 
 
-def decode(packet):
-    # type: (bytes) -> list[bytes]
-    """The fields of a packet."""
+def decode(packet, most):
+    # type: (bytes, int) -> list[bytes]
+    """The fields of a packet: at most so many, of which the last has all that is left."""
     if not packet or len(packet) > LIMIT:
         raise ProtocolError("packet of %d bytes" % len(packet))
-    return packet.split(b"\0")
+    return packet.split(b"\0", most - 1)
 
 
 def number(field, most=(1 << 63) - 1):

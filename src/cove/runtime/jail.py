@@ -7,7 +7,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from cove.core.limits import CORE_BYTES
@@ -53,9 +53,22 @@ class Jail:
         except BlockingIOError:
             return ""
 
+    def kill(self) -> None:
+        """End the agent, and with it everything inside, whatever any of it does: pid_namespaces(7). Idempotent.
+
+        Where it is no PID 1, nobody but the agent itself can end what it started: it does when the link is closed.
+        """
+        self.link.close()
+        self._kill_agent()
+
+    def _kill_agent(self) -> None:
+        if self._agent is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._agent, signal.SIGKILL)
+
     async def close(self) -> None:
         """End the agent and with it everything inside; returns when it is gone. Once only."""
-        self.link.close()
+        self.kill()
         done, _ = await asyncio.wait([self.exited], timeout=_STOP_SECONDS)
         if not done:
             os.kill(self.pid, signal.SIGKILL)
@@ -69,6 +82,7 @@ class Jail:
     def abandon(self) -> None:
         """End it without an event loop. Blocks until it is gone."""
         self.link.abandon()
+        self._kill_agent()
         if not self.exited.done():
             child = os.pidfd_open(self.pid)
             if not wait_for_end(child, _STOP_SECONDS):

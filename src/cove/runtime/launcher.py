@@ -12,10 +12,14 @@ from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
 from cove.linux.packets import Packet, close_all, pass_credentials, receive_packet, send_packet, socket_pair
 from cove.runtime.background import Background
-from cove.runtime.link import Link
+from cove.runtime.link import ANSWER_SECONDS, MOST_PACKETS, Link
 from cove.runtime.threads import in_thread
 
 MOST_PARKED = 8
+# From the request to the launcher's first word and its control group; for an overloaded machine.
+START_SECONDS = 30.0
+# The longest message of a launcher is `exit` with five numbers.
+_MOST_BYTES, _MOST_FIELDS = 256, 7
 
 
 class Tenant(Protocol):
@@ -38,13 +42,14 @@ class Launcher:
         self.group = group
         self.pid = 0
         self.tenant: Tenant | None = None
-        self._replies: deque[asyncio.Future[int]] = deque()
+        self._replies: deque[tuple[asyncio.Future[int], float]] = deque()
+        self._overdue: asyncio.TimerHandle | None = None
         self._is_spawn_last = False
         self._has_left_unread = False
         self.closed = False
         self.host_pid: asyncio.Future[int] = self._loop.create_future()
         pass_credentials(sock, True)
-        self._loop.add_reader(sock, self._on_readable)
+        self._loop.add_reader(sock, self.hear)
 
     def spawn(self, request: bytes, descriptors: Sequence[int]) -> None:
         """Start a command; the answer goes to the tenant. Raises ConnectionError when the launcher is gone."""
@@ -71,9 +76,20 @@ class Launcher:
         if self.closed:
             reply.set_result(0)
         else:
-            self._replies.append(reply)
+            due = self._loop.time() + ANSWER_SECONDS
+            self._replies.append((reply, due))
+            if self._overdue is None:
+                self._overdue = self._loop.call_at(due, self._on_overdue)
             self._tell(packet)
         return reply
+
+    def _on_overdue(self) -> None:
+        """Give up a launcher that does not answer: init ends it and what it started."""
+        self._overdue = None
+        if self._replies and self._replies[0][1] <= self._loop.time():
+            self._end()
+        elif self._replies:
+            self._overdue = self._loop.call_at(self._replies[0][1], self._on_overdue)
 
     def drain(self, descriptors: Sequence[int]) -> None:
         """Hand over pipes that only left-over processes write to, and close them here."""
@@ -85,7 +101,7 @@ class Launcher:
         try:
             send_packet(self._sock, packet, descriptors)
         except OSError:
-            return  # it is gone: _on_readable sees the end of the socket and tells the tenant
+            return  # it is gone, or never reads again: `hear` sees the end of the socket and tells the tenant
 
     def close(self) -> None:
         """Let go: the launcher exits and init ends what it leaves. Idempotent."""
@@ -93,25 +109,31 @@ class Launcher:
             return
         self.closed = True
         self._loop.remove_reader(self._sock)
+        if self._overdue is not None:
+            self._overdue.cancel()
         self._sock.close()
         if not self.host_pid.done():
             self.host_pid.set_exception(ConnectionResetError("it ended before it was ready"))
             self.host_pid.exception()  # whoever still waits gets it; nobody has to
-        for reply in self._replies:
+        for reply, _ in self._replies:
             _resolve(reply, 0)
         self._replies.clear()
 
-    def _on_readable(self) -> None:
+    def hear(self) -> None:
+        """Take what it has said, up to so much at once, and notice its end."""
         try:
-            while not self.closed:
+            for _ in range(MOST_PACKETS):
+                if self.closed:
+                    return
                 packet = self._receive()
                 if packet is None:
-                    self._end()
-                    return
+                    return self._end()
                 if packet.descriptors:
                     close_all(packet.descriptors)
                     raise ProtocolError("a launcher sent descriptors")
-                self._take(protocol.decode(packet.data), packet.pid)
+                if len(packet.data) > _MOST_BYTES:
+                    raise ProtocolError(f"a message of {len(packet.data)} bytes")
+                self._take(protocol.decode(packet.data, _MOST_FIELDS), packet.pid)
         except BlockingIOError:
             return
         except ConnectionError:
@@ -135,7 +157,7 @@ class Launcher:
             pass_credentials(self._sock, False)
             self.host_pid.set_result(sender)
         elif fields[0] in (b"marked", b"signaled") and len(fields) == 2 and self._replies:
-            _resolve(self._replies.popleft(), protocol.number(fields[1]))
+            _resolve(self._replies.popleft()[0], protocol.number(fields[1]))
         elif self.tenant is not None:
             self.tenant.launcher_said(fields)
         else:
@@ -199,10 +221,18 @@ class LauncherPool:
         return self._link.explain(may_have_run)
 
     async def end(self, launcher: Launcher) -> None:
-        """Kill everything below the launcher, and the launcher; returns when nothing of it is left."""
+        """Kill everything below the launcher, and the launcher; returns when nothing of it is left.
+
+        Where that cannot be done in ANSWER_SECONDS, the sandbox is lost: it ends as a whole.
+        """
         if launcher.group is not None:
             await in_thread(_kill_group, launcher.group)
-        await self._link.request(b"end", b"%d" % launcher.pid)
+        try:
+            await self._link.request(b"end", b"%d" % launcher.pid)
+        except CoveError:
+            if not self._link.closed:
+                self._on_fault(f"processes inside could not be ended within {ANSWER_SECONDS:g} s")
+            raise
 
     def tenants(self) -> list[Tenant]:
         """Who uses a launcher, also where only left-overs of it still run."""
@@ -239,7 +269,8 @@ class LauncherPool:
                 answer = await self._link.request(b"launcher", send=[theirs.fileno()], expect_fields=1, subject="fork")
             launcher.pid = protocol.number(answer.fields[0])
             # Shielded: a cancelled caller must not make the launcher's first word look like one nobody waits for.
-            host_pid = await asyncio.shield(launcher.host_pid)
+            async with asyncio.timeout(START_SECONDS):
+                host_pid = await asyncio.shield(launcher.host_pid)
             if group is not None:
                 await in_thread(_join, group, host_pid)
         except BaseException as error:

@@ -7,9 +7,23 @@ from dataclasses import dataclass
 
 from cove.agent import protocol
 from cove.agent.protocol import ProtocolError
-from cove.errors import CoveError, SandboxDestroyed, ValidationFailed, from_errno
+from cove.errors import (
+    ConnectionLost,
+    CoveError,
+    SandboxDestroyed,
+    SandboxUnavailable,
+    ValidationFailed,
+    from_errno,
+)
 from cove.linux.descriptors import Kind, is_kind
 from cove.linux.packets import Packet, close_all, receive_packet, send_packet
+
+# What the agent does takes microseconds; these are for a machine, or a sandbox with little CPU time, that is overloaded.
+ANSWER_SECONDS = 30.0
+# What one callback takes before the loop looks at its other descriptors.
+MOST_PACKETS = 16
+# An agent that leaves so many requests unanswered is not waited for again.
+_MOST_UNANSWERED = 1000
 
 # Why nothing inside can be reached any more; the argument says whether what was asked for may have been done.
 Explain = Callable[[bool], CoveError]
@@ -17,6 +31,13 @@ Explain = Callable[[bool], CoveError]
 
 def _explain(_: bool) -> CoveError:
     return SandboxDestroyed("the sandbox is gone")
+
+
+def _unanswered(may_have_run: bool) -> CoveError:
+    silence = f"the sandbox did not answer within {ANSWER_SECONDS:g} s"
+    if may_have_run:
+        return ConnectionLost(f"{silence}: the call may have had its effect")
+    return SandboxUnavailable(f"{silence}: nothing was started")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +57,17 @@ class _Pending:
     descriptors: int
     subject: str
     is_content: bool = False
+    due: float = 0.0
 
-    def shape(self, fields: list[bytes], descriptors: list[int]) -> Answer:
+    def shape(self, rest: bytes | None, descriptors: list[int]) -> Answer:
         """The answer, or ProtocolError when it is another than expected. Content that is large is a descriptor."""
         if self.is_content:
-            content = b"\0".join(fields)
-            if fields and len(descriptors) <= (0 if content else 1):
-                return Answer([content], descriptors)
-        elif (len(fields), len(descriptors)) == (self.fields, self.descriptors):
-            return Answer(fields, descriptors)
+            if rest is not None and len(descriptors) <= (0 if rest else 1):
+                return Answer([rest], descriptors)
+        else:
+            fields = [] if rest is None else rest.split(b"\0", self.fields)
+            if (len(fields), len(descriptors)) == (self.fields, self.descriptors):
+                return Answer(fields, descriptors)
         raise ProtocolError("malformed answer")
 
 
@@ -61,6 +84,7 @@ class Link:
         self.explain: Explain = _explain
         self.hello: asyncio.Future[None] = self._loop.create_future()
         self.closed = False
+        self._overdue: asyncio.TimerHandle | None = None
         self._loop.add_reader(sock, self._on_readable)
 
     async def request(
@@ -72,7 +96,10 @@ class Link:
         expect_descriptors: int = 0,
         subject: str = "",
     ) -> Answer:
-        """One request and its answer, which must have exactly the expected shape."""
+        """Send one request and return its answer, which must have exactly the expected shape.
+
+        Raises ConnectionLost when the agent does not answer within ANSWER_SECONDS.
+        """
         return await self._request(
             verb, fields, send, _Pending(self._loop.create_future(), expect_fields, expect_descriptors, subject)
         )
@@ -90,7 +117,10 @@ class Link:
         self._tag += 1
         tag = self._tag
         await self._send(protocol.encode(verb, b"%d" % tag, *fields), send)
+        pending.due = self._loop.time() + ANSWER_SECONDS
         self._pending[tag] = pending
+        if self._overdue is None:
+            self._overdue = self._loop.call_at(pending.due, self._on_overdue)
         answer = pending.answer
         try:
             return await answer
@@ -101,6 +131,7 @@ class Link:
 
     async def _send(self, packet: bytes, descriptors: Sequence[int]) -> None:
         """Send at once if the socket takes it, otherwise when the agent has worked off what is there."""
+        due = self._loop.time() + ANSWER_SECONDS
         while not self.closed:
             try:
                 return send_packet(self._sock, packet, descriptors)
@@ -108,10 +139,29 @@ class Link:
                 if self._writable is None:
                     self._writable = self._loop.create_future()
                     self._loop.add_writer(self._sock, self._on_writable)
-                await asyncio.shield(self._writable)
+                await asyncio.wait([self._writable], timeout=due - self._loop.time())
+                if self._loop.time() >= due:
+                    raise _unanswered(False) from None
             except ConnectionError:
                 self._lose("the agent ended")
         raise self.explain(False)
+
+    def _on_overdue(self) -> None:
+        """Fail the requests that are overdue. Their tags stay known, so that a late answer is no violation.
+
+        One timer serves all of them: they are due in the order in which they were sent.
+        """
+        self._overdue = None
+        now, unanswered = self._loop.time(), 0
+        for pending in self._pending.values():
+            if pending.due > now:
+                self._overdue = self._loop.call_at(pending.due, self._on_overdue)
+                break
+            unanswered += 1
+            if not pending.answer.done():
+                pending.answer.set_exception(_unanswered(True))
+        if unanswered > _MOST_UNANSWERED:
+            self._lose("the agent does not answer")
 
     def _on_writable(self) -> None:
         if self._writable is not None:
@@ -134,6 +184,8 @@ class Link:
             return
         self.closed = True
         self._loop.remove_reader(self._sock)
+        if self._overdue is not None:
+            self._overdue.cancel()
         self._on_writable()
         self._sock.close()
         for pending in self._pending.values():
@@ -149,10 +201,13 @@ class Link:
 
     def _on_readable(self) -> None:
         try:
-            while not self.closed and (packet := receive_packet(self._sock)) is not None:
+            for _ in range(MOST_PACKETS):
+                if self.closed:
+                    return
+                packet = receive_packet(self._sock)
+                if packet is None:
+                    return self._lose("the agent ended")
                 self._take(packet)
-            if not self.closed:
-                self._lose("the agent ended")
         except BlockingIOError:
             return
         except ConnectionError:
@@ -167,24 +222,25 @@ class Link:
 
     def _take(self, packet: Packet) -> None:
         try:
-            self._dispatch(protocol.decode(packet.data), packet.descriptors)
+            self._dispatch(packet.data, packet.descriptors)
         except ProtocolError:
             close_all(packet.descriptors)
             raise
 
-    def _dispatch(self, fields: list[bytes], descriptors: list[int]) -> None:
-        if fields == [b"hello"] and not self.hello.done() and not descriptors:
+    def _dispatch(self, data: bytes, descriptors: list[int]) -> None:
+        if data == b"hello" and not self.hello.done() and not descriptors:
             self.hello.set_result(None)
             return
-        if len(fields) < 2 or (tag := protocol.number(fields[1])) not in self._pending:
+        verb, *rest = protocol.decode(data, 3)
+        if not rest or (tag := protocol.number(rest[0])) not in self._pending:
             raise ProtocolError("an answer that nobody asked for")
         pending = self._pending[tag]
-        if fields[0] == b"error" and len(fields) == 3 and not descriptors:
-            number = protocol.number(fields[2], protocol.MOST_ERRNO)
+        if verb == b"error" and len(rest) == 2 and not descriptors:
+            number = protocol.number(rest[1], protocol.MOST_ERRNO)
             if not pending.answer.done():
                 pending.answer.set_exception(from_errno(number, pending.subject))
-        elif fields[0] == b"ok":
-            answer = pending.shape(fields[2:], descriptors)
+        elif verb == b"ok":
+            answer = pending.shape(rest[1] if len(rest) == 2 else None, descriptors)
             if pending.answer.done():
                 close_all(descriptors)
             else:

@@ -234,6 +234,7 @@ class SandboxLife(AsyncSandbox):
             return
         self._has_jail = False
         self._status = SandboxStatus.STOPPED
+        self._jail.kill()
         self.ports.end_connections()
         await self._spawner.close(Outcome.KILLED)
         await self._terminals.close()
@@ -282,7 +283,7 @@ class SandboxLife(AsyncSandbox):
             return
         self._status = SandboxStatus.LOST
         self._lost_because = reason
-        self._jail.link.close()
+        self._jail.kill()
         self._spawner.closed = True
         self._spawner.lose(Outcome.LOST)
         self.on_lost()
