@@ -47,8 +47,13 @@ def is_alive(pid: int) -> bool:
 
 def init_below(program: int) -> int:
     """The host's number of the one process below the program that is number 1 inside: proc(5), NSpid."""
-    (found,) = [pid for pid in processes_below(program) if _number_inside(pid) == "1"]
+    (found,) = inits_below(program)
     return found
+
+
+def inits_below(program: int) -> list[int]:
+    """Those of several sandboxes, oldest first."""
+    return sorted(pid for pid in processes_below(program) if _number_inside(pid) == "1")
 
 
 def _number_inside(pid: int) -> str:

@@ -11,7 +11,7 @@ FIELDS = st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"\0", b"
 
 @given(fields=FIELDS.filter(lambda fields: fields != [b""]))
 def test_fields_come_back_as_they_were_sent(fields: list[bytes]) -> None:
-    assert decode(encode(*fields)) == fields
+    assert decode(encode(*fields), len(fields)) == fields
 
 
 @given(value=st.integers(0, 2**63 - 1))
@@ -22,7 +22,11 @@ def test_numbers_come_back_as_they_were_sent(value: int) -> None:
 @pytest.mark.parametrize("packet", [b"", b"x" * (LIMIT + 1)])
 def test_a_packet_that_is_empty_or_too_large_is_refused(packet: bytes) -> None:
     with pytest.raises(ProtocolError):
-        decode(packet)
+        decode(packet, 3)
+
+
+def test_a_packet_has_no_more_fields_than_expected() -> None:
+    assert decode(b"ok\x007\0content\0with\0zeros", 3) == [b"ok", b"7", b"content\0with\0zeros"]
 
 
 @pytest.mark.parametrize(

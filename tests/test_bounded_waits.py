@@ -1,17 +1,21 @@
 """Code inside stops what would answer: every call still returns, and only its own sandbox notices."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager, suppress
 
 import pytest
+from inside import agents_outside, init_below, inits_below
 
 from cove import AsyncSandbox
 from cove.api import Process
-from cove.errors import CoveError
-from cove.runtime.exec import TIMEOUT_GRACE
+from cove.errors import ConnectionLost, CoveError, SpawnFailed
+from cove.model import Output
+from cove.runtime import link
+from cove.runtime.spawner import TIMEOUT_GRACE
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +48,11 @@ async def stopping(sandbox: AsyncSandbox, how: str, *words: str) -> AsyncIterato
     await stopper.kill("KILL")
 
 
+def send(number: int, *pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
 async def run_command(sandbox: AsyncSandbox) -> None:
     assert (await sandbox.exec("echo on", timeout=30)).stdout == "on\n"
 
@@ -62,7 +71,7 @@ async def run_session(sandbox: AsyncSandbox) -> None:
 async def run_terminal(sandbox: AsyncSandbox) -> None:
     terminal = await sandbox.terminal(shell=["echo", "on"])
     async with terminal.connect() as viewer:
-        assert b"on" in b"".join([event.data async for event in viewer.events() if event.type == "output"])
+        assert b"on" in b"".join([event.data async for event in viewer.events() if isinstance(event, Output)])
     await terminal.destroy()
 
 
@@ -107,15 +116,67 @@ async def test_whatever_is_stopped_all_the_time_every_call_returns(name: str) ->
         await SURFACES[name](sandbox)
 
 
+# Without code contexts: all of them end with the launcher of the Python that they are forked from.
+@pytest.mark.parametrize("name", sorted(SURFACES.keys() - {"code"}))
+async def test_what_was_handed_to_a_launcher_that_is_killed_before_it_reads_it_runs_all_the_same(name: str) -> None:
+    async with AsyncSandbox.create() as sandbox, asyncio.timeout(60):
+        await SURFACES[name](sandbox)
+        await asyncio.gather(*(sandbox.exec("true") for _ in range(4)))
+        init = init_below(os.getpid())
+        launchers = set(agents_outside()) - {init}
+        send(signal.SIGSTOP, init, *launchers)  # init too, which would end a launcher that is stopped
+        call = asyncio.ensure_future(SURFACES[name](sandbox))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        send(signal.SIGKILL, *launchers)
+        send(signal.SIGCONT, init)
+        await call
+
+
+async def test_a_sandbox_whose_agent_hangs_is_destroyed_at_once() -> None:
+    sandbox = await AsyncSandbox.create()
+    await sandbox.start_process("sleep 1000")
+    send(signal.SIGSTOP, init_below(os.getpid()))
+    began = time.monotonic()
+    await sandbox.destroy()
+    assert time.monotonic() - began < KILL_SECONDS
+    assert agents_outside() == []
+
+
+async def test_an_agent_that_does_not_answer_fails_the_call_and_not_the_sandbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "ANSWER_SECONDS", 2.0)
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.files.write("there", b"content")
+        init = init_below(os.getpid())
+        send(signal.SIGSTOP, init)
+        with pytest.raises(ConnectionLost, match="did not answer"):
+            await sandbox.files.read("there")
+        send(signal.SIGCONT, init)
+        assert await sandbox.files.read("there") == b"content"
+
+
+async def test_a_tree_that_cannot_be_ended_costs_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "ANSWER_SECONDS", 2.0)
+    async with AsyncSandbox.create() as sandbox, AsyncSandbox.create() as neighbour:
+        await sandbox.exec("true")
+        init = inits_below(os.getpid())[0]
+        call = asyncio.ensure_future(sandbox.exec("trap '' TERM; sleep 1000", timeout=0.5))
+        send(signal.SIGSTOP, init)
+        result = await asyncio.wait_for(call, 30)
+        assert (result.outcome, result.exit_code) == ("timed_out", 124)
+        assert (await sandbox.info()).status == "lost"
+        assert (await neighbour.exec("echo on")).stdout == "on\n"
+
+
 async def test_a_timeout_counts_from_the_call_also_where_nothing_can_be_started() -> None:
     async with AsyncSandbox.create() as sandbox:
         async with stopping(sandbox, "again", "init.pyc"):
             for _ in range(5):
                 began = time.monotonic()
-                try:
+                with suppress(SpawnFailed):
                     result = await sandbox.exec("sleep 1000", timeout=1)
                     assert result.outcome in ("timed_out", "signaled")
-                except CoveError as error:
-                    assert error.code == "SPAWN_FAILED"
                 assert time.monotonic() - began < 1 + TIMEOUT_GRACE + KILL_SECONDS
         assert (await sandbox.exec("echo on")).stdout == "on\n"

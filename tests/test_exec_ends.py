@@ -8,7 +8,7 @@ import pytest
 from inside import commands_inside
 
 from cove import AsyncSandbox
-from cove.runtime.exec import TIMEOUT_GRACE
+from cove.runtime.spawner import TIMEOUT_GRACE
 
 pytestmark = pytest.mark.anyio
 

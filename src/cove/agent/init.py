@@ -48,6 +48,7 @@ class Init:
         self.verbs = {
             b"launcher": self.fork_launcher,
             b"end": self.end,
+            b"wake": self.wake,
             b"connect": self.connect,
             b"terminal": self.terminal,
         }
@@ -136,6 +137,12 @@ class Init:
         if pid in self.launchers:
             posix.kill(pid, _signal.SIGKILL)
         self.sweeping = True
+
+    def wake(self, tag, fields, descriptors):
+        # type: (bytes, list[bytes], list[int]) -> None
+        """Continue what is stopped below a launcher: it waits while what it starts is stopped before execve(2)."""
+        kernel.signal_all(kernel.descendants(int(fields[0])), _signal.SIGCONT)
+        self.send(b"ok", tag)
 
     def reap(self):
         # type: () -> None

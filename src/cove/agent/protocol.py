@@ -8,6 +8,7 @@ memfd is its last descriptor.
 
     runtime -> init       launcher tag               + socket     fork a launcher, serve it on the socket
                           end tag pid                             end that launcher and all it started
+                          wake tag pid                            continue what is stopped below that launcher
                           open tag flags mode path                open a file with the sandbox's rights
                           read tag most path                      the content of a file of at most so many bytes;
                                                                   otherwise nothing and a descriptor

@@ -27,6 +27,7 @@ from cove.runtime.interpreters import Interpreters
 from cove.runtime.spawner import Spawner
 
 _CHANNEL = 3
+_READY_SECONDS = 60.0
 # Clean executors of each language that wait for `run_code` without a context.
 SPARE_EXECUTORS = 1
 
@@ -164,7 +165,9 @@ class CodeContexts:
         invocation = Invocation(argv=argv, env=encode_environment(env), cwd=encode_text(cwd, "cwd"))
         try:
             with theirs:
-                process = await spawner.spawn(invocation, executor.take, extra={_CHANNEL: theirs.fileno()})
+                process = await spawner.spawn(
+                    invocation, executor.take, extra={_CHANNEL: theirs.fileno()}, on_spawn=executor.expect
+                )
             executor.attach(process)
             try:
                 await asyncio.shield(process.started)
@@ -172,13 +175,17 @@ class CodeContexts:
                     raise SpawnFailed("the executor was killed before it ran. Nothing was started.")
                 if not process.pid:
                     raise FileNotFound(process.refusal)
-                await asyncio.shield(executor.ready)
+                async with asyncio.timeout(_READY_SECONDS):
+                    await asyncio.shield(executor.ready)
             except BaseException:
                 await process.sweep()
                 raise
         except ExecutorEnded as error:
             executor.close()
             raise InterpreterNotReady(f"the executor for {language} did not start: {error}") from None
+        except TimeoutError:
+            executor.close()
+            raise InterpreterNotReady(f"the executor for {language} was not ready in {_READY_SECONDS:g} s") from None
         except BaseException:
             executor.close()
             raise

@@ -56,7 +56,7 @@ class Errands:
         """Start one; whoever calls sees to its end. Saying more than `most_bytes` ends it."""
         errand = Errand(self._spawner, subject, most_bytes)
         invocation = Invocation(argv=(*self._command, verb.encode(), *arguments), env={b"LANG": b"C.UTF-8"}, cwd=b"/")
-        errand.process = await self._spawner.spawn(invocation, errand.hear, stdin=stdin)
+        errand.process = await self._spawner.spawn(invocation, errand.hear, stdin=stdin, on_spawn=errand.expect)
         return errand
 
     async def run(self, verb: str, *arguments: bytes, subject: str, stdin: int | None = None) -> None:
@@ -108,6 +108,11 @@ class Errand:
         self._fault = ""
         self._last: list[bytes] | None = None
         self.said = Change()
+
+    def expect(self, process: Supervised) -> None:
+        """Be run by this process, which is about to be started."""
+        self.process = process
+        process.end_if_stopped()
 
     def hear(self, stream: int, data: bytes) -> None:
         """Keep what it prints."""

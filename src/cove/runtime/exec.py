@@ -7,16 +7,13 @@ from datetime import UTC, datetime
 
 from cove.core.capture import Capture
 from cove.core.command import Invocation
-from cove.errors import SpawnFailed, ValidationFailed
+from cove.errors import ValidationFailed
 from cove.linux.memory_file import sealed_file
-from cove.model import ExecResult, Outcome
+from cove.model import ExecResult, Outcome, ProcessExit
 from cove.runtime.spawner import Spawner
-from cove.runtime.supervised import Supervised
+from cove.runtime.supervised import TIMEOUT_EXIT_CODE
 
 DEFAULT_MAX_OUTPUT = 16 << 20
-TIMEOUT_GRACE = 0.5
-# Code inside that kills all it can, again and again, does not keep a caller for ever.
-_MOST_TRIES = 10
 
 
 async def run_command(
@@ -28,7 +25,10 @@ async def run_command(
     stdin: bytes | str | None,
     max_output: int | None,
 ) -> ExecResult:
-    """Start, wait, and give what was captured. A cancelled caller's command is killed with all it started."""
+    """Start, wait, and give what was captured. A cancelled caller's command is killed with all it started.
+
+    The timeout counts from here: where nothing could be started by then, the result says `timed_out` all the same.
+    """
     limit = check_max_output(max_output)
     captures = (Capture(limit), Capture(limit))
     data = check_stdin(stdin)
@@ -37,14 +37,8 @@ async def run_command(
     def take(stream: int, data: bytes) -> None:
         captures[stream].append(data)
 
-    for _ in range(_MOST_TRIES):
-        seconds = None if timeout is None else max(began + timeout - time.perf_counter(), 0)
-        process = await _run(spawner, invocation, take, data, seconds)
-        if not process.never_started:
-            break
-    else:
-        raise SpawnFailed("whoever was to start the command was killed by code inside, each time. Nothing was started.")
-    end = process.ended.result()
+    deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+    end = await _run(spawner, invocation, take, data, deadline)
     return ExecResult(
         command=command,
         outcome=end.outcome,
@@ -63,22 +57,22 @@ async def _run(
     invocation: Invocation,
     take: Callable[[int, bytes], None],
     stdin: bytes | None,
-    timeout: float | None,
-) -> Supervised:
-    if stdin:
-        with sealed_file(stdin) as file:
-            process = await spawner.spawn(invocation, take, stdin=file.fileno())
-    else:
-        process = await spawner.spawn(invocation, take)
-    if timeout is not None:
-        process.set_deadline(timeout, TIMEOUT_GRACE)
+    deadline: float | None,
+) -> ProcessExit:
     try:
-        await asyncio.shield(process.ended)
+        if stdin:
+            with sealed_file(stdin) as file:
+                process = await spawner.spawn(invocation, take, stdin=file.fileno(), deadline=deadline)
+        else:
+            process = await spawner.spawn(invocation, take, deadline=deadline)
+    except TimeoutError:
+        return ProcessExit(outcome=Outcome.TIMED_OUT, exit_code=TIMEOUT_EXIT_CODE)
+    try:
+        return await asyncio.shield(process.ended)
     except asyncio.CancelledError:
         process.end(Outcome.KILLED, 0)
         await asyncio.wait([process.ended])
         raise
-    return process
 
 
 def check_max_output(value: int | None) -> int:

@@ -53,9 +53,13 @@ class Executor:
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(channel, self._on_readable)
 
+    def expect(self, process: Supervised) -> None:
+        """Be this process, which is about to be started."""
+        self.process = process
+        process.end_if_stopped()
+
     def attach(self, process: Supervised) -> None:
         """Take over the process that has just been spawned."""
-        self.process = process
         process.ended.add_done_callback(self._on_end)
 
     @property

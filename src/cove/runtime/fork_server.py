@@ -27,6 +27,7 @@ class ForkServer:
         self._link = link
         self.spawner = Spawner(link, None, lambda reason: process.end(Outcome.KILLED, 0))
         self._ending: asyncio.Task[None] | None = None
+        process.end_if_stopped()
         process.ended.add_done_callback(self._on_end)
 
     @property

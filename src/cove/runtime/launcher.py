@@ -22,6 +22,10 @@ START_SECONDS = 30.0
 _MOST_BYTES, _MOST_FIELDS = 256, 7
 
 
+class LauncherGone(SpawnFailed):
+    """A launcher was killed before it had read what to start; another one may do."""
+
+
 class Tenant(Protocol):
     """Who uses a launcher: told what it says, and when it is gone."""
 
@@ -123,11 +127,10 @@ class Launcher:
         """Take what it has said, up to so much at once, and notice its end."""
         try:
             for _ in range(MOST_PACKETS):
-                if self.closed:
-                    return
-                packet = self._receive()
+                packet = None if self.closed else self._receive()
                 if packet is None:
-                    return self._end()
+                    self._end()
+                    return
                 if packet.descriptors:
                     close_all(packet.descriptors)
                     raise ProtocolError("a launcher sent descriptors")
@@ -164,6 +167,8 @@ class Launcher:
             raise ProtocolError("a parked launcher spoke")
 
     def _end(self) -> None:
+        if self.closed:
+            return
         self.close()
         if self.tenant is not None:
             self.tenant.launcher_gone()
@@ -234,6 +239,13 @@ class LauncherPool:
                 self._on_fault(f"processes inside could not be ended within {ANSWER_SECONDS:g} s")
             raise
 
+    async def wake(self, launcher: Launcher) -> None:
+        """Continue what code inside may have stopped before it could become the command."""
+        try:
+            await self._link.request(b"wake", b"%d" % launcher.pid)
+        except CoveError:
+            return  # who waits for the command has a bound of its own
+
     def tenants(self) -> list[Tenant]:
         """Who uses a launcher, also where only left-overs of it still run."""
         return [launcher.tenant for launcher in self._all if launcher.tenant is not None]
@@ -280,8 +292,11 @@ class LauncherPool:
                 self._on_fault(f"the agent broke the protocol: {error}")
             if self._link.closed or self._closed:
                 raise self._link.explain(False) from error
+            if isinstance(error, ConnectionError | ProcessLookupError):
+                raise LauncherGone(f"the launcher for the command: {error}. Nothing was started.") from error
             if isinstance(error, OSError | CoveError):
-                raise SpawnFailed(f"no launcher for the command: {error}. Nothing was started.") from error
+                reason = str(error) or f"it was not ready within {START_SECONDS:g} s"
+                raise SpawnFailed(f"no launcher for the command: {reason}. Nothing was started.") from error
             raise
         return launcher
 

@@ -18,7 +18,7 @@ from cove.errors import (
 from cove.linux.descriptors import Kind, is_kind
 from cove.linux.packets import Packet, close_all, receive_packet, send_packet
 
-# What the agent does takes microseconds; these are for a machine, or a sandbox with little CPU time, that is overloaded.
+# What the agent does takes microseconds; these are for a machine, or a sandbox, that has no CPU time left.
 ANSWER_SECONDS = 30.0
 # What one callback takes before the loop looks at its other descriptors.
 MOST_PACKETS = 16
@@ -202,11 +202,10 @@ class Link:
     def _on_readable(self) -> None:
         try:
             for _ in range(MOST_PACKETS):
-                if self.closed:
-                    return
-                packet = receive_packet(self._sock)
+                packet = None if self.closed else receive_packet(self._sock)
                 if packet is None:
-                    return self._lose("the agent ended")
+                    self._lose("the agent ended")
+                    return
                 self._take(packet)
         except BlockingIOError:
             return
@@ -217,8 +216,9 @@ class Link:
 
     def _lose(self, reason: str) -> None:
         """Who waits for an answer is told what has become of the sandbox by then."""
-        self._on_lost(reason)
-        self.close()
+        if not self.closed:
+            self._on_lost(reason)
+            self.close()
 
     def _take(self, packet: Packet) -> None:
         try:

@@ -51,12 +51,15 @@ class Process(api.Process):
         self.log: Log
         self.supervised: Supervised
 
-    def attach(self, supervised: Supervised, log: Log) -> None:
-        """Take over a process that has just been spawned."""
+    def expect(self, supervised: Supervised) -> None:
+        """Be this process, which is about to be started."""
         self.supervised = supervised
-        self.log = log
-        supervised.started.add_done_callback(self._on_start)
-        supervised.ended.add_done_callback(self._on_end)
+
+    def attach(self) -> None:
+        """The process has started."""
+        self.pid = self.supervised.pid
+        self.status = ProcessStatus.RUNNING
+        self.supervised.ended.add_done_callback(self._on_end)
 
     def hold_output(self) -> None:
         """Let the process wait on its full pipe."""
@@ -171,11 +174,6 @@ class Process(api.Process):
         if self._stdin is None:
             raise ValidationFailed(f"process {self.id} was started without stdin=True")
         return self._stdin
-
-    def _on_start(self, started: "asyncio.Future[None]") -> None:
-        if started.exception() is None:
-            self.pid = self.supervised.pid
-            self.status = ProcessStatus.RUNNING
 
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
         end = ended.result()

@@ -11,7 +11,6 @@ from cove.core.command import Invocation
 from cove.core.identifier import check_id, new_identifier
 from cove.core.signals import parse_signal
 from cove.errors import ProcessAlreadyExists, ProcessNotFound, SpawnFailed
-from cove.runtime.exec import TIMEOUT_GRACE
 from cove.runtime.log import Log
 from cove.runtime.process import Process
 from cove.runtime.spawner import Spawner
@@ -44,12 +43,13 @@ class Processes:
         id = new_identifier() if id is None else check_id("process", id)
         if id in self._processes:
             raise ProcessAlreadyExists(f"process {id} exists already: choose another id, or cleanup_processes()", id=id)
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         stdin_read, stdin_write = _make_pipe() if stdin else (None, None)
         writer = None if stdin_write is None else Stdin(stdin_write)
         process = Process(id, command, link=self._spawner.link, stdin=writer, session_id=session_id)
         self._processes[id] = process
         try:
-            await self._spawn(process, invocation, stdin_read, keep)
+            await self._spawn(process, invocation, stdin_read, keep, deadline)
         except BaseException:
             self._processes.pop(id, None)
             if writer is not None:
@@ -58,11 +58,11 @@ class Processes:
         finally:
             if stdin_read is not None:
                 os.close(stdin_read)
-        if timeout is not None:
-            process.supervised.set_deadline(timeout, TIMEOUT_GRACE)
         return process
 
-    async def _spawn(self, process: Process, invocation: Invocation, stdin: int | None, keep: bool) -> None:
+    async def _spawn(
+        self, process: Process, invocation: Invocation, stdin: int | None, keep: bool, deadline: float | None
+    ) -> None:
         log = Log(
             self._logs,
             self._spawner.background,
@@ -71,17 +71,16 @@ class Processes:
             on_grown=self._enforce_budget,
             on_read=partial(self._forget_if_done, process, keep),
         )
-        supervised = await self._spawner.spawn(invocation, log.append, stdin=stdin)
-        process.attach(supervised, log)
-        supervised.ended.add_done_callback(lambda _: self._on_end(process, keep))
+        process.log = log
         try:
-            await asyncio.wait([supervised.started])
-        except asyncio.CancelledError:
-            await process.kill("KILL")
-            raise
+            supervised = await self._spawner.spawn(
+                invocation, log.append, stdin=stdin, deadline=deadline, on_spawn=process.expect
+            )
+        except TimeoutError:
+            raise SpawnFailed("the process could not be started within its timeout. Nothing was started.") from None
         supervised.started.result()
-        if supervised.never_started:
-            raise SpawnFailed("the process was to be started by one that was killed. Nothing was started.")
+        process.attach()
+        supervised.ended.add_done_callback(lambda _: self._on_end(process, keep))
 
     def get(self, id: str) -> Process:
         """The process with that id, once it runs."""

@@ -114,7 +114,7 @@ class Shell:
         self._snapshot: asyncio.Task[bytes] | None = None
         self._look: asyncio.TimerHandle | None = None
         self._seen: ShellCommand | None = None
-        process.on_stopped = self._on_stopped
+        process.when_stopped(self._on_stopped)
         process.ended.add_done_callback(self._on_end)
         self._loop.add_reader(channel.done, self._on_report)
 

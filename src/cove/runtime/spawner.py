@@ -5,14 +5,19 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from cove.core.command import Invocation
-from cove.errors import SpawnFailed
+from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
 from cove.model import Outcome
 from cove.runtime.background import Background
-from cove.runtime.launcher import LauncherPool
+from cove.runtime.launcher import START_SECONDS, Launcher, LauncherGone, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.supervised import Supervised, Take
+
+# Code inside that kills all it can, again and again, does not keep a caller for ever.
+_MOST_TRIES = 10
+# What a process has to end in good order when its deadline has passed.
+TIMEOUT_GRACE = 0.5
 
 
 class Spawner:
@@ -31,6 +36,7 @@ class Spawner:
         self._pool = LauncherPool(link, group, self.background, on_lost)
         self._memory_kills = memory_kills
         self._running: set[Supervised] = set()
+        self._loop = asyncio.get_running_loop()
         self.closed = False
 
     async def open(self) -> None:
@@ -45,24 +51,27 @@ class Spawner:
         stdin: int | None = None,
         tty: bytes = b"",
         extra: Mapping[int, int] = {},
+        deadline: float | None = None,
+        on_spawn: Callable[[Supervised], None] = lambda _: None,
     ) -> Supervised:
-        """Start one process. `stdin` is duplicated into it; without one it reads the end of file.
+        """Start one process; returns when it runs, was refused, or has ended. A cancelled caller's is killed.
 
-        It gets copies of the `extra` descriptors under the numbers they stand for. With `tty`, the name of a
-        terminal inside, that is its controlling terminal and all of its streams.
+        `stdin` is duplicated into it; without one it reads the end of file. It gets copies of the `extra` descriptors
+        under the numbers they stand for. With `tty`, the name of a terminal inside, that is its controlling terminal
+        and all of its streams. At `deadline`, in the loop's time, it is ended; raises TimeoutError when that passes
+        before anything could be handed over. `on_spawn` gets the process before any of its output is taken, and
+        gets another one when code inside has killed the launcher before it had read what to start.
         """
-        while True:
-            launcher = self._pool.acquire_nowait() or await self._pool.acquire()
+        until = self._loop.time() + START_SECONDS
+        for _ in range(_MOST_TRIES):
+            try:
+                launcher = self._pool.acquire_nowait() or await self._acquire(until, deadline)
+            except LauncherGone:
+                continue
             if self.closed:
                 raise self.link.explain(False)
-            process = Supervised(
-                invocation,
-                take,
-                pool=self._pool,
-                background=self.background,
-                on_fault=self._on_lost,
-                memory_kills=self._memory_kills,
-            )
+            process = self._make(invocation, take)
+            on_spawn(process)
             try:
                 process.start(launcher, stdin=stdin, tty=tty, extra=extra)
             except ConnectionError:
@@ -71,7 +80,34 @@ class Spawner:
                 raise SpawnFailed(f"the command could not be handed over: {error}. Nothing was started.") from error
             self._running.add(process)
             process.ended.add_done_callback(partial(self._forget, process))
-            return process
+            if deadline is not None:
+                process.set_deadline(deadline, TIMEOUT_GRACE)
+            process.expect_start(until)
+            await _started(process)
+            if not process.never_started or process.ending is Outcome.TIMED_OUT:
+                return process
+            if process.ending is not None:
+                raise _too_slow()
+        raise SpawnFailed("whoever was to start the command was killed by code inside, each time. Nothing was started.")
+
+    def _make(self, invocation: Invocation, take: Take) -> Supervised:
+        return Supervised(
+            invocation,
+            take,
+            pool=self._pool,
+            background=self.background,
+            on_fault=self._on_lost,
+            memory_kills=self._memory_kills,
+        )
+
+    async def _acquire(self, until: float, deadline: float | None) -> Launcher:
+        try:
+            async with asyncio.timeout_at(until if deadline is None else min(until, deadline)):
+                return await self._pool.acquire()
+        except TimeoutError:
+            if deadline is not None and deadline < until:
+                raise
+            raise _too_slow() from None
 
     def _forget(self, process: Supervised, _: object) -> None:
         self._running.discard(process)
@@ -104,3 +140,19 @@ class Spawner:
             {"message": "cove: a background task failed", "exception": error}
         )
         self._on_lost(f"internal failure: {error!r}")
+
+
+def _too_slow() -> SpawnFailed:
+    return SpawnFailed(f"the sandbox did not start the command within {START_SECONDS:g} s. Nothing was started.")
+
+
+async def _started(process: Supervised) -> None:
+    """Wait until it runs, or is known not to."""
+    try:
+        await asyncio.shield(process.started)
+    except asyncio.CancelledError:
+        process.end(Outcome.KILLED, 0)
+        await asyncio.wait([process.ended])
+        raise
+    except CoveError:
+        return  # the sandbox was lost meanwhile, and its processes with it

@@ -5,7 +5,8 @@ into a sink while it runs. It ends in one of three ways: the launcher reports it
 the caller ends its whole tree (TERM, grace, then KILL by cgroup and by init); or the sandbox is lost.
 When the process itself has ended, exactly the bytes then in its pipes still belong to it; pipes that
 left-over children hold are handed to the launcher, which reads them for nobody. `ended` is set once,
-after the last byte is in the sink. After `end`, it is set only when nothing of the tree is left.
+after the last byte is in the sink. After `end`, it is set only when nothing of the tree is left, and
+what the tree printed until then is in the sink too. `started` is set before `ended`, however it ends.
 """
 
 import asyncio
@@ -33,6 +34,8 @@ CWD_EXIT_CODE = 1
 KILLED_EXIT_CODE = 128 + signals.SIGKILL
 NOT_EXECUTABLE_EXIT_CODE = 126
 NOT_FOUND_EXIT_CODE = 127
+# A launcher answers within a millisecond. Later it is most likely held up by what it starts.
+_WAKE_SECONDS = 0.5
 
 Take = Callable[[int, bytes], None]
 
@@ -67,11 +70,13 @@ class Supervised:
         self._killed: asyncio.Future[None] | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self.pid = 0
         self.never_started = False
         self.stdout_link = ""
         self.refusal = ""
-        self.on_stopped: Callable[[], None] = lambda: None
+        self._is_stopped = False
+        self._on_stopped: Callable[[], None] = lambda: None
         self.started: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[ProcessExit] = self._loop.create_future()
 
@@ -104,10 +109,43 @@ class Supervised:
         if pipes:
             self.stdout_link = f"pipe:[{os.fstat(pipes[STDOUT][0]).st_ino}]"
 
-    def set_deadline(self, timeout: float, grace: float) -> None:
-        """End the tree when the time is up."""
+    def set_deadline(self, time: float, grace: float) -> None:
+        """End the tree at that time of the loop's clock. What has not even started gets no grace."""
         if not self.ended.done():
-            self._deadline = self._loop.call_later(timeout, self.end, Outcome.TIMED_OUT, grace)
+            self._deadline = self._loop.call_at(time, self._time_out, grace)
+
+    def _time_out(self, grace: float) -> None:
+        self.end(Outcome.TIMED_OUT, grace if self.started.done() else 0)
+
+    def expect_start(self, until: float) -> None:
+        """Kill a launcher that has not answered until then. Before, wake what code inside may have stopped."""
+        now = self._loop.time()
+        if self.started.done() or self._launcher is None:
+            return
+        if now >= until:
+            self.end(Outcome.KILLED, 0)
+        else:
+            self._patience = self._loop.call_at(min(now + _WAKE_SECONDS, until), self._wake, until)
+
+    def _wake(self, until: float) -> None:
+        if self._launcher is not None:
+            self._background.start(self._pool.wake(self._launcher))
+        self.expect_start(until)
+
+    def when_stopped(self, call: Callable[[], None]) -> None:
+        """Call this, once, when the process is stopped by a signal; at once if it has been."""
+        self._on_stopped = call
+        if self._is_stopped:
+            call()
+
+    def end_if_stopped(self) -> None:
+        """A process of ours that is stopped never answers again: end it."""
+        self.when_stopped(partial(self.end, Outcome.KILLED, 0))
+
+    @property
+    def ending(self) -> Outcome | None:
+        """Why it is being ended, or was; None when nobody has ended it."""
+        return self._ending
 
     def take_waiting(self) -> None:
         """Take everything that is printed and not yet taken."""
@@ -184,14 +222,14 @@ class Supervised:
         match fields:
             case [b"started", pid] if not self.started.done():
                 self.pid = number(pid)
-                self.started.set_result(None)
+                self._set_started()
             case [b"refused", step, code] if not self.started.done():
                 self._refuse(step, number(code, MOST_ERRNO))
             case [b"exit", status, user, system, rss, empty] if self._main_exit is None and self.started.done():
                 usage = (number(user) / 1e6, number(system) / 1e6, number(rss) * 1024)
                 self._on_exit(_check_status(status), usage, is_empty=empty == b"1")
             case [b"stopped"] if self.started.done():
-                self.on_stopped()
+                self._stop()
             case [b"empty"] if self._main_exit is not None:
                 self._on_empty()
             case _:
@@ -206,10 +244,20 @@ class Supervised:
             else:
                 self._set_main_exit(signals.SIGKILL, None)
                 self._ask_for_the_cause()
-        if not self.started.done():
-            self.started.set_result(None)
         self._finish_output()
         self._kill()
+        self._set_started()
+
+    def _set_started(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        if not self.started.done():
+            self.started.set_result(None)
+
+    def _stop(self) -> None:
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._on_stopped()
 
     def _refuse(self, step: bytes, code: int) -> None:
         reason = os.strerror(code)
@@ -224,13 +272,14 @@ class Supervised:
         self._take(STDERR, message)
         self.refusal = message.decode("utf-8", "replace").strip()
         self._main_exit = ProcessExit(outcome=Outcome.EXITED, exit_code=exit_code)
-        self.started.set_result(None)
+        self._set_started()
         self._finish_output()
         self._on_empty()
 
     def _on_exit(self, status: int, usage: tuple[float, float, int], *, is_empty: bool) -> None:
         self._set_main_exit(status, usage)
-        self._finish_output()
+        if self._ending is None or is_empty:
+            self._finish_output()
         self._ask_for_the_cause()
         if is_empty:
             self._on_empty()
@@ -289,6 +338,7 @@ class Supervised:
     def _release(self) -> None:
         """The tree is empty: the launcher can serve someone else."""
         self._is_tree_empty = True
+        self._finish_output()
         launcher, self._launcher = self._launcher, None
         if launcher is not None:
             self._pool.release(launcher)
@@ -301,6 +351,7 @@ class Supervised:
             self._deadline.cancel()
         if self._kill_timer is not None and self._is_tree_empty:
             self._kill_timer.cancel()
+        self._set_started()
         if not self.ended.done():
             self.ended.set_result(self._main_exit)
 
@@ -329,9 +380,9 @@ class Supervised:
             await self._pool.end(launcher)
         except CoveError:
             return  # the sandbox is ending, and says so through `lose`
+        launcher.hear()  # what it said last, and whether it had read what to start
         if self._main_exit is None:
             self._set_main_exit(signals.SIGKILL, None)
-            self._finish_output()
         launcher.close()
         self._release()
 

@@ -35,6 +35,23 @@ if call(438, os.pidfd_open(pid), 3, 0) < 0:
 """
 )
 _END = _FIND + "os.kill(pid, signal.SIGKILL)\n"
+# Stops every agent process but PID 1 and its own launcher; with an argument, again and again.
+_STOP_LAUNCHERS = """
+import os, signal, sys
+spared = {1, os.getpid(), os.getppid()}
+while True:
+    stopped = 0
+    for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):
+        try:
+            if pid not in spared and 'init.pyc' in open(f'/proc/{pid}/cmdline').read():
+                os.kill(pid, signal.SIGSTOP)
+                stopped += 1
+        except OSError:
+            continue
+    print('stopped', stopped, flush=True)
+    if not sys.argv[1:]:
+        break
+"""
 _STOP = _FIND + "os.kill(pid, signal.SIGSTOP)\n"
 
 
@@ -84,6 +101,51 @@ async def end_the_agent(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: F
 async def stop_the_agent(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: Facts) -> str:
     await sandbox.exec(["/usr/bin/python3", "-I", "-c", _STOP], timeout=5)
     return await _is_gone(sandbox)
+
+
+@outside_probe(AREA, "what starts commands can be stopped for good", is_own_control=True)
+async def stop_the_launchers(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: Facts) -> str:
+    await asyncio.gather(*(sandbox.exec("true") for _ in range(4)))
+    if not (await _stop_launchers(sandbox)).rpartition(" ")[2].strip("0"):
+        raise NothingToSee("there was none to stop")
+    for each in (sandbox, neighbour):
+        if (failure := await _first_failure(each)) is not None:
+            return failure
+    raise Blocked("others take their place")
+
+
+async def _stop_launchers(sandbox: AsyncSandbox, *arguments: str) -> str:
+    stopper = await sandbox.start_process(["/usr/bin/python3", "-I", "-c", _STOP_LAUNCHERS, *arguments])
+    return (await stopper.wait_for_log("stopped", timeout=20)).line
+
+
+async def _first_failure(sandbox: AsyncSandbox) -> str | None:
+    try:
+        async with asyncio.timeout(20):
+            session = await sandbox.create_session()
+            await session.exec("true")
+            await sandbox.files.list(".", recursive=True)
+            result = await sandbox.exec("true", timeout=10)
+    except (TimeoutError, CoveError) as error:
+        return f"a call failed: {error or 'it did not return'}"
+    return None if result.ok else f"a command ended: {result.outcome}"
+
+
+@outside_probe(AREA, "stopping what starts commands, all the time, keeps a call for ever", is_own_control=True)
+async def stop_launchers_all_the_time(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: Facts) -> str:
+    await _stop_launchers(sandbox, "again")
+    try:
+        async with asyncio.timeout(10):
+            await sandbox.exec("sleep 100", timeout=1)
+    except TimeoutError:
+        return "a call with a timeout of one second took ten"
+    except CoveError as error:
+        if (failure := await _first_failure(neighbour)) is None:
+            raise Blocked(f"the call returned: {error}") from None
+        return failure
+    if (failure := await _first_failure(neighbour)) is not None:
+        return failure
+    raise Blocked("the call returned, and the neighbour is not disturbed")
 
 
 @outside_probe(AREA, "descriptors of the program outside are inherited", is_own_control=True)
