@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from commands import COVE
 from leaks import KEYS
+from servers import serving
 
 pytestmark = pytest.mark.pure
 
@@ -66,3 +67,18 @@ def test_a_port_that_is_taken_is_told_with_what_to_do(other_home: Path) -> None:
     assert (end.returncode, end.stdout) == (125, "")
     advice = "Address already in use: stop what listens there, or choose another port"
     assert end.stderr == f"cove: cannot listen on 127.0.0.1:{port}: {advice}\n"
+
+
+def test_clients_find_the_key_that_the_server_of_this_user_was_given(other_home: Path, tmp_path: Path) -> None:
+    configuration = tmp_path / "cove.toml"
+    configuration.write_text('api_key = "a-key-of-my-own"\n')
+    environment = {name: value for name, value in os.environ.items() if name != "COVE_API_KEY"}
+    environment["COVE_HOME"] = str(other_home)
+    for options in ((), ("--config", str(configuration)), ("--api-key", "another-key-of-mine")):
+        with serving(other_home, *options) as server:
+            listing = [COVE, "ls", "--url", server.url]
+            end = subprocess.run(listing, env=environment, capture_output=True, timeout=60, check=False)
+            assert (end.returncode, end.stderr) == (0, b"")
+            kept = other_home / "server" / "key"
+            assert not options or kept.stat().st_mode & 0o777 == 0o600
+        assert not kept.exists()

@@ -169,3 +169,21 @@ async def _cancelled_after(steps: int, call: Coroutine[object, object, object]) 
     task.cancel()
     with suppress(asyncio.CancelledError, CoveError):
         await task
+
+
+async def test_a_connection_that_breaks_in_the_middle_of_a_request_is_told_in_plain_words() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield bytes(1 << 20)
+
+    async with hostile(hang_up) as url, client(url) as transport:
+        for content in (bytes(64 << 20), pieces()):
+            with pytest.raises(ConnectionLost) as caught:
+                await transport.upload(operations.WRITE_FILE, "/x", requests.WriteFile(path="f"), content)
+            assert re.fullmatch(r"the connection to \S+ broke: [A-Z][a-z ]+", caught.value.message), (
+                caught.value.message
+            )

@@ -6,6 +6,7 @@ import pytest
 import cove
 from cove import errors, model
 from cove.errors import CoveError, from_errno
+from cove.wire.errors import decode_error, encode_error
 
 pytestmark = pytest.mark.pure
 
@@ -81,7 +82,7 @@ def test_the_codes_are_those_of_the_contract_and_no_two_errors_share_one() -> No
 
 def test_only_families_that_are_never_raised_themselves_have_no_code_of_their_own() -> None:
     without = {kind.__name__ for kind in classes() if "code" not in kind.__dict__}
-    assert without == FAMILIES | {"Internal"}
+    assert without == FAMILIES | {"Internal", "Unreachable"}
 
 
 def test_every_error_stands_in_exactly_one_of_the_four_families() -> None:
@@ -103,6 +104,38 @@ def test_an_error_with_facts_carries_them_as_attributes_and_details(name: str) -
     error = getattr(errors, name)("it ended", exit_code=3, output="bye")
     assert (error.exit_code, error.output, error.message) == (3, "bye", "it ended")
     assert error.details == {"exit_code": 3, "output": "bye"}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_ours"),
+    [
+        (errors.ValidationFailed("x"), False),
+        (errors.Unauthorized("x"), False),
+        (errors.NoSpace("x"), False),
+        (errors.GitNetworkError("x"), False),
+        (errors.SandboxUnavailable("x"), True),
+        (errors.Unreachable("x"), True),
+        (errors.SpawnFailed("x"), True),
+        (errors.InterpreterNotReady("x"), True),
+        (errors.ConnectionLost("x"), True),
+        (errors.SandboxDestroyed("x"), True),
+        (errors.Internal("x"), True),
+        (errors.ServiceNotResponding("x"), False),
+        (errors.ProcessReadyTimeout("x"), False),
+        (errors.CommandFailed("x", outcome="exited", exit_code=1), False),
+        (errors.CommandFailed("x", outcome="lost", exit_code=None), True),
+        (errors.SessionTerminated("x", exit_code=3), False),
+        (errors.SessionTerminated("x", exit_code=None), True),
+        (errors.ContextCrashed("x", exit_code=139), False),
+        (errors.ContextCrashed("x", exit_code=None), True),
+        (errors.ProcessExitedBeforeReady("x", exit_code=1), False),
+        (errors.ProcessExitedBeforeReady("x", exit_code=None), True),
+        (errors.ProcessExitedBeforeReady("x", exit_code=None, is_ending=True), False),
+    ],
+)
+def test_an_error_says_here_and_over_the_wire_whether_it_is_the_tasks_or_ours(error: CoveError, is_ours: bool) -> None:
+    assert error.is_infrastructure_failure is is_ours
+    assert decode_error(encode_error(error), 500).is_infrastructure_failure is is_ours
 
 
 @pytest.mark.parametrize(

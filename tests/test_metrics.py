@@ -1,12 +1,15 @@
 import asyncio
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
 from cove import AsyncSandbox, Limits
 from cove.linux.cgroup import find_hierarchies
-from cove.model import SandboxStatus, Usage
-from cove.runtime.groups import find_groups
+from cove.model import MemoryMeasure, SandboxStatus, Usage
+from cove.runtime.groups import SandboxGroups, find_groups
 from cove.runtime.usage import measure_processes
 from cove.server.gateway.metrics import render_metrics
 
@@ -43,3 +46,37 @@ async def test_another_process_measures_what_the_sandbox_itself_does() -> None:
         assert itself.cpu_seconds is not None
         assert other.cpu_seconds is not None
         assert other.cpu_seconds >= itself.cpu_seconds > 0
+
+
+# Has four children that hold the same 64 MiB as it does, until its input ends.
+SHARING = """
+import os, sys
+held = bytearray(os.urandom(64 << 20))
+for _ in range(4):
+    if not os.fork():
+        sys.stdin.buffer.read()
+        os._exit(0)
+print("ready", flush=True)
+sys.stdin.buffer.read()
+for _ in range(4):
+    os.wait()
+"""
+
+
+def test_without_a_control_group_memory_that_processes_share_counts_once() -> None:
+    with subprocess.Popen([sys.executable, "-c", SHARING], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        usage = measure_processes(SandboxGroups(None), parent.pid)
+        parent.communicate()
+    assert (usage.pids, usage.memory_measure) == (4, MemoryMeasure.PROCESSES)
+    assert 40 << 20 < (usage.memory_bytes or 0) < 120 << 20
+
+
+async def test_usage_says_what_its_memory_is() -> None:
+    async with AsyncSandbox.create(limits=Limits(memory=256 << 20)) as sandbox:
+        is_counted = "memory" in (await sandbox.info()).limits_enforced and os.geteuid() == 0
+        expected = MemoryMeasure.CGROUP if is_counted else MemoryMeasure.PROCESSES
+        usage = await sandbox.usage()
+        assert usage.memory_measure is expected
+        assert 1 << 20 < (usage.memory_bytes or 0) < 256 << 20

@@ -14,7 +14,7 @@ from programs import wait_until_gone
 from servers import DEFAULT, Server, eventually, left_behind, serving
 
 from cove import Output, SandboxSpec, SandboxStatus
-from cove.errors import CoveError, SandboxUnavailable
+from cove.errors import ConnectionLost, CoveError, SandboxUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -82,8 +82,10 @@ async def test_a_killed_runtime_costs_one_sandbox_which_keeps_its_files(other_ho
         os.kill(runtime, signal.SIGKILL)
         assert await asyncio.to_thread(wait_until_gone, [runtime, *inside]) == []
         assert (await sandbox.info()).status is SandboxStatus.LOST
-        with pytest.raises(SandboxUnavailable, match="restart"):
+        ways = r"`sandbox.restart\(\)`, `cove restart x` or POST /v1/sandboxes/x/restart"
+        with pytest.raises(SandboxUnavailable, match=ways) as caught:
             await sandbox.exec("true")
+        assert caught.value.is_infrastructure_failure
         assert (await other.exec("echo fine")).stdout == "fine\n"
         lost = await server.record("x")
         await asyncio.gather(*(server.starter.start(lost) for _ in range(5)))
@@ -93,6 +95,22 @@ async def test_a_killed_runtime_costs_one_sandbox_which_keeps_its_files(other_ho
             await each.destroy()
         assert left_behind(other_home) == []
         assert not [group for group in control_groups() if os.path.basename(group) == key]
+
+
+async def test_a_call_whose_runtime_is_killed_is_a_failure_of_ours(other_home: Path) -> None:
+    with serving(other_home) as server:
+        sandbox = await server.create("x")
+        runtime = await server.runtime("x")
+        process = await sandbox.start_process("echo begun; sleep 1000")
+        await process.wait_for_log("begun", timeout=20)
+        call = asyncio.create_task(sandbox.exec("echo > begun; sleep 1000"))
+        await eventually(lambda: next(other_home.glob("sandboxes/*/workspace/begun"), None) is not None)
+        os.kill(runtime, signal.SIGKILL)
+        with pytest.raises(ConnectionLost) as caught:
+            await call
+        assert caught.value.is_infrastructure_failure
+        await eventually(lambda: server.directory.status(server.directory.find("x")) is SandboxStatus.LOST)  # type: ignore[arg-type]  # it is there
+        await sandbox.destroy()
 
 
 async def test_the_groups_of_a_killed_runtime_are_removed_by_the_next_server_and_its_files_are_not(
@@ -133,6 +151,7 @@ async def test_a_killed_zygote_is_replaced_and_its_sandboxes_live_on(other_home:
         zygote = server.zygote()
         os.kill(zygote, signal.SIGKILL)
         await eventually(lambda: "zygote" in [role for pid, role in server.children().items() if pid != zygote])
+        assert await _next_line(server) == f"The zygote with pid {zygote} was ended by SIGKILL: another one is started."
         assert (await sandbox.exec("echo fine")).stdout == "fine\n"
         await _create_when_the_zygote_is_ready(server, "y")
         await server.starter.destroy("y")
@@ -147,6 +166,9 @@ async def test_killed_workers_are_replaced(other_home: Path) -> None:
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         await eventually(lambda: len(set(server.children()) - set(workers)) == 3)
+        lines = {await _next_line(server) for _ in workers}
+        end = "was ended by SIGKILL: another one is started."
+        assert lines == {f"The worker with pid {pid} {end}" for pid in workers}
         for _ in range(2):
             with suppress(CoveError):  # its connection was to a worker that is gone
                 await sandbox.exec("true")
@@ -209,6 +231,11 @@ async def _create_when_the_zygote_is_ready(server: Server, id: str) -> None:
             return
         except SandboxUnavailable:
             await asyncio.sleep(0.01)
+
+
+async def _next_line(server: Server) -> str:
+    assert server.process.stdout is not None
+    return (await asyncio.to_thread(server.process.stdout.readline)).strip()
 
 
 def _parent(pid: int) -> int:

@@ -199,11 +199,11 @@ def test_a_frame_that_claims_to_be_huge_is_refused_at_once() -> None:
     [
         (
             Output("stdout", "é\n".encode(), "7"),
-            ["id: 7", "event: output", 'data: {"stream":"stdout","text":"é\\n","cursor":"7"}'],
+            ["id: 7", "event: output", 'data: {"type":"output","stream":"stdout","text":"é\\n","cursor":"7"}'],
         ),
         (
             Output("stderr", b"\xff", "8"),
-            ["id: 8", "event: output", 'data: {"stream":"stderr","base64":"/w==","cursor":"8"}'],
+            ["id: 8", "event: output", 'data: {"type":"output","stream":"stderr","base64":"/w==","cursor":"8"}'],
         ),
         (Gap(5, "9"), ["id: 9", "event: gap", 'data: {"type":"gap","bytes":5,"cursor":"9"}']),
         (Text("stdout", "a\nb"), ["event: text", 'data: {"type":"text","stream":"stdout","text":"a\\nb"}']),

@@ -13,6 +13,7 @@ CoveError
 │                                GitFailed
 ├── NothingStarted               nothing ran; trying again is safe
 │   ├── SandboxUnavailable       the machine cannot give a sandbox; the message says what to do
+│   │   └── Unreachable          no server answers at the address
 │   ├── InterpreterNotReady
 │   └── SpawnFailed              our own failure to start a process
 ├── MayHaveRun                   something ran, or is running
@@ -22,6 +23,9 @@ CoveError
 │   ├── ConnectionLost           to the server, before the answer was there
 │   └── SessionTerminated · ContextCrashed · SandboxDestroyed
 └── Internal                     a bug in Cove
+
+`is_infrastructure_failure` is true of all below NothingStarted, of ConnectionLost, SandboxDestroyed and Internal, and
+where a process was lost (it has no exit code): nothing that runs inside is to blame, so a harness repeats it.
 """
 
 import errno
@@ -78,6 +82,7 @@ __all__ = [
     "SpawnFailed",
     "TerminalNotFound",
     "Unauthorized",
+    "Unreachable",
     "UnsupportedLanguage",
     "ValidationFailed",
 ]
@@ -87,11 +92,17 @@ class CoveError(Exception):
     """What every Cove error is: a code, a message that says what to do, and the facts."""
 
     code: ClassVar[str] = "INTERNAL"
+    _is_ours: bool = False
 
     def __init__(self, message: str, **details: object) -> None:
         super().__init__(message)
         self.message = message
         self.details: dict[str, object] = details
+
+    @property
+    def is_infrastructure_failure(self) -> bool:
+        """Whether Cove or the machine failed, not what runs inside: a trainer must not score this."""
+        return self._is_ours
 
 
 class RequestError(CoveError):
@@ -101,6 +112,8 @@ class RequestError(CoveError):
 class NothingStarted(CoveError):
     """Nothing was started: trying again is safe."""
 
+    _is_ours = True
+
 
 class MayHaveRun(CoveError):
     """Something has run, or is running."""
@@ -108,6 +121,8 @@ class MayHaveRun(CoveError):
 
 class Internal(CoveError):
     """A bug in Cove."""
+
+    _is_ours = True
 
 
 class ValidationFailed(RequestError):
@@ -308,6 +323,10 @@ class SandboxUnavailable(NothingStarted):
     code = "SANDBOX_UNAVAILABLE"
 
 
+class Unreachable(SandboxUnavailable):
+    """Nobody answers at the server's address."""
+
+
 class InterpreterNotReady(NothingStarted):
     """The interpreter that is needed is not there."""
 
@@ -324,12 +343,14 @@ class ConnectionLost(MayHaveRun):
     """The server, or the sandbox's runtime, was gone before the answer was there."""
 
     code = "CONNECTION_LOST"
+    _is_ours = True
 
 
 class SandboxDestroyed(MayHaveRun):
     """The sandbox is gone."""
 
     code = "SANDBOX_DESTROYED"
+    _is_ours = True
 
 
 class SessionTerminated(MayHaveRun):
@@ -341,12 +362,18 @@ class SessionTerminated(MayHaveRun):
         super().__init__(message, exit_code=exit_code, output=output)
         self.exit_code = exit_code
         self.output = output
+        self._is_ours = exit_code is None
 
 
 class ContextCrashed(MayHaveRun):
     """The code context's executor has ended."""
 
     code = "CONTEXT_CRASHED"
+
+    def __init__(self, message: str, *, exit_code: int | None = None) -> None:
+        super().__init__(message, exit_code=exit_code)
+        self.exit_code = exit_code
+        self._is_ours = exit_code is None
 
 
 class CommandFailed(MayHaveRun):
@@ -358,6 +385,7 @@ class CommandFailed(MayHaveRun):
         super().__init__(message, outcome=outcome, exit_code=exit_code)
         self.outcome = outcome
         self.exit_code = exit_code
+        self._is_ours = outcome == "lost"
 
 
 class ProcessReadyTimeout(MayHaveRun):
@@ -373,14 +401,16 @@ class ProcessWaitTimeout(MayHaveRun):
 
 
 class ProcessExitedBeforeReady(MayHaveRun):
-    """The process ended before it was ready."""
+    """The process ended before it was ready; `is_ending`: how, is not known yet."""
 
     code = "PROCESS_EXITED_BEFORE_READY"
 
-    def __init__(self, message: str, *, exit_code: int | None, output: str = "") -> None:
-        super().__init__(message, exit_code=exit_code, output=output)
+    def __init__(self, message: str, *, exit_code: int | None, output: str = "", is_ending: bool = False) -> None:
+        super().__init__(message, exit_code=exit_code, output=output, **({"is_ending": True} if is_ending else {}))
         self.exit_code = exit_code
         self.output = output
+        self.is_ending = is_ending
+        self._is_ours = exit_code is None and not is_ending
 
 
 class ServiceNotResponding(MayHaveRun):

@@ -24,7 +24,7 @@ from cove.cli.streams import DESCRIPTORS, Streams
 from cove.cli.table import age, json_line, print_json, print_table
 from cove.errors import ProcessAlreadyExists, ValidationFailed
 from cove.model import Gap, LogEvent, Output
-from cove.wire.frames import text_or_base64
+from cove.wire.frames import output_fields
 from cove.wire.replies import process_reply
 
 ProcessArgument = Annotated[str, typer.Argument(metavar="PROCESS", help="The process's id.", show_default=False)]
@@ -182,10 +182,7 @@ class _Printer:
 
 
 def _line(event: LogEvent) -> bytes:
-    if not isinstance(event, Output):
-        return json_line(event)
-    fields = {"type": "output", "stream": event.stream, **text_or_base64(event.data), "cursor": event.cursor}
-    return json_line(fields)
+    return json_line(output_fields(event) if isinstance(event, Output) else event)
 
 
 async def _kill(server: Server, id: str, process: str, signal: int | str) -> int:

@@ -1,6 +1,7 @@
 """Which key a server is shown."""
 
 import os
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from cove.errors import Unauthorized, ValidationFailed
@@ -10,7 +11,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def find_key(url: str, api_key: str | None) -> str | None:
-    """The given one, COVE_API_KEY, or what a server of this user has made: that is shown to this machine only."""
+    """The given one, COVE_API_KEY, or that of a running server of this user: that is shown to this machine only.
+
+    A server leaves a key that it was given in `server/key`, and one that it made in `key`.
+    """
     if not isinstance(url, str):
         raise ValidationFailed(f"url must be a string, not {type(url).__name__}")
     if chosen := api_key or os.environ.get("COVE_API_KEY"):
@@ -21,10 +25,14 @@ def find_key(url: str, api_key: str | None) -> str | None:
         raise ValidationFailed(f"{url} is not the address of a server") from None
     if host not in _LOOPBACK and not host.endswith(".localhost"):
         return None
-    path = default_home() / "key"
+    home = default_home()
+    return _read(home / "server" / "key") or _read(home / "key")
+
+
+def _read(path: Path) -> str | None:
     try:
         return path.read_text().strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError:
         raise Unauthorized(

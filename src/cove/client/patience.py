@@ -4,17 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from cove.errors import ConnectionLost, SandboxUnavailable
+from cove.errors import ConnectionLost, Unreachable
 
 T = TypeVar("T")
 
 PATIENCE: Final = 30.0
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
-
-
-class Unreachable(SandboxUnavailable):
-    """Nobody answers at the server's address: nothing was started."""
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:

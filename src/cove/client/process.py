@@ -7,9 +7,9 @@ from typing import Literal, cast
 
 from cove import api
 from cove.client.calls import Calls
-from cove.client.patience import Patience, Unreachable
+from cove.client.patience import Patience
 from cove.core.command import check_timeout
-from cove.errors import ConnectionLost, ProcessNotFound, ValidationFailed
+from cove.errors import ConnectionLost, ProcessNotFound, Unreachable, ValidationFailed
 from cove.model import ExecResult, Exit, LogEvent, LogMatch, ProcessExit
 from cove.runtime.exec import check_input
 from cove.wire import operations, requests

@@ -8,8 +8,8 @@ import aiohttp
 
 from cove import api
 from cove.client.calls import Calls
-from cove.client.patience import Patience, Unreachable
-from cove.errors import ConnectionLost, TerminalNotFound, ValidationFailed
+from cove.client.patience import Patience
+from cove.errors import ConnectionLost, TerminalNotFound, Unreachable, ValidationFailed
 from cove.model import Exit, ProcessExit, Ready, TerminalEvent
 from cove.runtime.exec import check_input
 from cove.runtime.stdin import refuse_ended

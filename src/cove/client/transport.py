@@ -20,9 +20,9 @@ from weakref import WeakSet
 import aiohttp
 from yarl import URL
 
-from cove.client.patience import Unreachable, patiently
+from cove.client.patience import patiently
 from cove.client.raw_connection import open_raw
-from cove.errors import ConnectionLost, CoveError, Internal, ValidationFailed
+from cove.errors import ConnectionLost, CoveError, Internal, Unreachable, ValidationFailed
 from cove.linux.tcp_stream import Streams
 from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
@@ -136,10 +136,7 @@ class Transport:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-        code = (cause.errno or 0) if isinstance(cause, OSError) else 0
-        reason = os.strerror(code) if code in errno.errorcode else str(cause)
-        return Unreachable(f"no Cove server answers at {self.url}: {reason}. Is `cove serve` running?")
+        return Unreachable(f"no Cove server answers at {self.url}: {_reason(error)}. Is `cove serve` running?")
 
     async def _explain(self, path: str, error: aiohttp.WSServerHandshakeError) -> Exception:
         """The handshake's error has no body: ask again without an upgrade for what is wrong."""
@@ -200,7 +197,7 @@ class Transport:
         if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
             example = "write it as http://127.0.0.1:8787"
             return ValidationFailed(f"{self.url} is not the address of a server: {example}")
-        return ConnectionLost(f"the connection to {self.url} broke: {error or type(error).__name__}")
+        return ConnectionLost(f"the connection to {self.url} broke: {_reason(error)}")
 
     def _make_session(self) -> aiohttp.ClientSession:
         connector: aiohttp.BaseConnector
@@ -265,6 +262,17 @@ class _Exchange:
             await self._transport.end()
         if isinstance(error, _TRANSLATED):
             raise self._transport.translate(error) from None
+
+
+def _reason(error: Exception) -> str:
+    """What has happened, in the kernel's words where it was the kernel that said so."""
+    cause: BaseException = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    while isinstance(cause, OSError) and not cause.errno and cause.__cause__ is not None:
+        cause = cause.__cause__
+    code = cause.errno or 0 if isinstance(cause, OSError) else 0
+    if isinstance(cause, ConnectionResetError | BrokenPipeError):
+        code = code or errno.ECONNRESET
+    return os.strerror(code) if code in errno.errorcode else str(cause) or type(cause).__name__
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:

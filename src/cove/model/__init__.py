@@ -22,7 +22,16 @@ from cove.model.file import (
     GitClone,
     SearchMatch,
 )
-from cove.model.info import SandboxInfo, SandboxStatus, SessionInfo, SessionStatus, TerminalInfo, TreeKill, Usage
+from cove.model.info import (
+    MemoryMeasure,
+    SandboxInfo,
+    SandboxStatus,
+    SessionInfo,
+    SessionStatus,
+    TerminalInfo,
+    TreeKill,
+    Usage,
+)
 from cove.model.outcome import Outcome, ProcessExit, ProcessStatus
 from cove.model.port import ExposedPort
 from cove.model.result import ExecResult
@@ -51,6 +60,7 @@ __all__ = [
     "Limits",
     "LogEvent",
     "LogMatch",
+    "MemoryMeasure",
     "Mount",
     "Network",
     "Outcome",

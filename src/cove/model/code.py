@@ -96,6 +96,11 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool = False
 
     @property
+    def is_infrastructure_failure(self) -> bool:
+        """The sandbox failed, not the code: a trainer must not score this."""
+        return self.outcome is Outcome.LOST
+
+    @property
     def text(self) -> str | None:
         """The text of the last expression, if there was one."""
         mains = [result for result in self.results if result.is_main]

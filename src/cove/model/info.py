@@ -36,14 +36,24 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class MemoryMeasure(StrEnum):
+    """What `memory_bytes` counts: all the control group holds, page cache too, or the processes' share of memory."""
+
+    CGROUP = "cgroup"
+    PROCESSES = "processes"
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What the sandbox uses at this moment; None where the machine cannot tell.
 
+    `memory_bytes` is what `memory_measure` says: what the control group counts where there is one, with files in the
+    page cache; otherwise the sum of its processes, in which what several share counts once (proportional set size).
     `cpu_seconds` is since it was started. `disk_bytes` and `files` are those of its writable directories.
     `memory_kills` is how many processes were ended because its memory was used up: None without that limit.
     """
 
     memory_bytes: int | None = None
+    memory_measure: MemoryMeasure | None = None
     cpu_seconds: float | None = None
     pids: int | None = None
     disk_bytes: int | None = None

@@ -38,6 +38,11 @@ class ProcessExit(msgspec.Struct, frozen=True, kw_only=True):
     max_rss_bytes: int | None = None
 
     @property
+    def is_infrastructure_failure(self) -> bool:
+        """The sandbox failed, not the process: a trainer must not score this."""
+        return self.outcome is Outcome.LOST
+
+    @property
     def status(self) -> ProcessStatus:
         """The process status that goes with this end."""
         match self.outcome:

@@ -306,7 +306,7 @@ class SandboxLife(AsyncSandbox):
             raise SandboxUnavailable(f"sandbox {self.id} is restarting: try again")
         if self._status is SandboxStatus.LOST:
             raise SandboxUnavailable(
-                f"sandbox {self.id} was lost: {self._lost_because}. Restart it, or destroy it and make a new one."
+                f"sandbox {self.id} was lost: {self._lost_because}. `sandbox.restart()` starts it again on its files."
             )
         if self._status is not SandboxStatus.RUNNING and not self.is_destroyed:
             raise SandboxUnavailable(f"sandbox {self.id} has stopped; its files are kept: try again")

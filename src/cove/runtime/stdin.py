@@ -15,7 +15,7 @@ def _refuse() -> CoveError:
 def refuse_ended(subject: str, end: ProcessExit | None) -> CoveError:
     """What a writer gets when the process that was to read has ended; how is not known while it is being ended."""
     if end is None:
-        return ProcessExitedBeforeReady(f"{subject} is being ended", exit_code=None)
+        return ProcessExitedBeforeReady(f"{subject} is being ended", exit_code=None, is_ending=True)
     how = f"{end.outcome}, exit code {end.exit_code}"
     return ProcessExitedBeforeReady(f"{subject} has ended ({how}) and reads no more", exit_code=end.exit_code)
 

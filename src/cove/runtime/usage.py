@@ -1,6 +1,8 @@
 """What one sandbox uses: from its control groups where they count it, from its processes where they do not."""
 
 import os
+import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,10 +10,13 @@ import msgspec
 
 from cove.linux.cgroup import Group
 from cove.linux.disk_usage import measure_disk
-from cove.model import Usage
+from cove.model import MemoryMeasure, Usage
 from cove.runtime.groups import SandboxGroups
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PROPORTIONAL = re.compile(rb"^Pss: +(\d+) kB", re.MULTILINE)
+# The kernel walks all pages of a process to tell its proportional set size.
+_LOOK_SECONDS = 0.5
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -25,8 +30,10 @@ def measure_usage(groups: SandboxGroups, jail_pid: int, directories: Sequence[Pa
 def measure_processes(groups: SandboxGroups, jail_pid: int) -> Usage:
     """All but the files. Blocks, but not for long."""
     pids = processes_of(groups, jail_pid)
+    counted = _counted_memory(groups)
     return Usage(
-        memory_bytes=_memory(groups, pids),
+        memory_bytes=_proportional_memory(pids) if counted is None else counted,
+        memory_measure=MemoryMeasure.PROCESSES if counted is None else MemoryMeasure.CGROUP,
         cpu_seconds=_cpu(groups.tree, pids),
         pids=len(pids),
         memory_kills=groups.count_memory_kills() if "memory" in groups.controlled else None,
@@ -38,11 +45,17 @@ def processes_of(groups: SandboxGroups, jail_pid: int) -> list[int]:
     return _descendants(jail_pid) if groups.tree is None else groups.tree.pids()
 
 
-def _memory(groups: SandboxGroups, pids: list[int]) -> int:
+def _counted_memory(groups: SandboxGroups) -> int | None:
     group = groups.controlled.get("memory")
-    if group is not None:
-        return int(group.read("memory.current" if group is groups.tree else "memory.usage_in_bytes"))
-    return sum(_resident(pid) for pid in pids)
+    if group is None:
+        return None
+    return int(group.read("memory.current" if group is groups.tree else "memory.usage_in_bytes"))
+
+
+def _proportional_memory(pids: list[int]) -> int:
+    """The sum of proportional set sizes; of what cannot be looked at, or not in time, all that is not shared."""
+    until = time.monotonic() + _LOOK_SECONDS
+    return sum((_proportional(pid) if time.monotonic() < until else None) or _unshared(pid) for pid in pids)
 
 
 def _cpu(tree: Group | None, pids: list[int]) -> float:
@@ -52,11 +65,21 @@ def _cpu(tree: Group | None, pids: list[int]) -> float:
     return sum(_ticks(pid) for pid in pids) / _TICKS
 
 
-def _resident(pid: int) -> int:
+def _proportional(pid: int) -> int | None:
+    """Pages that processes share are divided among them: proc(5), smaps_rollup."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError):
+        found = _PROPORTIONAL.search(Path(f"/proc/{pid}/smaps_rollup").read_bytes())
+    except OSError:
+        return None  # it has ended, or is not dumpable
+    return None if found is None else int(found[1]) * 1024
+
+
+def _unshared(pid: int) -> int:
+    try:
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    except (OSError, ValueError):
         return 0  # it has ended
+    return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 def _fields(pid: int) -> list[str]:

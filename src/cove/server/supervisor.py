@@ -28,7 +28,7 @@ from cove.linux.process_name import name_process
 from cove.model import SandboxSpec
 from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop
-from cove.server.gateway.keys import KEY_FILE, load_key
+from cove.server.gateway.keys import KEY_FILE, leave_key, load_key
 from cove.server.preview.address import address_of, write_address
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.removal import destroy
@@ -49,6 +49,7 @@ _BACKLOG = 4096
 class _Child:
     """A process that is always there: started again when it ends, later and later if it ends early."""
 
+    name: str
     start: Callable[[], int]
     pid: int = 0
     started: float = 0.0
@@ -90,7 +91,7 @@ class Supervisor:
         self._directory.open()
         self._pool.open()
         with self._only_server():
-            zygote = _Child(self._start_zygote)
+            zygote = _Child("zygote", self._start_zygote)
             self._children.append(zygote)
             try:
                 zygote.start_if_due()
@@ -138,11 +139,13 @@ class Supervisor:
         write_address(self._directory.server, address_of(configuration, previews.getsockname()[1]))
         work = Work(self._home, configuration, key, api, previews, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._children += [
-            _Child(lambda: self._fork("cove-worker", lambda: run_worker(work))) for _ in range(configuration.workers)
+            _Child("worker", lambda: self._fork("cove-worker", lambda: run_worker(work)))
+            for _ in range(configuration.workers)
         ]
         for child in self._children:
             child.start_if_due()
         _wait_until_ready(work.ready, [child.pid for child in self._children[1:]])
+        leave_key(self._home, key if given else None)
         where = "The key is the one it was given." if given else f"The key is in {self._home / KEY_FILE}."
         if key is None:
             where = "Everybody on this machine can use it: there is no key."
@@ -194,9 +197,10 @@ class Supervisor:
 
     def _reap(self) -> None:
         for child in self._children:
-            if child.pid and _has_ended(child.pid):
+            if child.pid and (end := _reap(child.pid)) is not None:
+                self._announce(f"The {child.name} with pid {child.pid} {_describe(end)}: another one is started.")
                 child.ended()
-        if self._sweeper and _has_ended(self._sweeper):
+        if self._sweeper and _reap(self._sweeper) is not None:
             self._sweeper = 0
 
     # The end
@@ -208,6 +212,7 @@ class Supervisor:
         self._pool.drain()
         self._end([pid for pid in (zygote.pid, self._sweeper) if pid])
         self._directory.zygote.unlink(missing_ok=True)
+        leave_key(self._home, None)
         if self._configuration.on_stop is OnStop.DESTROY:
             hierarchies = find_hierarchies()
             for record in self._directory.list():
@@ -218,7 +223,7 @@ class Supervisor:
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
         until = time.monotonic() + _STOP_SECONDS
-        while (pids := [pid for pid in pids if not _has_ended(pid)]) and time.monotonic() < until:
+        while (pids := [pid for pid in pids if _reap(pid) is None]) and time.monotonic() < until:
             signal.sigtimedwait([signal.SIGCHLD], until - time.monotonic())
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -242,8 +247,14 @@ def _wait_until_ready(counter: int, workers: list[int]) -> None:
             waiting -= os.eventfd_read(counter)
 
 
-def _has_ended(pid: int) -> bool:
-    return os.waitpid(pid, os.WNOHANG)[0] == pid
+def _reap(pid: int) -> int | None:
+    """Collect a child that has ended, and return its exit code, negative for a signal; None while it runs."""
+    found, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if found == pid else None
+
+
+def _describe(end: int) -> str:
+    return f"was ended by {signal.Signals(-end).name}" if end < 0 else f"ended with exit code {end}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -134,9 +134,7 @@ def decode_failure(head: bytes) -> CoveError:
 def encode_server_sent(event: object) -> bytes:
     """One event as `id`, `event` and `data`; bytes that are not UTF-8 are base64."""
     if isinstance(event, Output):
-        return _server_sent(
-            "output", {"stream": event.stream, **text_or_base64(event.data), "cursor": event.cursor}, event.cursor
-        )
+        return _server_sent("output", output_fields(event), event.cursor)
     if isinstance(event, Gap | Ready | Exit):
         return _server_sent(_name(event), event, event.cursor)
     if isinstance(event, FileEvent):
@@ -152,6 +150,11 @@ def encode_failure_server_sent(error: CoveError) -> bytes:
 def _name(event: object) -> str:
     tag = type(event).__struct_config__.tag if isinstance(event, msgspec.Struct) else None
     return str(tag or "event")
+
+
+def output_fields(event: Output) -> dict[str, str]:
+    """Output as fields of JSON, tagged as other events are."""
+    return {"type": "output", "stream": event.stream, **text_or_base64(event.data), "cursor": event.cursor}
 
 
 def text_or_base64(data: bytes) -> dict[str, str]:

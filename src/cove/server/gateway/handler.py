@@ -109,7 +109,7 @@ class Gateway:
         elif info.status is SandboxStatus.LOST:
             raise SandboxUnavailable(
                 f"sandbox {id} has lost its runtime and all that ran in it; its files are kept: "
-                f"POST {_BELOW}{id}/restart starts it again",
+                f"`sandbox.restart()`, `cove restart {id}` or POST {_BELOW}{id}/restart starts it again",
                 id=id,
                 status=info.status,
             )

@@ -7,6 +7,7 @@ from pathlib import Path
 from cove.errors import SandboxUnavailable, ValidationFailed
 
 KEY_FILE = "key"
+_GIVEN_KEY = Path("server", "key")
 _RANDOM_BYTES = 32
 _LEAST_LENGTH = 8
 
@@ -22,6 +23,15 @@ def load_key(home: Path, configured: str | None = None) -> str:
         return _read(path)
     except OSError as error:
         raise SandboxUnavailable(f"cannot keep the server's key in {path}: {error.strerror}") from error
+
+
+def leave_key(home: Path, given: str | None) -> None:
+    """Leave a key that the server was given where clients of this user find it; without one, nothing. Blocks."""
+    path = home / _GIVEN_KEY
+    path.unlink(missing_ok=True)
+    if given is not None:
+        with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(given + "\n")
 
 
 def _check(key: str) -> str:
