@@ -6,10 +6,13 @@ from hypothesis import strategies as st
 
 from cove.core.limits import (
     MOST_PROCESSES,
+    USER_SHARES,
     Setting,
     choose_settings,
     count_memory_kills,
+    descriptors_inside,
     guards,
+    inotify_limits,
     requested,
     stand_ins,
     unified_settings,
@@ -87,10 +90,25 @@ def test_what_no_group_holds_is_held_by_the_limits_of_processes_where_there_is_o
     assert stand_ins(ALL, []) == stand_ins(Limits(), []) == {}
 
 
+def ours(processes: float = math.inf, signals: float = math.inf) -> dict[str, float]:
+    return {"RLIMIT_NPROC": processes, "RLIMIT_SIGPENDING": signals, "RLIMIT_MSGQUEUE": math.inf}
+
+
 def test_nobody_forks_without_end_also_where_no_limit_was_asked_for() -> None:
-    assert guards(Limits(), math.inf) == guards(Limits(), MOST_PROCESSES) == {"RLIMIT_NPROC": MOST_PROCESSES}
-    assert guards(Limits(pids=10_000), math.inf) == {}
-    assert guards(Limits(), MOST_PROCESSES - 1) == {}  # who started us has less, and so have we
+    assert guards(Limits(), ours()) == guards(Limits(), ours(MOST_PROCESSES)) == {"RLIMIT_NPROC": MOST_PROCESSES}
+    assert guards(Limits(pids=10_000), ours()) == {}
+    assert guards(Limits(), ours(MOST_PROCESSES - 1)) == {}  # who started us has less, and so have we
+
+
+def test_one_sandbox_gets_one_share_of_what_a_user_has() -> None:
+    assert guards(Limits(pids=10), ours(signals=1000)) == {"RLIMIT_SIGPENDING": 1000 // USER_SHARES}
+    assert inotify_limits(128, 65536) == {"max_inotify_instances": 16, "max_inotify_watches": 8192}
+    assert inotify_limits(1, 1) == {"max_inotify_instances": 1, "max_inotify_watches": 1}
+
+
+def test_inside_there_are_half_of_our_descriptors() -> None:
+    assert descriptors_inside(1024, 20_000) == (1024, 10_000)
+    assert descriptors_inside(20_000, 20_000) == (10_000, 10_000)
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,10 @@ class Init:
         # type: (*bytes, tuple[int, ...]) -> None
         try:
             kernel.send(self.sock, protocol.encode(*fields), descriptors)
-        except OSError:
-            self.leave()
+        except OSError as error:
+            if not descriptors or error.errno != errno.ETOOMANYREFS:
+                self.leave()
+            self.send(b"error", fields[1], protocol.encode_number(error.errno))
 
     def leave(self):
         # type: () -> None

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cove.model import Limits
@@ -14,6 +14,21 @@ MOST_PROCESSES = 4096
 # core_pattern pipes them to, which runs as root on the host. 1 stops both: no core fits, and the kernel starts no
 # handler for it (fs/coredump.c).
 CORE_BYTES = 1
+
+# Of the writable file systems in memory, whose size bounds the contents of files but not their number: an empty file
+# costs the kernel a kilobyte. Of terminals the kernel keeps kernel.pty.max for all sandboxes; devpts forgets its other
+# options when one is set.
+MOUNT_OPTIONS: Mapping[str, str] = {
+    "/": "nr_inodes=16384",
+    "/dev/shm": "nr_inodes=16384",
+    "/run": "nr_inodes=1024",
+    "/dev/pts": "mode=620,ptmxmode=666,max=256",
+}
+
+# Each sandbox of a plain user gets one share of what that user has: of inotify, and by these limits.
+USER_SHARES = 8
+_OF_A_USER = ("RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE")
+GUARDED = ("RLIMIT_NPROC", *_OF_A_USER)
 
 # In microseconds. Who has used up a period's share waits for the next: a short one means short bursts, so that what
 # others run hardly waits for them. The kernel takes no quota below the second, and no period above the third.
@@ -98,9 +113,33 @@ def stand_ins(limits: Limits, missing: Collection[str]) -> dict[str, int]:
     return found
 
 
-def guards(limits: Limits, most: float) -> dict[str, int]:
-    """What holds where no limit was asked for: nobody forks until the machine is full. `most` is what we may set."""
-    return {"RLIMIT_NPROC": MOST_PROCESSES} if limits.pids is None and most >= MOST_PROCESSES else {}
+def guards(limits: Limits, ours: Mapping[str, float]) -> dict[str, int]:
+    """What holds where no limit was asked for. `ours` are our own hard limits.
+
+    Nobody forks until the machine is full, and nobody takes all the signals and messages that a user may have waiting.
+    """
+    shared = {name: int(ours[name] / USER_SHARES) for name in _OF_A_USER if ours[name] < math.inf}
+    if limits.pids is None and ours["RLIMIT_NPROC"] >= MOST_PROCESSES:
+        shared["RLIMIT_NPROC"] = MOST_PROCESSES
+    return shared
+
+
+def inotify_limits(instances: int, watches: int) -> dict[str, int]:
+    """What one of several sandboxes of a user may have of inotify, as sysctls of its user namespace."""
+    return {
+        "max_inotify_instances": max(instances // USER_SHARES, 1),
+        "max_inotify_watches": max(watches // USER_SHARES, 1),
+    }
+
+
+def descriptors_inside(soft: int, hard: int) -> tuple[int, int]:
+    """The soft and hard limit on open files inside, where the agent and we have `hard`.
+
+    Descriptors on their way through sockets are counted for a user, and whoever sends one is held to its own limit:
+    half of ours is left when everything that sandboxes may have is on its way. unix(7), ETOOMANYREFS
+    """
+    most = max(hard // 2, 1)
+    return min(soft, most), most
 
 
 def count_memory_kills(text: str) -> int:

@@ -17,6 +17,7 @@ class SandboxGroups:
     """`tree` is the group in the unified tree, which can kill; `all` has the v1 groups too.
 
     `controlled` has the group that each controller with a limit is in. `process_limits` are for setrlimit(2).
+    `not_held` says why nothing keeps this sandbox from using up what all share, where that is so.
     """
 
     tree: Group | None
@@ -26,6 +27,7 @@ class SandboxGroups:
     missing: tuple[str, ...] = ()
     process_limits: dict[str, int] = field(default_factory=dict)
     is_disk_watched: bool = False
+    not_held: str | None = None
 
     def enter(self, pid: int) -> None:
         """Move the agent in, before it has started anything. Blocks for some milliseconds."""
@@ -58,6 +60,8 @@ class SandboxGroups:
             found.append("limit pids is held by RLIMIT_NPROC: there is no control group for it")
         if self.is_disk_watched:
             found.append("limits on the disk are held by measuring: who passes them is ended shortly after")
+        if self.not_held is not None:
+            found.append(f"files in memory, terminals and inotify of all sandboxes can be used up: {self.not_held}")
         return found
 
 

@@ -21,7 +21,8 @@ from cove.runtime.home import Place
 from cove.runtime.isolation import Launch, backend_of
 from cove.runtime.link import Link
 from cove.runtime.machine import Machine
-from cove.runtime.threads import in_starter_thread, in_thread
+from cove.runtime.shared_limits import Holder, make_holder
+from cove.runtime.threads import in_starter_thread, in_thread, start_in_thread
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 5.0
@@ -113,15 +114,21 @@ async def start_jail(
             control=theirs.fileno(),
             info=info[1],
         )
-        command, keep = await in_thread(backend_of(spec.isolation).command, launch, stack)
+        backend = backend_of(spec.isolation)
+        command, keep = await in_thread(backend.command, launch, stack)
+        holder = start_in_thread(make_holder, machine.interpreter.path) if backend.tells_agent_pid else None
         pid, pidfd = await in_starter_thread(_popen, command, keep, errors[1])
         undo.pop_all()
         link = Link(ours, lambda reason: jail.lose(reason))  # noqa: PLW0108  # the jail is made in the next line
         jail = Jail(pid, link, groups, errors[0], _watch(pidfd, pid))
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await _begin(jail, info[0], spec)
+                agent = await _begin(jail, info[0], spec)
+                if holder is not None and agent is not None:
+                    await _hold_limits(groups, await holder, agent)
         except BaseException as error:
+            if holder is not None:
+                await in_thread((await holder).close)
             complaint = jail.read_errors()
             await jail.close()
             if not isinstance(error, TimeoutError | OSError):
@@ -185,18 +192,27 @@ def _guess(error: Exception, spec: SandboxSpec) -> str:
     return f"it ended before it was ready: {memory} bytes of memory may be too few, try a higher limit"
 
 
-async def _begin(jail: Jail, info: int, spec: SandboxSpec) -> None:
-    """Wait for the agent's first word; meanwhile, while its interpreter still starts, move it to its groups."""
+async def _hold_limits(groups: SandboxGroups, holder: Holder, agent: int) -> None:
+    """Before anything runs inside."""
+    groups.not_held = await in_thread(holder.hold, agent)
+    await in_thread(holder.close)
+
+
+async def _begin(jail: Jail, info: int, spec: SandboxSpec) -> int | None:
+    """Wait for the agent's first word; meanwhile, while its interpreter still starts, move it to its groups.
+
+    Returns its pid on the host.
+    """
     entering = asyncio.get_running_loop().create_task(_enter_groups(jail, info, spec))
     try:
         await _await_hello(jail)
-        await entering
+        return await entering
     finally:
         entering.cancel()
         await asyncio.wait([entering])
 
 
-async def _enter_groups(jail: Jail, info: int, spec: SandboxSpec) -> None:
+async def _enter_groups(jail: Jail, info: int, spec: SandboxSpec) -> int | None:
     inside: int | None = jail.pid
     if backend_of(spec.isolation).tells_agent_pid:
         inside = await _read_child_pid(info)
@@ -204,6 +220,7 @@ async def _enter_groups(jail: Jail, info: int, spec: SandboxSpec) -> None:
         _forbid_core_files(inside)
     if inside is not None and jail.groups.all:
         await in_thread(jail.groups.enter, inside)
+    return inside
 
 
 def _forbid_core_files(agent: int | None) -> None:

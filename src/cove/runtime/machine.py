@@ -12,6 +12,7 @@ from cove.core.jail import (
     MASKED_PROC_FILES,
     Host,
 )
+from cove.core.limits import descriptors_inside
 from cove.errors import InterpreterNotReady, SandboxUnavailable
 from cove.linux.bubblewrap import OLDEST, bubblewrap_version, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
@@ -69,7 +70,9 @@ class Machine:
 
     def open_files(self, limits: Limits) -> tuple[int, int]:
         """The soft and the hard limit on descriptors of what runs inside."""
-        return self.descriptor_limits if limits.open_files is None else (limits.open_files, limits.open_files)
+        soft, most = descriptors_inside(*self.descriptor_limits)
+        wanted = limits.open_files
+        return (soft, most) if wanted is None else (min(wanted, most), min(wanted, most))
 
     @property
     def interpreter_inside(self) -> str:

@@ -14,7 +14,7 @@ from cove.core.jail import (
     jail_arguments,
     place_mark,
 )
-from cove.core.limits import CORE_BYTES, guards
+from cove.core.limits import CORE_BYTES, GUARDED, guards
 from cove.linux.memory_file import sealed_file
 from cove.runtime.home import Place
 from cove.runtime.interpreters import inside_jail
@@ -64,12 +64,12 @@ def _as_user(launch: Launch) -> list[str]:
 
 def _agent(launch: Launch) -> list[str]:
     machine, limits = launch.machine, launch.spec.limits
-    all_limits = {**guards(limits, _most_processes()), **launch.limits}
+    all_limits = {**guards(limits, _own_limits()), **launch.limits}
     mark = place_mark(launch.place.key)
     inside, open_files = machine.interpreter_inside, machine.open_files(limits)
     return agent_command(inside, AGENT_DIRECTORY, launch.control, open_files, all_limits, mark)
 
 
-def _most_processes() -> float:
-    most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    return math.inf if most == resource.RLIM_INFINITY else most
+def _own_limits() -> dict[str, float]:
+    hard = {name: resource.getrlimit(getattr(resource, name))[1] for name in GUARDED}
+    return {name: math.inf if most == resource.RLIM_INFINITY else most for name, most in hard.items()}
