@@ -46,6 +46,29 @@ def test_an_error_goes_to_stderr_with_its_traceback_and_ends_with_1() -> None:
     assert end.stderr.endswith("ZeroDivisionError: division by zero\n")
 
 
+@pytest.mark.parametrize(("size", "written"), [(10, 100), (10 << 20, 25)])
+def test_images_are_written_in_bounded_number_and_size(tmp_path: Path, size: int, written: int) -> None:
+    code = f"for _ in range(120): display({{'image/png': b'x' * {size}}}, raw=True)"
+    end = cove_run("-c", code, "--images", str(tmp_path))
+    images = sorted(tmp_path.iterdir())
+    assert len(images) <= written
+    assert sum(image.stat().st_size for image in images) <= 256 << 20
+    assert "no more images are written" in end.stderr or "some output was not kept" in end.stderr
+    assert all(image.stat().st_size == size for image in images)
+
+
+def test_an_image_replaces_a_link_that_was_planted_and_does_not_follow_it(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept", encoding="utf-8")
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o777)
+    shared.chmod(0o777)
+    (shared / "image-1.png").symlink_to(precious)
+    end = cove_run("-c", "display({'image/png': b'x'}, raw=True)", "--images", str(shared))
+    assert (end.returncode, precious.read_text(encoding="utf-8")) == (0, "kept")
+    assert (shared / "image-1.png").read_bytes() == b"x"
+
+
 def test_code_that_ends_its_own_process_ends_with_1() -> None:
     end = cove_run("-c", "import os; os._exit(7)")
     assert end.returncode == 1

@@ -1,5 +1,8 @@
 """Frames of executors: whole, in pieces, and forged."""
 
+import time
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -7,96 +10,235 @@ from hypothesis import strategies as st
 
 from cove.agent.protocol import ProtocolError
 from cove.core.executor_protocol import (
+    MOST_MESSAGE_BYTES,
+    MOST_PAYLOAD_BYTES,
     Finished,
     FrameDecoder,
     Raised,
     Ready,
-    Returned,
     Said,
     Shown,
     encode_run,
-    weigh,
 )
+from cove.executor.channel import DISPLAY, DONE, END, ERROR, JSON, PIECE, READY, TEXT, VALUE, bounded, frame, message
 from cove.model import Result
 
 pytestmark = pytest.mark.pure
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), inner, max_size=3),  # noqa: E501
     max_leaves=8,
+)  # fmt: skip
+BUNDLES = st.dictionaries(st.sampled_from(["text/plain", "text/html", "application/json"]), VALUES)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
+
+
+def decode(data: bytes) -> list[Said]:
+    """Everything that these bytes say."""
+    decoder = FrameDecoder()
+    decoder.feed(data)
+    said = decoder.take()
+    while decoder.has_frame:
+        said += decoder.take()
+    return said
+
+
+def shown(kind: bytes, bundle: dict[str, object]) -> bytes:
+    return b"".join(message(kind, *bounded(bundle)))
+
+
+def raised(*texts: str) -> bytes:
+    return b"".join(message(ERROR, dict(zip(("name", "message", "traceback"), texts, strict=True))))
+
+
+MESSAGES = st.one_of(
+    st.just(frame(READY)),
+    st.builds(shown, st.sampled_from([DISPLAY, VALUE]), BUNDLES),
+    st.builds(raised, TEXTS, TEXTS, TEXTS),
+    st.integers(0, 2**31).map(lambda count: frame(DONE, b"%d" % count)),
 )
-BUNDLES = st.dictionaries(st.sampled_from(["text/plain", "image/png", "application/json"]), JSON)
-MESSAGES: st.SearchStrategy[Said] = st.one_of(
-    st.just(Ready()),
-    st.builds(Shown, BUNDLES, st.booleans()),
-    st.builds(Returned, BUNDLES, st.booleans()),
-    st.builds(Raised, st.text(), st.text(), st.text()),
-    st.builds(Finished, st.integers(0, 2**31)),
-)
-
-
-def frame(body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + body
-
-
-def encode(said: Said) -> bytes:
-    return frame(msgspec.json.encode(said))
 
 
 @given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(1, 40), min_size=1, max_size=30))
-def test_frames_come_out_as_they_were_sent_however_the_bytes_are_cut(said: list[Said], sizes: list[int]) -> None:
-    data = b"".join(map(encode, said))
+def test_what_was_said_comes_out_however_the_bytes_are_cut(sent: list[bytes], sizes: list[int]) -> None:
+    data = b"".join(sent)
     decoder = FrameDecoder()
     received: list[Said] = []
     at = turn = 0
-    while at < len(data):
+    while at < len(data) or decoder.has_frame:
         size = sizes[turn % len(sizes)]
-        received += decoder.feed(data[at : at + size])
+        decoder.feed(data[at : at + size])
+        received += decoder.take()
         at += size
         turn += 1
-    assert received == said
+    assert received == [said for each in sent for said in decode(each)]
+    assert len(received) == len(sent)
+
+
+@given(BUNDLES)
+def test_a_bundle_comes_out_as_it_was_shown(bundle: dict[str, object]) -> None:
+    (said,) = decode(shown(VALUE, bundle))
+    assert isinstance(said, Shown)
+    assert said.result == Result(data=bundle, is_main=True)
+
+
+def test_what_json_does_not_have_becomes_null_or_text() -> None:
+    value = {1: float("nan"), None: float("inf"), (2,): {3}, "long": "é" * 5000, "k" * 3000: (True, [{}, []])}
+    (said,) = decode(shown(DISPLAY, {"application/json": value}))
+    assert isinstance(said, Shown)
+    assert said.result["application/json"] == {
+        "1": None, "null": None, "(2,)": "{3}", "long": "é" * 5000, "k" * 3000: [True, [{}, []]],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [10**400, [[]] * 100_000, "x" * (16 << 20)])
+def test_json_that_is_too_large_is_left_out_and_that_is_said(value: object) -> None:
+    nested: object = value
+    for _ in range(3):
+        nested = [nested]
+    (said,) = decode(shown(DISPLAY, {"application/json": nested, "text/plain": "small"}))
+    assert isinstance(said, Shown)
+    assert said.result == Result(data={"text/plain": "small"}, truncated=True)
+
+
+def test_json_that_is_too_deep_is_left_out() -> None:
+    deep: object = 1
+    for _ in range(500):
+        deep = [deep]
+    (said,) = decode(shown(DISPLAY, {"application/json": deep}))
+    assert isinstance(said, Shown)
+    assert said.result == Result(data={}, truncated=True)
+
+
+def test_only_a_value_is_main_and_an_error_has_its_texts() -> None:
+    said = decode(shown(VALUE, {"text/plain": "1"}) + shown(DISPLAY, {}) + raised("ValueError", "bad", "lines"))
+    assert [type(each) for each in said] == [Shown, Shown, Raised]
+    value, display, error = said
+    assert isinstance(value, Shown)
+    assert isinstance(display, Shown)
+    assert isinstance(error, Raised)
+    assert (value.result.is_main, display.result.is_main) == (True, False)
+    assert display.size > 0
+    assert (error.error.name, error.error.message, error.error.traceback) == ("ValueError", "bad", "lines")
+    assert decode(frame(READY) + frame(DONE, b"7")) == [Ready(), Finished(7)]
 
 
 @given(st.binary(max_size=300))
-def test_bytes_of_any_kind_are_frames_or_a_protocol_error(data: bytes) -> None:
-    decoder = FrameDecoder()
-    try:
-        said = decoder.feed(data) + decoder.feed(frame(data))
-    except ProtocolError:
-        return
-    assert all(isinstance(each, Said) for each in said)
+def test_bytes_of_any_kind_are_messages_or_a_protocol_error(data: bytes) -> None:
+    for forged in (
+        data,
+        frame(DISPLAY) + frame(data[:1] or b"x", data),
+        frame(DISPLAY) + frame(JSON, b"a") + frame(PIECE, data),
+    ):
+        try:
+            said = decode(forged)
+        except ProtocolError:
+            continue
+        assert all(isinstance(each, Said) for each in said)
+
+
+def json_part(*pieces: bytes) -> bytes:
+    return frame(DISPLAY) + frame(JSON, b"a") + b"".join(frame(PIECE, piece) for piece in pieces) + frame(END)
 
 
 @pytest.mark.parametrize(
-    "body",
+    "data",
     [
-        b"",
-        b"{}",
-        b"null",
-        b'{"kind":"unknown"}',
-        b'{"kind":"done"}',
-        b'{"kind":"done","count":"many"}',
-        b'{"kind":"display","data":{"text/plain":NaN}}',
-        b'{"kind":"error","name":"\xff","message":"","traceback":""}',
-        b'{"kind":"display","data":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
+        frame(b"?"),
+        frame(PIECE, b"x"),
+        frame(END),
+        frame(DONE, b"many"),
+        frame(DONE, b"1" * 19),
+        frame(DONE),
+        frame(DISPLAY) + frame(READY),
+        frame(DISPLAY) + frame(DISPLAY),
+        frame(DISPLAY) + frame(PIECE, b"x"),
+        frame(DISPLAY) + frame(TEXT),
+        frame(DISPLAY) + frame(TEXT, b"x" * 256),
+        frame(DISPLAY) + frame(TEXT, b"a") + frame(PIECE),
+        frame(DISPLAY) + b"".join(frame(TEXT, b"%d" % part) for part in range(66)),
+        json_part(),
+        json_part(b"1"),
+        json_part(b"[[1]]"),
+        json_part(b"[NaN]"),
+        json_part(b'["'),
+        json_part(b'["\xff"]'),
+        json_part(b"[1,2]"),
+        json_part(b'["x"]'),
+        json_part(b'["]"]'),
+        json_part(b'["["]'),
+        json_part(b'["{",1]'),
+        json_part(b'["{","\\"key","]"]'),
+        json_part(b'["(",1]'),
+        json_part(b"[" + b"1," * 2000 + b"1]"),
+        json_part(b"[" * 30_000 + b"]" * 30_000),
     ],
-)
-def test_a_forged_frame_is_a_protocol_error(body: bytes) -> None:
+)  # fmt: skip
+def test_a_forged_frame_is_a_protocol_error(data: bytes) -> None:
     with pytest.raises(ProtocolError):
-        FrameDecoder().feed(frame(body))
+        decode(data)
 
 
 def test_a_frame_that_promises_too_much_is_refused_before_it_is_kept() -> None:
-    with pytest.raises(ProtocolError, match="4294967295"):
-        FrameDecoder().feed(b"\xff" * 4)
+    with pytest.raises(ProtocolError, match="65537"):
+        decode(PIECE + (MOST_PAYLOAD_BYTES + 1).to_bytes(4, "big"))
 
 
-def test_only_the_value_of_the_last_expression_is_main() -> None:
-    assert Returned({"text/plain": "1"}).result() == Result(data={"text/plain": "1"}, is_main=True)
-    assert Shown({"text/plain": "1"}, truncated=True).result() == Result(data={"text/plain": "1"}, truncated=True)
-    error = Raised("ValueError", "bad", "lines").error()
-    assert (error.name, error.message, error.traceback) == ("ValueError", "bad", "lines")
+def wide_at_the_end() -> Iterable[bytes]:
+    yield from [b"x" * 65536] * 250
+    yield "\U0001f600".encode()
+
+
+FLOODS: dict[str, tuple[bytes, bytes, Iterable[bytes]]] = {
+    "text": (DISPLAY, TEXT, [b"x" * 65536] * 1500),
+    "bytes that are no text": (DISPLAY, TEXT, [b"\xff" * 65536] * 500),
+    "control characters": (DISPLAY, TEXT, [b"\x01" * 65536] * 500),
+    "one wide character at last": (DISPLAY, TEXT, list(wide_at_the_end())),
+    "wide characters": (DISPLAY, TEXT, ["\U0001f600".encode() * 16384] * 500),
+    "single characters": (DISPLAY, TEXT, [b"x"] * 100_000),
+    "an error": (ERROR, TEXT, [b"x" * 65536] * 500),
+    "lists": (DISPLAY, JSON, [b'["["]', *[b"[" + b'"[","]",' * 499 + b'"[","]"]'] * 1000, b'["]"]']),
+    "objects": (DISPLAY, JSON, [b'["["]', *[b"[" + b'"{","]",' * 499 + b'"{","]"]'] * 1000, b'["]"]']),
+    "numbers": (DISPLAY, JSON, [b'["["]', *[b"[" + b"1," * 999 + b"1]"] * 1000, b'["]"]']),
+    "depth": (DISPLAY, JSON, [b'["["' + b',"["' * 900 + b"]"] * 100),
+    "a long string": (DISPLAY, JSON, [b'["("]', *[b'["\\"' + b"x" * 60_000 + b'"]'] * 500, b'["]"]']),
+    "a long string that is wide at last": (DISPLAY, JSON, [b'["("]', *[b'["\\"' + b"x" * 60_000 + b'"]'] * 250, '["\\"\U0001f600"]'.encode(), b'["]"]']),  # noqa: E501
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_message_without_measure_is_cut_flagged_and_taken_in_small_steps(name: str) -> None:
+    kind, part, pieces = FLOODS[name]
+    decoder = FrameDecoder()
+    said: list[Said] = []
+    longest = 0.0
+    frames = [frame(kind), frame(part, b"message"), *(frame(PIECE, piece) for piece in pieces), frame(END)]
+    for each in frames:
+        decoder.feed(each)
+        began = time.thread_time()
+        said += decoder.take()
+        longest = max(longest, time.thread_time() - began)
+    (whole,) = said
+    assert isinstance(whole, Shown | Raised)
+    assert whole.size <= MOST_MESSAGE_BYTES
+    is_small = name in ("single characters", "depth")
+    assert (whole.result.truncated if isinstance(whole, Shown) else whole.truncated) or is_small
+    assert longest < 0.010, f"{longest * 1000:.1f} ms"
+
+
+@pytest.mark.parametrize("small", [frame(TEXT, b"a"), frame(PIECE, b"x"), frame(JSON, b"j") + frame(PIECE, b"[1]")])
+def test_frames_without_number_are_taken_some_at_a_time(small: bytes) -> None:
+    decoder = FrameDecoder()
+    decoder.feed(frame(DISPLAY) + frame(TEXT, b"a") + small * (65536 // len(small)))
+    steps = 0
+    while decoder.has_frame:
+        began = time.thread_time()
+        decoder.take()
+        assert time.thread_time() - began < 0.010
+        steps += 1
+    assert steps > 10
 
 
 @given(st.text())
@@ -104,13 +246,6 @@ def test_code_reaches_the_executor_as_it_is(code: str) -> None:
     data = encode_run(code)
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     assert msgspec.json.decode(data[4:]) == {"kind": "run", "code": code}
-
-
-def test_a_result_weighs_what_it_carries_and_never_nothing() -> None:
-    assert weigh(Result(data={})) > 0
-    text, value = weigh(Result(data={"text/plain": "x" * 10_000})), weigh(Result(data={"application/json": [1] * 5000}))
-    assert 10_000 <= text < 11_000
-    assert 10_000 <= value < 11_000
 
 
 def test_a_picture_that_is_not_one_is_none() -> None:

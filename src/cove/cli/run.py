@@ -34,6 +34,8 @@ _LANGUAGES = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".cjs"
 _STANDARD_INPUT = Path("-")
 _CODE_FAILED = 1
 _TIMED_OUT = 124
+# What one run may write below --images.
+_MOST_IMAGES, _MOST_IMAGES_BYTES = 100, 256 << 20
 
 
 def run(
@@ -178,8 +180,7 @@ class _Show:
 
     def __init__(self, streams: Streams, images: Path | None) -> None:
         self._streams = streams
-        self._images = images
-        self._written = 0
+        self._images = None if images is None else _Images(images)
         self.exit_code = 0
 
     async def event(self, event: CodeEvent) -> None:
@@ -202,12 +203,8 @@ class _Show:
         text = result.text or result.markdown or result.latex or result.svg or result.html
         if text is not None:
             await self._streams.write(STDOUT, text.encode("utf-8", "replace") + b"\n")
-        for suffix, data in (("png", result.png), ("jpg", result.jpeg), ("svg", result.svg)):
-            if self._images is not None and data is not None:
-                self._written += 1
-                path = self._images / f"image-{self._written}.{suffix}"
-                await asyncio.to_thread(path.write_bytes, data if isinstance(data, bytes) else data.encode())
-                say(f"wrote {path}")
+        if self._images is not None:
+            await asyncio.to_thread(self._images.write, result)
 
     def _end(self, done: Done) -> None:
         if done.truncated:
@@ -215,3 +212,38 @@ class _Show:
         if done.outcome is Outcome.TIMED_OUT:
             self.exit_code = _TIMED_OUT
             say("the time is up")
+
+
+class _Images:
+    """The files of one run: not more of them, and not larger ones, than somebody would look at."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._count = 0
+        self._bytes = 0
+        self._is_full = False
+
+    def write(self, result: Result) -> None:
+        """Write what the result has of images. Blocks."""
+        for suffix, image in (("png", result.png), ("jpg", result.jpeg), ("svg", result.svg)):
+            if image is None or self._is_full:
+                continue
+            data = image if isinstance(image, bytes) else image.encode("utf-8", "replace")
+            self._is_full = self._count == _MOST_IMAGES or self._bytes + len(data) > _MOST_IMAGES_BYTES
+            if self._is_full:
+                say(f"no more images are written: at most {_MOST_IMAGES}, {_MOST_IMAGES_BYTES >> 20} MiB together")
+            else:
+                self._count += 1
+                self._bytes += len(data)
+                self._write(self._directory / f"image-{self._count}.{suffix}", data)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Anew, so that a link which code inside may have put there is not followed."""
+        try:
+            path.unlink(missing_ok=True)
+            with open(path, "xb") as file:
+                file.write(data)
+        except OSError as error:
+            say(f"{path} was not written: {error.strerror}")
+        else:
+            say(f"wrote {path}")

@@ -1,101 +1,232 @@
-"""Frames between the runtime and an executor, without either: see executor/channel.py."""
+"""Frames between the runtime and an executor, without either: see executor/channel.py.
+
+Theory of operation. User code can write to an executor's channel, so whatever comes is read as from an enemy. Frames
+are flat and small: a kind, a length of at most 64 KiB, a payload. A display, a value or an error is a message of many
+frames, put together piece by piece within a budget that counts what it takes in memory; what exceeds the budget is
+discarded and flagged, and costs no more than reading it. JSON comes as flat lists of tokens: `json_tokens`. A caller
+takes a bounded number of frames at a time, so that no callback is long whatever is sent.
+"""
+
+import codecs
+import struct
+from dataclasses import dataclass
+from io import StringIO
+from typing import Final
 
 import msgspec
 
 from cove.agent.protocol import ProtocolError
+from cove.core.json_tokens import JsonBuilder
 from cove.model.code import CodeError, Result
 
-_LENGTH_BYTES = 4
-_MOST_FRAME_BYTES = 96 << 20
-# What an empty result takes.
-_RESULT_BYTES = 512
+_KINDS: Final = b"RDVXTJ+.E"
+READY, DISPLAY, VALUE, ERROR, TEXT, JSON, PIECE, END, DONE = _KINDS
+
+_REQUEST_LENGTH_BYTES = 4
+_HEAD: Final = struct.Struct(">BI")
+MOST_PAYLOAD_BYTES: Final = 64 << 10
+_MOST_NAME_BYTES: Final = 255
+_MOST_PARTS: Final = 64
+_MOST_COUNT_DIGITS: Final = 18
+# What one message may take in memory, and what each text of an error may.
+MOST_MESSAGE_BYTES: Final = 16 << 20
+_MOST_ERROR_TEXT_BYTES: Final = 2 << 20
+# What an empty event counts for: it takes less memory, but every full garbage collection visits its objects.
+EVENT_BYTES: Final = 2048
+# How many frames are taken at a time; a piece of JSON is worth many of text.
+_FRAMES_AT_A_TIME: Final = 256
+_JSON_PIECE_FRAMES: Final = 64
+
+_ESCAPED_IN_JSON: Final = bytes([*range(32), ord('"'), ord("\\"), 127])
+_ESCAPE_BYTES: Final = 5
+_BELOW_FOUR_BYTES: Final = bytes(range(0xF0))
+_ERROR_PARTS: Final = ("name", "message", "traceback")
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="kind"):
+@dataclass(frozen=True, slots=True)
+class Ready:
     """The executor waits for code."""
 
 
-class Shown(msgspec.Struct, frozen=True, tag="display", tag_field="kind"):
-    """Something was displayed."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Something was displayed, or the last expression has a value."""
 
-    data: dict[str, object]
-    truncated: bool = False
-
-    def result(self) -> Result:
-        """As the caller sees it."""
-        return Result(data=self.data, truncated=self.truncated)
+    result: Result
+    size: int
 
 
-class Returned(msgspec.Struct, frozen=True, tag="result", tag_field="kind"):
-    """The last expression has a value."""
-
-    data: dict[str, object]
-    truncated: bool = False
-
-    def result(self) -> Result:
-        """As the caller sees it."""
-        return Result(data=self.data, truncated=self.truncated, is_main=True)
-
-
-class Raised(msgspec.Struct, frozen=True, tag="error", tag_field="kind"):
+@dataclass(frozen=True, slots=True)
+class Raised:
     """The code failed."""
 
-    name: str
-    message: str
-    traceback: str
-
-    def error(self) -> CodeError:
-        """As the caller sees it."""
-        return CodeError(name=self.name, message=self.message, traceback=self.traceback)
+    error: CodeError
+    size: int
+    truncated: bool
 
 
-class Finished(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
+@dataclass(frozen=True, slots=True)
+class Finished:
     """The run is over; everything it printed is in the pipes."""
 
     count: int
 
 
-Said = Ready | Shown | Returned | Raised | Finished
-
-_encode = msgspec.json.encode
-_decoder: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
+Said = Ready | Shown | Raised | Finished
 
 
 def encode_run(code: str) -> bytes:
     """Tell the executor to run this."""
     body = msgspec.json.encode({"kind": "run", "code": code})
-    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
-
-
-def weigh(result: Result) -> int:
-    """About how many bytes a result takes."""
-    values = result.data.values()
-    return _RESULT_BYTES + sum(len(each) if isinstance(each, str) else len(_encode(each)) for each in values)
+    return len(body).to_bytes(_REQUEST_LENGTH_BYTES, "big") + body
 
 
 class FrameDecoder:
-    """Bytes in, what the executor said out. Anything else is a ProtocolError: user code can write here too."""
+    """Bytes in, what the executor said out. Anything else is a ProtocolError."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._message: _Message | None = None
 
-    def feed(self, data: bytes) -> list[Said]:
-        """What these bytes complete."""
+    @property
+    def has_frame(self) -> bool:
+        """A whole frame waits to be taken."""
+        return len(self._buffer) >= _HEAD.size + self._payload_bytes()
+
+    def feed(self, data: bytes) -> None:
+        """Keep these bytes until they are taken."""
         self._buffer += data
+
+    def take(self) -> list[Said]:
+        """What the next frames complete: not more of them than can be read in a few milliseconds."""
         said: list[Said] = []
-        while len(self._buffer) >= _LENGTH_BYTES:
-            length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
-            if length > _MOST_FRAME_BYTES:
-                raise ProtocolError(f"a frame of {length} bytes")
-            if len(self._buffer) < _LENGTH_BYTES + length:
-                break
-            said.append(_decode(bytes(self._buffer[_LENGTH_BYTES : _LENGTH_BYTES + length])))
-            del self._buffer[: _LENGTH_BYTES + length]
+        left = _FRAMES_AT_A_TIME
+        while left > 0 and self.has_frame:
+            size = _HEAD.size + self._payload_bytes()
+            kind, payload = self._buffer[0], bytes(self._buffer[_HEAD.size : size])
+            del self._buffer[:size]
+            left -= _JSON_PIECE_FRAMES if self._message is not None and self._message.is_json else 1
+            if (complete := self._take_frame(kind, payload)) is not None:
+                said.append(complete)
         return said
 
+    def _payload_bytes(self) -> int:
+        if len(self._buffer) < _HEAD.size:
+            return 0
+        kind, length = _HEAD.unpack_from(self._buffer)
+        if kind not in _KINDS or length > MOST_PAYLOAD_BYTES:
+            raise ProtocolError(f"a frame of kind {kind} and {length} bytes")
+        return int(length)
 
-def _decode(body: bytes) -> Said:
-    try:
-        return _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"not a frame of an executor: {error}") from None
+    def _take_frame(self, kind: int, payload: bytes) -> Said | None:
+        if self._message is not None:
+            if kind != END:
+                self._message.take(kind, payload)
+                return None
+            message, self._message = self._message, None
+            return message.complete(is_cut=bool(payload))
+        if kind in (DISPLAY, VALUE, ERROR):
+            self._message = _Message(kind)
+            return None
+        if kind == READY:
+            return Ready()
+        if kind == DONE and payload.isdigit() and len(payload) <= _MOST_COUNT_DIGITS:
+            return Finished(int(payload))
+        raise ProtocolError(f"a frame of kind {kind}")
+
+
+class _Message:
+    """A display, value or error while it arrives. Invariant: its parts take at most MOST_MESSAGE_BYTES."""
+
+    def __init__(self, kind: int) -> None:
+        self._kind = kind
+        self._parts: dict[str, object] = {}
+        self._size = EVENT_BYTES
+        self._name = ""
+        self._part: _Text | JsonBuilder | None = None
+        self._is_cut = False
+
+    @property
+    def is_json(self) -> bool:
+        """The part that arrives is JSON."""
+        return isinstance(self._part, JsonBuilder)
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """The beginning or a piece of a part."""
+        if kind == PIECE and payload and self._name:
+            self._take_piece(payload)
+        elif kind in (TEXT, JSON) and 0 < len(payload) <= _MOST_NAME_BYTES and len(self._parts) < _MOST_PARTS:
+            self._finish_part()
+            self._name = payload.decode("utf-8", "replace")
+            self._size += len(payload)
+            self._part = _Text() if kind == TEXT else JsonBuilder()
+        else:
+            raise ProtocolError(f"a frame of kind {kind} in a message")
+
+    def complete(self, *, is_cut: bool) -> Said:
+        """The whole message."""
+        self._finish_part()
+        is_cut = is_cut or self._is_cut
+        if self._kind != ERROR:
+            result = Result(data=self._parts, truncated=is_cut, is_main=self._kind == VALUE)
+            return Shown(result, self._size)
+        name, message, traceback = (str(self._parts.get(part, "")) for part in _ERROR_PARTS)
+        return Raised(CodeError(name=name, message=message, traceback=traceback), self._size, is_cut)
+
+    def _take_piece(self, payload: bytes) -> None:
+        if self._part is None:
+            return  # too large already
+        room = MOST_MESSAGE_BYTES - self._size
+        if self._kind == ERROR:
+            room = min(room, _MOST_ERROR_TEXT_BYTES)
+        if self._part.take(payload, room):
+            return
+        self._is_cut = True
+        if self._kind == ERROR or self._name == "text/plain":
+            self._finish_part()
+        self._part = None
+
+    def _finish_part(self) -> None:
+        if self._part is not None:
+            self._parts[self._name] = self._part.value()
+            self._size += self._part.size
+            self._part = None
+
+
+class _Text:
+    """Text while it arrives; a buffer that grows in place makes a large one in no single long step."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._buffer = StringIO()
+        self._width = 1
+        self._escapes = 0
+        self._length = 0
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory or as JSON, about."""
+        return self._length * self._width + self._escapes * _ESCAPE_BYTES
+
+    def take(self, piece: bytes, room: int) -> bool:
+        """Whether there was room for it."""
+        self._width = max(self._width, _width_of(piece))
+        self._escapes += len(piece) - len(piece.translate(None, _ESCAPED_IN_JSON))
+        text = self._decoder.decode(piece)
+        self._length += len(text)
+        if self.size > room:
+            self._length -= len(text)
+            return False
+        self._buffer.write(text)
+        return True
+
+    def value(self) -> str:
+        """The text so far."""
+        return self._buffer.getvalue()
+
+
+def _width_of(piece: bytes) -> int:
+    """How many bytes a character takes in a string with this in it: PEP 393."""
+    if piece.isascii():
+        return 1
+    return 4 if piece.translate(None, _BELOW_FOUR_BYTES) else 2

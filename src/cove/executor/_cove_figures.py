@@ -2,7 +2,7 @@
 
 import io
 
-from executor import send_bundle
+from executor import frames, send_bundle
 from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg, FigureManagerBase
 from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ def show(*args, **kwargs):
     for number in pyplot.get_fignums():
         figure = pyplot.figure(number)
         try:
-            send_bundle("display", {"image/png": as_png(figure), "text/plain": describe(figure)})
+            send_bundle(frames.DISPLAY, {"image/png": as_png(figure), "text/plain": describe(figure)})
         finally:
             pyplot.close(figure)
 

@@ -1,11 +1,27 @@
-"""Frames between an executor and the runtime: four bytes of length, then JSON."""
+"""Frames between an executor and the runtime: see cove/core/executor_protocol.py.
+
+A frame is its kind, one byte; the length of its payload, four bytes; the payload. What is shown and errors are messages
+of several frames: the kind of message, then each part with its name and pieces, then the end.
+"""
 
 import _thread
 import json
+import sys
 
 LENGTH_BYTES = 4
-# A single result larger than this is cut; the frame that carries it says so. One character is at most six bytes.
-MOST_RESULT_CHARACTERS = 15 << 20
+SEND_BYTES = 65536
+READY, DISPLAY, VALUE, ERROR, TEXT, JSON, PIECE, END, DONE = (bytes([kind]) for kind in b"RDVXTJ+.E")
+
+# A single result that takes more memory than this is cut; the end of its message says so.
+MOST_RESULT_BYTES = 15 << 20
+MOST_PARTS = 60
+# One character is at most four bytes: a piece fits into a frame.
+PIECE_CHARACTERS = 16384
+# JSON: what a piece holds, how deep it goes, how large a number is, and what tokens take in memory at the runtime's.
+PIECE_TOKENS, TOKEN_CHARACTERS = 400, 2000
+MOST_DEPTH = 90
+MOST_NUMBER_BITS = 1024
+CONTAINER_BYTES, TOKEN_BYTES = 2048, 64
 
 
 class Channel:
@@ -25,36 +41,134 @@ class Channel:
             return None
         return json.loads(self._file.read(int.from_bytes(head, "big")))
 
-    def send(self, kind, **fields):
-        # type: (str, **object) -> None
-        """One frame; threads take turns."""
-        body = as_json({"kind": kind, **fields}).encode("utf-8", "replace")
+    def send(self, frames):
+        # type: (Iterable[bytes]) -> None
+        """These frames with none of another thread's between them."""
         with self._lock:
-            self._sock.sendall(len(body).to_bytes(LENGTH_BYTES, "big") + body)
+            waiting, size = [], 0
+            for each in frames:
+                waiting.append(each)
+                size += len(each)
+                if size >= SEND_BYTES:
+                    self._sock.sendall(b"".join(waiting))
+                    waiting, size = [], 0
+            self._sock.sendall(b"".join(waiting))
 
 
-def as_json(value):
-    # type: (object) -> str
-    """JSON has no numbers that are not finite: they become null, as in JavaScript."""
-    try:
-        return json.dumps(value, separators=(",", ":"), default=str, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        loose = json.loads(json.dumps(value, default=str, ensure_ascii=False), parse_constant=lambda name: None)
-        return json.dumps(loose, separators=(",", ":"), ensure_ascii=False)
+def frame(kind, payload=b""):
+    # type: (bytes, bytes) -> bytes
+    """One frame."""
+    return kind + len(payload).to_bytes(LENGTH_BYTES, "big") + payload
+
+
+def message(kind, parts, is_cut=False):
+    # type: (bytes, dict[str, object], bool) -> Iterator[bytes]
+    """The frames of a display, a value or an error. What is neither text nor a list of pieces of JSON is no part."""
+    yield frame(kind)
+    for name, value in parts.items():
+        is_text = isinstance(value, str)
+        yield frame(TEXT if is_text else JSON, name.encode("utf-8", "replace"))
+        if not is_text:
+            yield from (frame(PIECE, piece) for piece in value)
+            continue
+        for at in range(0, len(value), PIECE_CHARACTERS):
+            yield frame(PIECE, value[at : at + PIECE_CHARACTERS].encode("utf-8", "replace"))
+    yield frame(END, b"!" if is_cut else b"")
 
 
 def bounded(bundle):
     # type: (dict[str, object]) -> tuple[dict[str, object], bool]
-    """The bundle without what is too large, the smallest first, and whether anything was cut."""
-    sizes = {mime: len(value) if isinstance(value, str) else len(as_json(value)) for mime, value in bundle.items()}
+    """The parts of a message without what is too large, the smallest first, and whether anything was cut."""
+    parts = {}
+    sizes = {}
+    is_cut = len(bundle) > MOST_PARTS
+    for mime, value in list(bundle.items())[:MOST_PARTS]:
+        try:
+            parts[mime], sizes[mime] = (value, sys.getsizeof(value)) if isinstance(value, str) else json_pieces(value)
+        except ValueError:
+            is_cut = True
     kept = {}
-    room = MOST_RESULT_CHARACTERS
-    for mime in sorted(bundle, key=sizes.__getitem__):
-        value = bundle[mime]
-        if sizes[mime] <= room:
-            kept[mime] = value
-            room -= sizes[mime]
-        elif mime == "text/plain" and isinstance(value, str):
-            kept[mime] = value[:room]
-            room = 0
-    return kept, any(kept.get(mime) is not bundle[mime] for mime in bundle)
+    room = MOST_RESULT_BYTES
+    for mime in sorted(parts, key=sizes.__getitem__):
+        value = parts[mime]
+        if sizes[mime] > room:
+            is_cut = True
+            if mime != "text/plain" or not isinstance(value, str):
+                continue
+            value = value[: room * len(value) // sizes[mime]]
+        kept[mime] = value
+        room = max(0, room - sizes[mime])
+    return kept, is_cut
+
+
+def json_pieces(value):
+    # type: (object) -> tuple[list[bytes], int]
+    """The pieces of a JSON value, and what it takes in memory. Raises ValueError when it is too large or too deep."""
+    pieces, piece, characters, size = [], [], 0, 0
+    for token in tokens_of(value):
+        is_text = isinstance(token, str)
+        piece.append(token)
+        characters += len(token) if is_text else 0
+        size += CONTAINER_BYTES if token in ("[", "{") else TOKEN_BYTES + (sys.getsizeof(token) if is_text else 0)
+        if size > MOST_RESULT_BYTES:
+            raise ValueError("too large")
+        if len(piece) == PIECE_TOKENS or characters >= TOKEN_CHARACTERS:
+            pieces.append(encode_tokens(piece))
+            piece, characters = [], 0
+    if piece:
+        pieces.append(encode_tokens(piece))
+    return pieces, size
+
+
+def encode_tokens(tokens):
+    # type: (list[object]) -> bytes
+    """One piece."""
+    return json.dumps(tokens, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def tokens_of(value, depth=0):
+    # type: (object, int) -> Iterator[object]
+    """A value as JSON has it: numbers that are not finite become null, what is nothing of JSON becomes its text."""
+    if depth > MOST_DEPTH:
+        raise ValueError("too deep")
+    if value is None or isinstance(value, bool):
+        yield value
+    elif isinstance(value, int):
+        if value.bit_length() > MOST_NUMBER_BITS:
+            raise ValueError("too large a number")
+        yield int(value)
+    elif isinstance(value, float):
+        yield float(value) if value - value == 0 else None
+    elif isinstance(value, dict):
+        yield "{"
+        for key, inner in value.items():
+            yield from string_tokens(key_of(key))
+            yield from tokens_of(inner, depth + 1)
+        yield "]"
+    elif isinstance(value, (list, tuple)):
+        yield "["
+        for inner in value:
+            yield from tokens_of(inner, depth + 1)
+        yield "]"
+    else:
+        yield from string_tokens(str(value))
+
+
+def string_tokens(text):
+    # type: (str) -> Iterator[str]
+    """A string, in pieces if it is long."""
+    if len(text) < TOKEN_CHARACTERS:
+        yield '"' + text
+        return
+    yield "("
+    for at in range(0, len(text), TOKEN_CHARACTERS):
+        yield '"' + text[at : at + TOKEN_CHARACTERS]
+    yield "]"
+
+
+def key_of(key):
+    # type: (object) -> str
+    """A key as json.dumps writes it."""
+    if isinstance(key, str):
+        return key
+    return json.dumps(key) if key is None or isinstance(key, (bool, int, float)) else str(key)

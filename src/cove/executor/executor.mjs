@@ -1,5 +1,5 @@
 // One JavaScript or TypeScript context: told over descriptor 3 what to run. Text goes to the real standard
-// output and error; results and errors go to the channel. Frames: four bytes of length, then JSON.
+// output and error; results and errors go to the channel. A request is four bytes of length, then JSON.
 
 import { writeSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -8,6 +8,7 @@ import { Writable } from "node:stream";
 import { inspect } from "node:util";
 import vm from "node:vm";
 
+import { errorMessage, frame, valueMessage } from "./channel.mjs";
 import { rewrite } from "./rewrite.mjs";
 
 const CHANNEL = 3;
@@ -69,13 +70,6 @@ channel.on("data", (data) => {
 });
 channel.on("close", () => process.exit(0));
 
-function send(kind, fields) {
-  const body = Buffer.from(JSON.stringify({ kind, ...fields }).toWellFormed(), "utf8");
-  const head = Buffer.alloc(4);
-  head.writeUInt32BE(body.length);
-  channel.write(Buffer.concat([head, body]));
-}
-
 async function next() {
   if (isBusy || !waiting.length) return;
   isBusy = true;
@@ -83,11 +77,11 @@ async function next() {
   count += 1;
   try {
     const values = await run(request.code);
-    if (values && values[0] !== undefined) send("result", bundle(values[0]));
+    if (values && values[0] !== undefined) channel.write(show(values[0]));
   } catch (error) {
-    send("error", describe(error));
+    channel.write(errorMessage(describe(error)));
   }
-  send("done", { count });
+  channel.write(frame("E", String(count)));
   isBusy = false;
   void next();
 }
@@ -111,25 +105,13 @@ async function run(code) {
   }
 }
 
-function bundle(value) {
-  let text = inspect(value, { depth: 4, maxArrayLength: 200, maxStringLength: MOST_RESULT_CHARACTERS });
-  const data = {};
-  let truncated = false;
-  if (text.length > MOST_RESULT_CHARACTERS) {
-    text = text.slice(0, MOST_RESULT_CHARACTERS);
-    truncated = true;
+function show(value) {
+  const text = inspect(value, { depth: 4, maxArrayLength: 200, maxStringLength: MOST_RESULT_CHARACTERS });
+  try {
+    return valueMessage(text, isPlain(value) ? JSON.parse(JSON.stringify(value)) : undefined);
+  } catch {
+    return valueMessage(text); // a cycle or a BigInt has no JSON
   }
-  data["text/plain"] = text;
-  if (isPlain(value)) {
-    try {
-      const json = JSON.stringify(value);
-      if (json.length <= MOST_RESULT_CHARACTERS) data["application/json"] = JSON.parse(json);
-      else truncated = true;
-    } catch {
-      // A cycle or a BigInt has no JSON.
-    }
-  }
-  return { data, truncated };
 }
 
 function isPlain(value) {
@@ -178,4 +160,4 @@ if (language === "typescript") {
   const { transform } = await import("sucrase");
   stripTypes = (code) => transform(code, { transforms: ["typescript"], keepUnusedImports: true, disableESTransforms: true }).code;
 }
-send("ready", {});
+channel.write(frame("R"));

@@ -19,7 +19,7 @@ import socket
 import sys
 import warnings
 
-from channel import Channel, bounded
+import channel as frames
 
 # Out of the way of what user code opens and closes.
 FIRST_CHANNEL_DESCRIPTOR = 200
@@ -75,7 +75,7 @@ def make_shell():
 
     class Publisher(DisplayPublisher):
         def publish(self, data, metadata=None, *, transient=None, update=False, **_):
-            send_bundle("display", data)
+            send_bundle(frames.DISPLAY, data)
 
     class Hook(DisplayHook):
         def __call__(self, result=None):
@@ -85,7 +85,7 @@ def make_shell():
                 self.update_user_ns(result)
                 self.fill_exec_result(result)
                 if bundle:
-                    send_bundle("result", bundle)
+                    send_bundle(frames.VALUE, bundle)
                     close_figure(result)
 
     class Shell(InteractiveShell):
@@ -146,11 +146,11 @@ def run(channel):
     global _channel, _main, _pid
     own = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, FIRST_CHANNEL_DESCRIPTOR)
     os.close(channel)
-    _channel = Channel(socket.socket(fileno=own))
+    _channel = frames.Channel(socket.socket(fileno=own))
     _main, _pid = _thread.get_ident(), os.getpid()
     signal.signal(signal.SIGINT, on_interrupt)
     start_afresh()
-    _channel.send("ready")
+    _channel.send([frames.frame(frames.READY)])
     while (request := _channel.receive()) is not None:
         run_cell(request)
         if os.getpid() != _pid:
@@ -252,8 +252,9 @@ def finish(count):
         with contextlib.suppress(Exception):
             stream.flush()
     if _shell.failure is not None:
-        _channel.send("error", **{name: text[:MOST_MESSAGE_CHARACTERS] for name, text in _shell.failure.items()})
-    _channel.send("done", count=count)
+        texts = {name: text[:MOST_MESSAGE_CHARACTERS] for name, text in _shell.failure.items()}
+        _channel.send(frames.message(frames.ERROR, texts, texts != _shell.failure))
+    _channel.send([frames.frame(frames.DONE, b"%d" % count)])
 
 
 def close_figure(result):
@@ -265,18 +266,19 @@ def close_figure(result):
 
 
 def send_bundle(kind, data):
-    # type: (str, dict[str, object]) -> None
+    # type: (bytes, dict[str, object]) -> None
     """Send what an object looks like; bytes travel as base64. What was forked off has nothing to say."""
     global _is_sending, _is_interrupted
     if os.getpid() != _pid:
         return
-    kept, cut = bounded({mime: as_text(value) for mime, value in data.items()})
+    kept, is_cut = frames.bounded({mime: as_text(value) for mime, value in data.items()})
+    message = frames.message(kind, kept, is_cut)
     if _thread.get_ident() != _main:
-        _channel.send(kind, data=kept, truncated=cut)
+        _channel.send(message)
         return
     _is_sending = True
     try:
-        _channel.send(kind, data=kept, truncated=cut)
+        _channel.send(message)
     finally:
         _is_sending = False
     if _is_interrupted:

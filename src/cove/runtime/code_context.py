@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from cove import api
 from cove.core.capture import Capture
 from cove.core.command import check_timeout
-from cove.core.executor_protocol import encode_run, weigh
+from cove.core.executor_protocol import encode_run
 from cove.core.output_log import STREAMS
 from cove.errors import ContextCrashed, ContextNotFound, CoveError, SandboxDestroyed, ValidationFailed
 from cove.model import (
@@ -24,13 +24,16 @@ from cove.model import (
     Result,
     Text,
 )
-from cove.runtime.executor import Executor, ExecutorEnded
+from cove.runtime.executor import Executor, ExecutorEnded, Weighed
 from cove.runtime.spawner import Spawner
+from cove.runtime.threads import in_thread
 
 # How often, and for how long each time, interrupted code can come back before its executor is ended.
 _INTERRUPTS, _INTERRUPT_SECONDS = 4, 0.5
 # What one Execution holds at most: of each stream, and of all results together.
-_MOST_TEXT_BYTES, _MOST_RESULTS_BYTES = 16 << 20, 128 << 20
+_MOST_TEXT_BYTES, _MOST_RESULTS_BYTES, _MOST_RESULTS = 16 << 20, 128 << 20, 10_000
+# More text than this is put together beside the event loop.
+_SMALL_TEXT_BYTES = 65536
 
 
 class CodeContext(api.CodeContext):
@@ -66,10 +69,16 @@ class CodeContext(api.CodeContext):
 
     async def run(self, code: str, *, timeout: float | None = None) -> Execution:
         """See api.CodeContext."""
-        return await collect(self.stream(code, timeout=timeout))
+        return await collect(self.weighed_events(code, timeout=timeout))
 
     async def stream(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[CodeEvent, None]:
         """See api.CodeContext."""
+        async with aclosing(self.weighed_events(code, timeout=timeout)) as events:
+            async for event, _ in events:
+                yield event
+
+    async def weighed_events(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[Weighed, None]:
+        """What `stream` gives, each event with its weight."""
         request = encode_run(check_code(code))
         seconds = self._timeout if timeout is None else check_timeout(timeout)
         async with self._turn:
@@ -79,22 +88,22 @@ class CodeContext(api.CodeContext):
                 async for event in events:
                     yield event
 
-    async def _watched(self, seconds: float | None) -> AsyncGenerator[CodeEvent, None]:
+    async def _watched(self, seconds: float | None) -> AsyncGenerator[Weighed, None]:
         """The events of the run under way; when the time is up, interrupt it and go on to its end."""
         deadline = None if seconds is None else self._loop.call_later(seconds, self._on_deadline)
         self._is_timed_out = is_over = False
         try:
-            async for event in self.executor.events():
+            async for event, size in self.executor.events():
                 if isinstance(event, Done):
                     is_over = True
                     outcome = Outcome.TIMED_OUT if self._is_timed_out else event.outcome
-                    yield Done(event.execution_count, outcome, event.truncated)
+                    yield Done(event.execution_count, outcome, event.truncated), size
                 else:
-                    yield event
+                    yield event, size
         except ExecutorEnded as error:
             is_over = True
             if self._is_timed_out and self._deleting is None and not self._spawner.closed:
-                yield Done(None, Outcome.TIMED_OUT)
+                yield Done(None, Outcome.TIMED_OUT), 0
                 return
             raise self._crash(error) from None
         finally:
@@ -187,7 +196,7 @@ def check_code(code: str) -> str:
     return code
 
 
-async def collect(events: AsyncGenerator[CodeEvent, None]) -> Execution:
+async def collect(events: AsyncGenerator[Weighed, None]) -> Execution:
     """The whole run as one result, in bounded memory: the beginning and the end of what was printed."""
     began = time.perf_counter()
     texts = {name: Capture(_MOST_TEXT_BYTES) for name in STREAMS}
@@ -197,11 +206,12 @@ async def collect(events: AsyncGenerator[CodeEvent, None]) -> Execution:
     error: CodeError | None = None
     done: Done | None = None
     async with aclosing(events):
-        async for event in events:
+        async for event, size in events:
             match event:
                 case Text():
                     texts[event.stream].append(event.text.encode("utf-8", "replace"))
-                case Display() if (room := room - weigh(event.result)) >= 0:
+                case Display() if size <= room and len(results) < _MOST_RESULTS:
+                    room -= size
                     results.append(event.result)
                 case Display():
                     is_cut = True
@@ -213,11 +223,17 @@ async def collect(events: AsyncGenerator[CodeEvent, None]) -> Execution:
     is_cut = is_cut or any(text.truncated for text in texts.values()) or any(result.truncated for result in results)
     return Execution(
         results=tuple(results),
-        stdout=texts["stdout"].getvalue().decode("utf-8", "replace"),
-        stderr=texts["stderr"].getvalue().decode("utf-8", "replace"),
+        stdout=await _text_of(texts["stdout"]),
+        stderr=await _text_of(texts["stderr"]),
         error=error,
         execution_count=done.execution_count,
         outcome=done.outcome,
         duration=time.perf_counter() - began,
         truncated=done.truncated or is_cut,
     )
+
+
+async def _text_of(capture: Capture) -> str:
+    if capture.total <= _SMALL_TEXT_BYTES:
+        return capture.getvalue().decode("utf-8", "replace")
+    return await in_thread(lambda: capture.getvalue().decode("utf-8", "replace"))

@@ -19,12 +19,13 @@ from cove.errors import (
     SandboxDestroyed,
     SpawnFailed,
 )
-from cove.model import CodeContextInfo, CodeEvent, Outcome
+from cove.model import CodeContextInfo, Outcome
 from cove.runtime.code_context import CodeContext
-from cove.runtime.executor import Executor, ExecutorEnded, executor_channel
+from cove.runtime.executor import Executor, ExecutorEnded, Weighed, executor_channel
 from cove.runtime.fork_server import ForkServer, start_fork_server
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.spawner import Spawner
+from cove.runtime.supervised import KILLED_EXIT_CODE
 
 _CHANNEL = 3
 _READY_SECONDS = 60.0
@@ -182,6 +183,8 @@ class CodeContexts:
                 raise
         except ExecutorEnded as error:
             executor.close()
+            if error.end.exit_code in (None, KILLED_EXIT_CODE):
+                raise SpawnFailed(f"the executor for {language} was killed before it was ready: try again.") from None
             raise InterpreterNotReady(f"the executor for {language} did not start: {error}") from None
         except TimeoutError:
             executor.close()
@@ -206,11 +209,11 @@ class CodeContexts:
 
 async def run_borrowed(
     contexts: CodeContexts, language: str, code: str, *, cwd: str, env: Mapping[str, str], timeout: float | None
-) -> AsyncGenerator[CodeEvent, None]:
+) -> AsyncGenerator[Weighed, None]:
     """Run code in an executor that is taken once and ended afterwards."""
     context = await contexts.borrow(language, cwd=cwd, env=env)
     try:
-        async with aclosing(context.stream(code, timeout=timeout)) as events:
+        async with aclosing(context.weighed_events(code, timeout=timeout)) as events:
             async for event in events:
                 yield event
     finally:

@@ -3,6 +3,9 @@
 Theory of operation. Code goes out on a socket; results come back on it; what the code prints comes through
 the process's pipes. The frame `done` ends a run: exactly the bytes then in the pipes still belong to it. What is
 printed between two runs (by threads) belongs to the next one.
+
+Whatever the other end sends, one callback does little: it takes some frames, or queues some bytes; whoever reads the
+events decodes them, and lets others in between. What waits is bounded, and every kind of event counts.
 """
 
 import asyncio
@@ -11,19 +14,28 @@ import signal
 import socket
 from collections import deque
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
 from cove.agent.protocol import ProtocolError
-from cove.core.executor_protocol import Finished, FrameDecoder, Raised, Ready, Returned, Said, Shown, weigh
+from cove.core.executor_protocol import EVENT_BYTES, Finished, FrameDecoder, Raised, Ready, Said, Shown
 from cove.core.output_log import STREAMS
 from cove.model import CodeEvent, Display, Done, Failure, Outcome, ProcessExit, Text
 from cove.runtime.change import Change
 from cove.runtime.supervised import Supervised
 
-# What may wait for a slow reader of events, in characters; beyond it, text and results are dropped and counted.
+# What may wait for a slow reader of events, in bytes; beyond it, text and results are dropped, and that is flagged.
 _MOST_WAITING = 32 << 20
-_READ_BYTES = 262144
+_READ_BYTES = 65536
+# Small pieces of text that wait are put together up to this size; what is printed at once is decoded up to that.
+_MERGED_BYTES, _DECODED_BYTES = 4096, 262144
+# How much a reader of events is given before others have their turn.
+_TURN_BYTES = 262144
 # How long an executor may outlive its end of the channel.
 _REPORT_SECONDS = 0.5
+
+
+# An event, and about how many bytes it takes.
+Weighed = tuple[CodeEvent, int]
 
 
 class ExecutorEnded(Exception):
@@ -34,6 +46,14 @@ class ExecutorEnded(Exception):
         self.end = end
 
 
+@dataclass(slots=True)
+class _Printed:
+    """What was printed and waits to be read."""
+
+    stream: int
+    data: bytearray
+
+
 class Executor:
     """Owns the process and its channel. One run at a time: the context sees to that."""
 
@@ -42,13 +62,14 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self._frames = FrameDecoder()
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in STREAMS]
-        self._events: deque[tuple[CodeEvent, int]] = deque()
+        self._events: deque[_Printed | Weighed] = deque()
         self._waiting = 0
         self._interruption: asyncio.Future[int] | None = None
-        self._unsent = b""
+        self._unsent = memoryview(b"")
         self._change = Change()
         self._is_running = False
-        self.dropped = 0
+        self._has_failed = False
+        self._is_cut = False
         self.process: Supervised
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(channel, self._on_readable)
@@ -75,18 +96,25 @@ class Executor:
     def start(self, request: bytes) -> None:
         """Start a run: see `encode_run`."""
         self._is_running = True
-        self.dropped = 0
-        self._send(request)
+        self._has_failed = self._is_cut = False
+        self._unsent = memoryview(request)
+        self._loop.add_writer(self._channel, self._on_writable)
+        self._on_writable()
 
-    async def events(self) -> AsyncGenerator[CodeEvent, None]:
-        """What comes of the run, to its end. Raises ExecutorEnded when the process ends first."""
+    async def events(self) -> AsyncGenerator[Weighed, None]:
+        """What comes of the run, and its weight, to its end. Raises ExecutorEnded when the process ends first."""
+        turn = 0
         while True:
             while self._events:
-                event, size = self._events.popleft()
-                self._waiting -= size
-                yield event
+                event, size = self._next_event()
+                turn += size
+                if not isinstance(event, Text) or event.text:  # half a character is not said
+                    yield event, size
                 if isinstance(event, Done):
                     return
+                if turn > _TURN_BYTES:
+                    turn = 0
+                    await asyncio.sleep(0)
             if not self.is_alive:
                 raise ExecutorEnded(self.process.ended.result())
             await self._change.wait()
@@ -120,9 +148,24 @@ class Executor:
 
     def take(self, stream: int, data: bytes) -> None:
         """What the code prints."""
-        text = self._decoders[stream].decode(data)
-        if text:
-            self._put_bounded(Text(STREAMS[stream], text), len(text))
+        last = self._events[-1] if self._events else None
+        if isinstance(last, _Printed) and last.stream == stream and len(last.data) + len(data) <= _MERGED_BYTES:
+            last.data += data
+            self._waiting += len(data)
+            return
+        for at in range(0, len(data), _DECODED_BYTES):
+            piece = data[at : at + _DECODED_BYTES]
+            self._put_bounded(_Printed(stream, bytearray(piece)), len(piece) + EVENT_BYTES)
+
+    def _next_event(self) -> Weighed:
+        """The event that waits the longest, and its weight."""
+        event = self._events.popleft()
+        if isinstance(event, _Printed):
+            size = len(event.data) + EVENT_BYTES
+            self._waiting -= size
+            return Text(STREAMS[event.stream], self._decoders[event.stream].decode(event.data)), size
+        self._waiting -= event[1]
+        return event
 
     def close(self) -> None:
         """Close the channel. Idempotent."""
@@ -131,12 +174,6 @@ class Executor:
             self._loop.remove_writer(self._channel)
             self._channel.close()
 
-    def _send(self, data: bytes) -> None:
-        self._unsent += data
-        self._on_writable()
-        if self._unsent:
-            self._loop.add_writer(self._channel, self._on_writable)
-
     def _on_writable(self) -> None:
         try:
             while self._unsent:
@@ -144,52 +181,69 @@ class Executor:
         except BlockingIOError:
             return
         except OSError:
-            self._unsent = b""  # it has ended, and `_on_end` says so
+            self._unsent = memoryview(b"")  # it has ended, and `_on_end` says so
         self._loop.remove_writer(self._channel)
 
     def _on_readable(self) -> None:
         try:
             data = self._channel.recv(_READ_BYTES)
-            for said in self._frames.feed(data):
-                self._take_frame(said)
         except BlockingIOError:
             return
+        except OSError:
+            data = b""
+        if data:
+            self._frames.feed(data)
+            self._take_frames()
+        else:
+            # Most likely it has ended: then its launcher is about to say how.
+            self._loop.remove_reader(self._channel)
+            self._loop.call_later(_REPORT_SECONDS, self.process.end, Outcome.KILLED, 0)
+
+    def _take_frames(self) -> None:
+        """Take some, and the rest when others have had their turn; until then nothing more is read."""
+        try:
+            for said in self._frames.take():
+                self._take_frame(said)
+            has_more = self._frames.has_frame
         except ProtocolError:
             self._loop.remove_reader(self._channel)
             self.process.end(Outcome.KILLED, 0)
             return
-        except OSError:
-            data = b""
-        if not data:
-            # Most likely it has ended: then its launcher is about to say how.
+        if has_more:
             self._loop.remove_reader(self._channel)
-            self._loop.call_later(_REPORT_SECONDS, self.process.end, Outcome.KILLED, 0)
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._channel.fileno() >= 0:
+            self._loop.add_reader(self._channel, self._on_readable)
+            self._take_frames()
 
     def _take_frame(self, said: Said) -> None:
         match said:
             case Ready() if not self.ready.done():
                 self.ready.set_result(None)
-            case Shown() | Returned():
-                result = said.result()
-                self._put_bounded(Display(result), weigh(result))
-            case Raised():
-                self._put(Failure(said.error()))
+            case Shown():
+                self._put_bounded((Display(said.result), said.size), said.size)
+            case Raised() if self._is_running and not self._has_failed:
+                self._has_failed = True
+                self._is_cut = self._is_cut or said.truncated
+                self._put((Failure(said.error), said.size), said.size)
             case Finished() if self._is_running:
                 self.process.take_waiting()
                 self._is_running = False
-                self._put(Done(said.count, Outcome.EXITED, self.dropped > 0))
+                self._put((Done(said.count, Outcome.EXITED, self._is_cut), EVENT_BYTES), EVENT_BYTES)
             case _:
                 raise ProtocolError("out of turn")
 
-    def _put_bounded(self, event: CodeEvent, size: int) -> None:
+    def _put_bounded(self, event: "_Printed | Weighed", size: int) -> None:
         if self._waiting + size > _MOST_WAITING:
-            self.dropped += size
+            self._is_cut = True
         else:
             self._put(event, size)
 
-    def _put(self, event: CodeEvent, size: int = 0) -> None:
+    def _put(self, event: "_Printed | Weighed", size: int) -> None:
         self._waiting += size
-        self._events.append((event, size))
+        self._events.append(event)
         self._change.announce()
 
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:

@@ -62,14 +62,14 @@ async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[s
         cwd=cwd.encode(),
     )
     with theirs:
-        link = Link(ours, lambda reason: None)
         try:
             process = await spawner.spawn(
                 invocation, lambda stream, data: complaint.append(data), extra={_CONTROL: theirs.fileno()}
             )
         except BaseException:
-            link.close()
+            ours.close()
             raise
+    link = Link(ours, lambda reason: process.end(Outcome.KILLED, 0))
     server = ForkServer(process, link)
     try:
         await _first(link.hello, process.ended)
@@ -83,8 +83,10 @@ async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[s
 
 
 async def _failure(process: Supervised, complaint: Capture) -> CoveError:
-    """Whether it was killed, or cannot be started at all."""
+    """Whether it was stopped or killed, or cannot be started at all."""
     await asyncio.wait([process.ended], timeout=_REPORT_SECONDS)
+    if not process.ended.done() and not complaint.total:
+        return SpawnFailed(f"the Python for code contexts was not ready within {_START_SECONDS:g} s: try again.")
     if process.ended.done() and process.ended.result().exit_code in (None, KILLED_EXIT_CODE):
         outcome = process.ended.result().outcome
         return SpawnFailed(f"the Python for code contexts was killed before it was ready ({outcome}): try again.")

@@ -19,6 +19,7 @@ from cove.model import (
 from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import run_borrowed
 from cove.runtime.exec import run_command
+from cove.runtime.executor import Weighed
 from cove.runtime.sandbox_life import SandboxLife
 
 
@@ -182,7 +183,10 @@ class Sandbox(SandboxLife):
         timeout: float | None = None,
     ) -> Execution:
         """See AsyncSandbox."""
-        return await collect(self.stream_code(code, context=context, language=language, timeout=timeout))
+        self._check_running()
+        if context is not None:
+            return await self._chosen(context).run(code, timeout=timeout)
+        return await collect(self._run_borrowed(language, code, timeout))
 
     async def stream_code(
         self,
@@ -194,16 +198,21 @@ class Sandbox(SandboxLife):
     ) -> AsyncGenerator[CodeEvent, None]:
         """See AsyncSandbox."""
         self._check_running()
-        if context is None:
-            events = run_borrowed(
-                self._contexts, language, code, cwd=self._resolve(None), env=self._env, timeout=timeout
-            )
-        else:
-            chosen = self._contexts.get(context) if isinstance(context, str) else context
-            events = chosen.stream(code, timeout=timeout)
-        async with aclosing(events):
-            async for event in events:
+        if context is not None:
+            async with aclosing(self._chosen(context).stream(code, timeout=timeout)) as events:
+                async for event in events:
+                    yield event
+            return
+        async with aclosing(self._run_borrowed(language, code, timeout)) as weighed:
+            async for event, _ in weighed:
                 yield event
+
+    def _chosen(self, context: CodeContext | str) -> CodeContext:
+        return self._contexts.get(context) if isinstance(context, str) else context
+
+    def _run_borrowed(self, language: str, code: str, timeout: float | None) -> AsyncGenerator[Weighed, None]:
+        cwd = self._resolve(None)
+        return run_borrowed(self._contexts, language, code, cwd=cwd, env=self._env, timeout=timeout)
 
     def _invocation(
         self, command: str | Sequence[str], cwd: str | None, env: Mapping[str, str | None] | None
