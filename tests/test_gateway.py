@@ -298,7 +298,21 @@ async def test_looking_starts_nothing(directory: Directory) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"{", b"[]", b"\xff", b'{"unknown": 1}', b'{"id": 5}', b'{"spec": {"limits": {"memory": -1}}}', b'{"id": "A"}'],
+    [
+        *(
+            b"{",
+            b"[]",
+            b"\xff",
+            b'{"unknown": 1}',
+            b'{"id": 5}',
+            b'{"spec": {"limits": {"memory": -1}}}',
+            b'{"id": "A"}',
+        ),
+        b'{"spec": {"mounts": [{"source": "/srv", "target": "/data\\u0000--bind\\u0000/\\u0000/host"}]}}',
+        b'{"spec": {"mounts": [{"source": "/srv\\u0000--share-net", "target": "/data"}]}}',
+        b'{"spec": {"workdir": "/\\u0000"}}',
+        b'{"id": "a\\u0000--share-net"}',
+    ],
 )
 async def test_a_creation_that_makes_no_sense_is_refused(directory: Directory, body: bytes) -> None:
     async with gateway(directory) as port, connect(port) as client:

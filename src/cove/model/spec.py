@@ -1,6 +1,6 @@
 """What a sandbox shall be."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Literal, TypedDict
 
@@ -100,7 +100,11 @@ def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
 
 def check_spec(spec: SandboxSpec) -> None:
     """Raise ValidationFailed for what makes no sense."""
-    if not spec.workdir.startswith("/") or "\0" in spec.workdir:
+    for field, value in msgspec.to_builtins(spec).items():
+        for text in _texts(value):
+            if "\0" in text:
+                raise ValidationFailed(f"{field}: {text!r} has a NUL, which no path, name or variable can have")
+    if not spec.workdir.startswith("/"):
         raise ValidationFailed(f"workdir must be an absolute path, not {spec.workdir!r}")
     for name in spec.limits.__struct_fields__:
         value = getattr(spec.limits, name)
@@ -112,3 +116,14 @@ def check_spec(spec: SandboxSpec) -> None:
         seconds = getattr(spec, name)
         if seconds is not None and not 0 < seconds < float("inf"):
             raise ValidationFailed(f"{name} must be a number of seconds, more than 0, not {seconds!r}")
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every string in a value made of lists, tuples and dicts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts([*value.keys(), *value.values()])
+    elif isinstance(value, Sequence):
+        for each in value:
+            yield from _texts(each)
