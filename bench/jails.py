@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from cove.core.jail import jail_arguments
 from cove.linux.memory_file import sealed_file
+from cove.linux.thread_user import as_user
 from cove.model import SandboxSpec
 from cove.runtime.machine import examine_machine
 
@@ -37,16 +38,14 @@ def full_jail() -> Iterator[Callable[[list[str]], None]]:
     with sealed_file(machine.require_filter()) as filter, open("/dev/null", "wb") as null:
         for file in (filter, null):
             os.set_inheritable(file.fileno(), True)
-        as_user: list[str] = []
-        if place.user_id is not None and machine.set_user is not None:
-            as_user = [machine.set_user[1], f"--reuid={place.user_id}", f"--regid={place.user_id}", "--clear-groups"]
         arguments = jail_arguments(
-            SandboxSpec(), machine.host(place), info_descriptor=null.fileno(), filter_descriptor=filter.fileno()
+            SandboxSpec(), machine.host(place), {}, info_descriptor=null.fileno(), filter_descriptor=filter.fileno()
         )
 
         def run(program: list[str]) -> None:
             filter.seek(0)
-            run_jail([*as_user, machine.require_bubblewrap(), *arguments, *program])
+            with as_user(place.user_id):
+                run_jail([machine.require_bubblewrap(), *arguments, *program])
 
         try:
             yield run

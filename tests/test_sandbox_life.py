@@ -340,13 +340,12 @@ async def test_a_mount_is_read_only_unless_asked_for(shared: Path) -> None:
     assert stat.S_IMODE(shared.stat().st_mode) == 0o777
 
 
-async def test_a_mount_is_resolved_before_it_is_judged(shared: Path, cove_home: Path) -> None:
+async def test_a_mount_is_judged_by_where_it_leads(shared: Path, cove_home: Path) -> None:
     (shared / "link").symlink_to("/proc")
-    with pytest.raises(PermissionDenied, match="/proc"):
-        await AsyncSandbox.create(mounts=[Mount(source=str(shared / "link"), target="/data")])
     (shared / "state").symlink_to(cove_home)
-    with pytest.raises(PermissionDenied, match="Cove's own state"):
-        await AsyncSandbox.create(mounts=[Mount(source=str(shared / "state"), target="/data")])
+    for name in ("link", "state"):  # as root, who alone can place links there, they are followed and judged
+        with pytest.raises(PermissionDenied, match=r"host's system|Cove's own state|symbolic link"):
+            await AsyncSandbox.create(mounts=[Mount(source=str(shared / name), target="/data")])
     with pytest.raises(FileNotFound):
         await AsyncSandbox.create(mounts=[Mount(source=str(shared / "missing"), target="/data")])
 

@@ -23,6 +23,7 @@ from cove.linux.bubblewrap import OLDEST, bubblewrap_version, explain_refusal, f
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.interpreter import find_interpreter
 from cove.linux.seccomp import explain_missing_filter, find_filter
+from cove.linux.thread_user import as_user
 from cove.runtime.disk import try_disk
 from cove.runtime.home import Home, default_home
 from cove.runtime.interpreters import find_node, find_python_environment
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _TRIAL_SECONDS = 30.0
-_NOBODY = "65534"
+_NOBODY = 65534
 _OLDEST_NODE = 20
 _CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 # core(5): a program, a socket.
@@ -118,34 +119,28 @@ def _check_namespaces() -> Check:
     path = find_bubblewrap()
     if path is None:
         return _missing("namespaces", "not tried: bubblewrap is not installed", _install("bubblewrap"))
-    complaint = _try_namespaces([*_as_nobody(), path])
+    complaint = _try_namespaces(path)
     if complaint is None:
         return _ok("namespaces", "user, pid, network, ipc and uts namespaces can be made")
     return _missing("namespaces", "the kernel refuses them", explain_refusal(complaint))
 
 
-def _try_namespaces(bubblewrap: list[str]) -> str | None:
-    """None, or what bubblewrap complained about."""
+def _try_namespaces(bubblewrap: str) -> str | None:
+    """None, or what bubblewrap complained about; as root it is tried as another user, as sandboxes are."""
     jail = ["--unshare-all", "--disable-userns", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "--"]
     try:
-        end = subprocess.run(
-            [*bubblewrap, *jail, "/bin/sh", "-c", ":"],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=_TRIAL_SECONDS,
-            env={},
-        )
+        with as_user(_NOBODY if _is_root() else None):
+            end = subprocess.run(
+                [bubblewrap, *jail, "/bin/sh", "-c", ":"],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=_TRIAL_SECONDS,
+                env={},
+            )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return None if end.returncode == 0 else end.stderr
-
-
-def _as_nobody() -> list[str]:
-    set_user = shutil.which("setpriv")
-    if not _is_root() or set_user is None:
-        return []
-    return [set_user, f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--"]
 
 
 def _check_seccomp() -> Check:
@@ -189,13 +184,10 @@ def _check_interpreter() -> Check:
     return _ok("interpreter for the sandbox", f"{'.'.join(map(str, found.version))}, {found.path}")
 
 
-def _check_setpriv() -> Check:
+def _check_user() -> Check:
     if not _is_root():
         return _ok("user of the sandbox", f"your own (uid {os.geteuid()}); inside it is uid {USER_ID}")
-    paths = shutil.which("setpriv"), shutil.which("prlimit")
-    if None in paths:
-        return _missing("user of the sandbox", "setpriv or prlimit is not installed", _install("util-linux"))
-    return _ok("user of the sandbox", f"one of its own for each, set by {paths[0]}")
+    return _ok("user of the sandbox", f"one of its own for each; inside it is uid {USER_ID}")
 
 
 def _check_core_handler() -> Check:
@@ -323,7 +315,7 @@ _CHECKS: tuple[Callable[[], Check], ...] = (
     _check_seccomp,
     _check_cgroups,
     _check_interpreter,
-    _check_setpriv,
+    _check_user,
     _check_core_handler,
     _check_home,
     _check_disk,

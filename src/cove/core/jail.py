@@ -1,11 +1,11 @@
 """The jail as a list of bubblewrap arguments: a pure function of the spec and of what the host has."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
-from cove.errors import PermissionDenied, ValidationFailed
+from cove.errors import ValidationFailed
 from cove.model import Mount, Network, SandboxSpec
 
 USER = "user"
@@ -18,6 +18,7 @@ EXECUTOR_DIRECTORY = "/run/cove/executor"
 PYTHON_DIRECTORY = "/opt/cove/python"
 SHELL_DIRECTORY = "/run/cove/shell"
 INTERPRETER_DIRECTORY = "/run/cove/python"
+STAGING_DIRECTORY = "/run/cove/mounts"
 
 ROOT_BYTES = 64 << 20
 RUN_BYTES = 4 << 20
@@ -83,8 +84,31 @@ MASKED_PROC_FILES = (
 )
 MASKED_PROC_DIRECTORIES = ("acpi", "asound", "bus", "driver", "fs", "scsi")
 
-_REFUSED_SOURCES = ("/proc", "/sys", "/dev", "/run")
-_REFUSED_TARGETS = ("/usr", "/proc", "/dev", "/etc", "/run/cove", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys")
+
+class Arguments(tuple[str, ...]):
+    """Words for bubblewrap. `--args` separates them by NUL: a word that has one cannot be in this list."""
+
+    __slots__ = ()
+
+    def __new__(cls, words: Iterable[str]) -> "Arguments":
+        """Raise ValidationFailed for a word that would not arrive as it is."""
+        made = super().__new__(cls, words)
+        for word in made:
+            if "\0" in word or not _can_be_encoded(word):
+                raise ValidationFailed(f"{word!r} cannot be a part of a path or name")
+        return made
+
+    def encode(self) -> bytes:
+        """The content of the file that `--args` reads."""
+        return b"".join(os.fsencode(word) + b"\0" for word in self)
+
+
+def _can_be_encoded(word: str) -> bool:
+    try:
+        os.fsencode(word)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,19 +154,22 @@ def agent_command(
     return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *words]
 
 
-def jail_arguments(spec: SandboxSpec, host: Host, *, info_descriptor: int, filter_descriptor: int) -> list[str]:
-    """Everything bubblewrap is told, in order; later entries stand on earlier ones."""
-    return [
+def jail_arguments(
+    spec: SandboxSpec, host: Host, staged: Mapping[str, Mount], *, info_descriptor: int, filter_descriptor: int
+) -> Arguments:
+    """Everything bubblewrap is told, in order; later entries stand on earlier ones. `staged` is of core/mount."""
+    words = (
         *_namespaces(spec),
         *_system(host),
         *_etc(spec, host),
         *_devices(host),
         *_writable(host),
-        *_agent(host),
-        *_mounts(spec.mounts),
+        *_agent(host, staged),
+        *_mounts(spec.mounts, staged),
         *("--seccomp", str(filter_descriptor), "--info-fd", str(info_descriptor)),
         *("--chdir", "/", "--clearenv", "--setenv", "LANG", "C.UTF-8"),
-    ]
+    )
+    return Arguments(words)
 
 
 def _namespaces(spec: SandboxSpec) -> list[str]:
@@ -194,7 +221,7 @@ def _writable(host: Host) -> list[str]:
     ]
 
 
-def _agent(host: Host) -> list[str]:
+def _agent(host: Host, staged: Mapping[str, Mount]) -> list[str]:
     # Mounts of their own, so that nobody inside can move them away or close them to the sessions.
     arguments = ["--size", str(RUN_BYTES), "--tmpfs", "/run", "--size", str(RUN_BYTES), "--tmpfs", "/run/cove"]
     arguments += ["--ro-bind", host.agent, AGENT_DIRECTORY, "--ro-bind", host.shell, SHELL_DIRECTORY]
@@ -203,30 +230,15 @@ def _agent(host: Host) -> list[str]:
         arguments += ["--ro-bind", host.python, PYTHON_DIRECTORY]
     if host.interpreter_prefix is not None:
         arguments += ["--ro-bind", host.interpreter_prefix, INTERPRETER_DIRECTORY]
+    if staged:
+        arguments += ["--size", str(RUN_BYTES), "--tmpfs", STAGING_DIRECTORY]
     return [*arguments, "--remount-ro", "/run/cove"]
 
 
-def _mounts(mounts: Iterable[Mount]) -> list[str]:
+def _mounts(mounts: Sequence[Mount], staged: Mapping[str, Mount]) -> list[str]:
+    targets = {mount.target: place for place, mount in staged.items()}
     arguments = []
     for mount in mounts:
-        arguments += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.target]
+        option = "--ro-bind" if mount.read_only else "--bind"
+        arguments += [option, mount.source, targets.get(mount.target, mount.target)]
     return arguments
-
-
-def check_mount(mount: Mount, *, state_directory: str) -> Mount:
-    """Return the mount with normal paths, or say why it is refused. The source is already resolved."""
-    source, target = PurePosixPath(mount.source), PurePosixPath(mount.target)
-    if not source.is_absolute() or not target.is_absolute() or ".." in target.parts:
-        raise ValidationFailed(f"mount {mount.source} -> {mount.target}: both paths must be absolute and without '..'")
-    if any(_overlaps(source, refused) for refused in _REFUSED_SOURCES):
-        raise PermissionDenied(f"mount source {source} is refused: it would show the host's system to the sandbox")
-    if _overlaps(source, state_directory):
-        raise PermissionDenied(f"mount source {source} is refused: it holds, or lies in, Cove's own state")
-    if any(_overlaps(target, refused) for refused in _REFUSED_TARGETS):
-        raise PermissionDenied(f"mount target {target} is refused: it would replace a part of the system")
-    return Mount(source=str(source), target=str(target), read_only=mount.read_only)
-
-
-def _overlaps(path: PurePosixPath, other: str) -> bool:
-    """One is the other, or lies below it."""
-    return path.is_relative_to(other) or PurePosixPath(other).is_relative_to(path)

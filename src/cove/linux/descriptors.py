@@ -54,9 +54,9 @@ def is_kind(descriptor: int, kind: Kind) -> bool:
     mode = os.fstat(descriptor).st_mode
     match kind:
         case Kind.FILE:
-            return stat.S_ISREG(mode) and not _on_pseudo_filesystem(descriptor)
+            return stat.S_ISREG(mode) and not on_pseudo_filesystem(descriptor)
         case Kind.DIRECTORY:
-            return stat.S_ISDIR(mode) and not _on_pseudo_filesystem(descriptor)
+            return stat.S_ISDIR(mode) and not on_pseudo_filesystem(descriptor)
         case Kind.STREAM:
             return stat.S_ISSOCK(mode) and _is_tcp(descriptor)
         case Kind.TERMINAL_MASTER:
@@ -65,7 +65,8 @@ def is_kind(descriptor: int, kind: Kind) -> bool:
             return stat.S_ISCHR(mode) and os.major(os.fstat(descriptor).st_rdev) in _SLAVE_MAJORS
 
 
-def _on_pseudo_filesystem(descriptor: int) -> bool:
+def on_pseudo_filesystem(descriptor: int) -> bool:
+    """Whether its file shows the kernel's state rather than somebody's data."""
     found = _StatFS()
     if _fstatfs(descriptor, ctypes.byref(found)) != 0:
         number = ctypes.get_errno()

@@ -15,12 +15,14 @@ from cove.errors import SandboxUnavailable
 from cove.linux.bubblewrap import explain_refusal
 from cove.linux.packets import socket_pair
 from cove.linux.pidfd import reap, wait_for_end
+from cove.linux.thread_user import as_user
 from cove.model import SandboxSpec
 from cove.runtime.groups import SandboxGroups
 from cove.runtime.home import Place
 from cove.runtime.isolation import Launch, backend_of
 from cove.runtime.link import Link
 from cove.runtime.machine import Machine
+from cove.runtime.mounts import open_mounts
 from cove.runtime.shared_limits import Holder, make_holder
 from cove.runtime.threads import in_starter_thread, in_thread, start_in_thread
 
@@ -106,27 +108,32 @@ async def start_jail(
         undo.callback(ours.close)
         info = _pipe(stack, stack)
         errors = _pipe(undo, stack)
+        mounts = await in_thread(stack.enter_context, open_mounts(spec.mounts, str(machine.home.path)))
         launch = Launch(
             machine=machine,
             place=place,
             spec=spec,
+            mounts=mounts,
             limits=groups.process_limits,
             control=theirs.fileno(),
             info=info[1],
         )
         backend = backend_of(spec.isolation)
+        user_id = place.user_id if backend.has_user_of_its_own else None
         command, keep = await in_thread(backend.command, launch, stack)
         holder = start_in_thread(make_holder, machine.interpreter.path) if backend.tells_agent_pid else None
-        pid, pidfd = await in_starter_thread(_popen, command, keep, errors[1])
+        pid, pidfd = await in_starter_thread(_popen, command, keep, errors[1], user_id)
         undo.pop_all()
         link = Link(ours, lambda reason: jail.lose(reason))  # noqa: PLW0108  # the jail is made in the next line
         jail = Jail(pid, link, groups, errors[0], _watch(pidfd, pid))
         try:
             async with asyncio.timeout(_START_SECONDS):
-                agent = await _begin(jail, info[0], spec)
-                if holder is not None and agent is not None:
-                    await _hold_limits(groups, await holder, agent)
+                inside = await _begin(jail, info[0], launch)
+                if holder is not None and jail._agent is not None:  # nothing has run inside yet
+                    await _hold_limits(groups, await holder, inside)
+                    await in_thread(mounts.finish, jail._agent, inside)
         except BaseException as error:
+            await in_thread(mounts.abandon)
             if holder is not None:
                 await in_thread((await holder).close)
             complaint = jail.read_errors()
@@ -146,18 +153,20 @@ def _pipe(read_stack: ExitStack, write_stack: ExitStack) -> tuple[int, int]:
     return read, write
 
 
-def _popen(command: list[str], keep: Sequence[int], errors: int) -> tuple[int, int]:
-    """Start our child with nothing of ours but the named descriptors: no environment, no terminal, no group."""
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        pass_fds=keep,
-        env={},
-        cwd="/",
-        start_new_session=True,
-    ) as process:
+def _popen(command: list[str], keep: Sequence[int], errors: int, user_id: int | None) -> tuple[int, int]:
+    """Start our child, as that user, with nothing of ours but these descriptors: no environment, no terminal."""
+    with as_user(user_id):
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=keep,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+    with process:
         pidfd = os.pidfd_open(process.pid)
         process.returncode = 0  # from here on the child is waited for by its pidfd
     return process.pid, pidfd
@@ -198,42 +207,46 @@ async def _hold_limits(groups: SandboxGroups, holder: Holder, agent: int) -> Non
     await in_thread(holder.close)
 
 
-async def _begin(jail: Jail, info: int, spec: SandboxSpec) -> int | None:
+async def _begin(jail: Jail, info: int, launch: Launch) -> int:
     """Wait for the agent's first word; meanwhile, while its interpreter still starts, move it to its groups.
 
-    Returns its pid on the host.
+    Returns the agent's pid on the host.
     """
-    entering = asyncio.get_running_loop().create_task(_enter_groups(jail, info, spec))
+    entering = asyncio.get_running_loop().create_task(_settle(jail, info, launch))
     try:
         await _await_hello(jail)
         return await entering
     finally:
         entering.cancel()
-        await asyncio.wait([entering])
+        await asyncio.gather(entering, return_exceptions=True)
 
 
-async def _enter_groups(jail: Jail, info: int, spec: SandboxSpec) -> int | None:
-    inside: int | None = jail.pid
-    if backend_of(spec.isolation).tells_agent_pid:
+async def _settle(jail: Jail, info: int, launch: Launch) -> int:
+    """Do what is done to the agent from outside."""
+    inside = jail.pid
+    if backend_of(launch.spec.isolation).tells_agent_pid:
         inside = await _read_child_pid(info)
-        jail._agent = None if inside is None else os.pidfd_open(inside)
-        _forbid_core_files(inside)
-    if inside is not None and jail.groups.all:
+        jail._agent = os.pidfd_open(inside)
+        await in_thread(_settle_child, jail._agent, inside, launch)
+    if jail.groups.all:
         await in_thread(jail.groups.enter, inside)
     return inside
 
 
-def _forbid_core_files(agent: int | None) -> None:
-    """From outside: the filter that binds the agent lets nobody inside change it. As root the backend has done it."""
-    if agent is not None and os.geteuid() != 0:
-        resource.prlimit(agent, resource.RLIMIT_CORE, (CORE_BYTES, CORE_BYTES))
+def _settle_child(agent: int, pid: int, launch: Launch) -> None:
+    """As its own user: root may lack the capability to set the limits of another user's process."""
+    with as_user(launch.place.user_id):
+        resource.prlimit(pid, resource.RLIMIT_CORE, (CORE_BYTES, CORE_BYTES))
+    launch.mounts.prepare(launch.machine.attach_command, agent, pid, launch.place.user_id)
 
 
-async def _read_child_pid(info: int) -> int | None:
-    """The agent's pid on the host as bwrap tells it; None when bwrap ended without a word."""
+async def _read_child_pid(info: int) -> int:
+    """The agent's pid on the host as bwrap tells it."""
     await _readable(info)
     found = re.search(rb'"child-pid": *(\d+)', os.read(info, 4096))
-    return None if found is None else int(found[1])
+    if found is None:
+        raise ConnectionResetError("bwrap gave no reason")
+    return int(found[1])
 
 
 async def _readable(descriptor: int) -> None:

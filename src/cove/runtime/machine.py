@@ -1,7 +1,6 @@
 """What this machine has, found out once per program, and what a sandbox cannot do without."""
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +39,6 @@ class Machine:
     has_node_packages: bool
     hierarchies: Hierarchies
     bubblewrap: str | None
-    set_user: tuple[str, str] | None
     filter: bytes | None
     descriptor_limits: tuple[int, int]
 
@@ -81,6 +79,11 @@ class Machine:
             return self.interpreter.path
         return os.path.join(INTERPRETER_DIRECTORY, os.path.relpath(self.interpreter.path, self.interpreter.prefix))
 
+    @property
+    def attach_command(self) -> list[str]:
+        """The program that enters a jail's namespaces; its arguments follow."""
+        return [self.interpreter.path, "-I", "-S", "-B", str(self.agent / "attach.pyc")]
+
     def require_bubblewrap(self) -> str:
         """The path of bwrap, or what to install."""
         if self.bubblewrap is None:
@@ -116,11 +119,6 @@ def examine_machine() -> Machine:
     if bubblewrap is not None and (version := bubblewrap_version(bubblewrap)) is not None and version < OLDEST:
         found, oldest = (".".join(map(str, each)) for each in (version, OLDEST))
         raise SandboxUnavailable(f"{bubblewrap} is version {found}, Cove needs {oldest} or newer: see `cove doctor`")
-    limit, change = shutil.which("prlimit"), shutil.which("setpriv")
-    if is_root and (limit is None or change is None):
-        raise SandboxUnavailable(
-            "setpriv and prlimit are needed to run sandboxes as users of their own: `sudo apt install util-linux`"
-        )
     executor = prepare_executor(home.path / "executor")
     return Machine(
         home=home,
@@ -132,7 +130,6 @@ def examine_machine() -> Machine:
         has_node_packages=(executor / PACKAGES).exists(),
         hierarchies=find_hierarchies(),
         bubblewrap=bubblewrap,
-        set_user=(limit, change) if is_root and limit is not None and change is not None else None,
         filter=find_filter(),
         descriptor_limits=raise_descriptor_limit(),
     )

@@ -1,42 +1,226 @@
-"""Host directories that a sandbox sees: each is looked at once, before anything starts."""
+"""Host directories that a sandbox sees: each is opened without following links, judged, and compared once mounted.
 
+bubblewrap takes paths, not descriptors. So each source is held open while the jail starts, and before anything runs
+inside, what stands at each target is compared with it: whoever has swapped a path meanwhile has lost the sandbox its
+start, and won nothing. All calls here block.
+"""
+
+import errno
+import fcntl
 import os
+import signal
 import stat
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import msgspec
 
-from cove.core.jail import check_mount
-from cove.errors import PermissionDenied, ValidationFailed, from_errno
+from cove.core.jail import STAGING_DIRECTORY
+from cove.core.mount import REFUSED_SOURCES, check_targets, lies_in, normalise, staged
+from cove.errors import FileNotFound, PermissionDenied, ValidationFailed, from_errno
+from cove.linux.descriptors import on_pseudo_filesystem
 from cove.linux.passage import closed_directory
+from cove.linux.path_walk import Found, LinkInPath, find
+from cove.linux.thread_user import as_user
 from cove.model import Mount, SandboxSpec
+
+_NS_GET_USERNS = 0xB701
+_ATTACH_SECONDS = 20.0
+
+
+@dataclass(slots=True)
+class OpenMounts:
+    """The mounts of one start: `sources` are held until the jail stands, `_helper` runs if any mount is staged."""
+
+    mounts: tuple[Mount, ...]
+    sources: tuple[Found, ...]
+    _helper: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def staged(self) -> dict[str, Mount]:
+        """Those that bubblewrap binds elsewhere first: core/mount."""
+        return staged(self.mounts)
+
+    def prepare(self, attach: Sequence[str], agent: int, pid: int, user_id: int | None) -> None:
+        """Start agent/attach, as the sandbox's user, beside the agent itself, whose pidfd and pid are given."""
+        if self.staged:
+            self._helper = _start_helper(self.staged, attach, agent, pid, user_id)
+
+    def finish(self, agent: int, pid: int) -> None:
+        """Move what was staged, now that bubblewrap is done; then make sure that each mount is what was judged."""
+        if self._helper is not None:
+            _let_move(self._helper)
+        if self.mounts:
+            _check_mounted(self, agent, pid)
+
+    def abandon(self) -> None:
+        """End the helper of a jail that did not start. Idempotent."""
+        if self._helper is not None and self._helper.returncode is None:
+            self._helper.kill()
+            self._helper.communicate()
 
 
 def resolve_mounts(spec: SandboxSpec, state_directory: str) -> SandboxSpec:
-    """Each source is resolved once, as the caller; what is refused is refused before anything starts."""
-    resolved = []
-    for mount in spec.mounts:
+    """Give each source its path without links; what is refused is refused before anything starts."""
+    mounts = tuple(
+        msgspec.structs.replace(mount, source=resolve_source(mount.source)) for mount in check_targets(spec.mounts)
+    )
+    with open_mounts(mounts, state_directory):
+        return msgspec.structs.replace(spec, mounts=mounts)
+
+
+def resolve_source(path: str) -> str:
+    """The path without links. A link is followed only where root alone can have placed it."""
+    with _translated(path):
         try:
-            source = os.path.realpath(mount.source, strict=True)
-            _check_source(source)
-        except OSError as error:
-            raise from_errno(error.errno or 0, f"mount source {mount.source}") from None
-        except ValueError:
-            raise ValidationFailed(f"mount source {mount.source!r} is not the name of a file") from None
-        resolved.append(
-            check_mount(
-                Mount(source=source, target=mount.target, read_only=mount.read_only), state_directory=state_directory
-            )
-        )
-    return msgspec.structs.replace(spec, mounts=tuple(resolved))
+            found = find(os.path.abspath(path), follows_links=True)
+        except LinkInPath as refused:
+            raise PermissionDenied(
+                f"mount source {path} is refused: {refused.link} is a symbolic link, which sandboxed code could have "
+                f"made: name the place itself{_suggestion(path)}"
+            ) from None
+        found.close()
+        return found.path
 
 
-def _check_source(path: str) -> None:
+def _suggestion(path: str) -> str:
+    try:
+        return f", {os.path.realpath(path)}"
+    except OSError:
+        return ""  # the link was replaced meanwhile
+
+
+def resolve_beneath(path: str, directory: str) -> str | None:
+    """The path without links of what lies in that directory, below which none is followed; None for other paths.
+
+    Every start opens the result without following links again, so that it stays below the directory.
+    """
+    source = normalise(path)
+    try:
+        real = resolve_source(directory)
+    except FileNotFound:
+        return None
+    for base in (os.path.abspath(directory), real):
+        if lies_in(source, base):
+            with _translated(path):
+                found = find(os.path.join(real, os.path.relpath(source, base)))
+                found.close()
+                return found.path
+    return None
+
+
+@contextmanager
+def open_mounts(mounts: Sequence[Mount], state_directory: str) -> Iterator[OpenMounts]:
+    """Hold every source, opened without following any link and judged by what it is."""
+    with ExitStack() as stack:
+        sources = []
+        for mount in mounts:
+            with _translated(mount.source):
+                source = find(normalise(mount.source))
+                stack.callback(source.close)
+                _check_source(source, state_directory)
+            sources.append(source)
+        yield OpenMounts(tuple(mounts), tuple(sources))
+
+
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise from_errno(error.errno or 0, f"mount source {path}") from None
+    except ValueError:
+        raise ValidationFailed(f"mount source {path!r} is not the name of a file") from None
+    except LinkInPath as found:
+        raise PermissionDenied(f"mount source {path} is refused: {found.link} is a symbolic link") from None
+
+
+def _check_source(source: Found, state_directory: str) -> None:
     """What is mounted is a directory or a file that the sandbox's user can reach. As root that is another user."""
-    mode = os.stat(path).st_mode
+    mode = source.status.st_mode
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-        raise PermissionDenied(f"mount source {path} is refused: a socket, device or pipe leads out of the sandbox")
-    closed = closed_directory(os.path.dirname(path)) if os.geteuid() == 0 else None
+        raise PermissionDenied(f"mount source {source.path} is refused: a socket, device or pipe leads out")
+    if on_pseudo_filesystem(source.descriptor) or any(_overlaps(source, path) for path in REFUSED_SOURCES):
+        raise PermissionDenied(f"mount source {source.path} is refused: it would show the host's system to the sandbox")
+    if _overlaps(source, state_directory):
+        raise PermissionDenied(f"mount source {source.path} is refused: it holds, or lies in, Cove's own state")
+    closed = closed_directory(os.path.dirname(source.path)) if os.geteuid() == 0 else None
     if closed is not None:
         raise PermissionDenied(
             f"mount source: the sandbox's user cannot enter {closed}: `chmod o+x` it or mount another place"
         )
+
+
+def _overlaps(source: Found, path: str) -> bool:
+    """Whether one is the other or lies in it, by whatever names: judged by device and inode."""
+    if not os.path.exists(path):
+        return False
+    other = find(os.path.realpath(path))
+    try:
+        return other.identity in (source.identity, *source.within) or source.identity in other.within
+    finally:
+        other.close()
+
+
+def _check_mounted(opened: OpenMounts, agent: int, pid: int) -> None:
+    """Raise unless each target, reached without following a link, is the very source that was judged."""
+    root = _open_of(agent, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
+    try:
+        for mount, source in zip(opened.mounts, opened.sources, strict=True):
+            if _identity_at(mount.target, root) != source.identity:
+                raise PermissionDenied(
+                    f"mount {mount.source} -> {mount.target} is refused: one of the paths was changed meanwhile"
+                )
+    finally:
+        os.close(root)
+
+
+def _identity_at(target: str, root: int) -> tuple[int, int] | None:
+    try:
+        found = find(target, root=root)
+    except (LinkInPath, OSError):
+        return None
+    found.close()
+    return found.identity
+
+
+def _start_helper(
+    waiting: Mapping[str, Mount], attach: Sequence[str], agent: int, pid: int, user_id: int | None
+) -> "subprocess.Popen[bytes]":
+    targets = [f"{place.removeprefix(STAGING_DIRECTORY + '/')}={mount.target}" for place, mount in waiting.items()]
+    with ExitStack() as stack:
+        namespace = _open_of(agent, f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+        stack.callback(os.close, namespace)
+        owner = fcntl.ioctl(namespace, _NS_GET_USERNS)
+        stack.callback(os.close, owner)
+        stack.enter_context(as_user(user_id))
+        return subprocess.Popen(
+            [*attach, str(namespace), str(owner), STAGING_DIRECTORY, *targets],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(namespace, owner),
+            env={},
+            cwd="/",
+        )
+
+
+def _let_move(helper: "subprocess.Popen[bytes]") -> None:
+    """Give the word it waits for, and wait for its end."""
+    _, complaint = helper.communicate(b"go", timeout=_ATTACH_SECONDS)
+    if helper.returncode != 0:
+        reason = complaint.decode("utf-8", "replace")[-1000:]
+        raise PermissionDenied(reason or "the mounts could not be moved to their targets")
+
+
+def _open_of(agent: int, path: str, flags: int) -> int:
+    """Open a file of /proc that belongs to the process of that pidfd, and not to one that has its pid after it."""
+    opened = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        signal.pidfd_send_signal(agent, 0)
+    except ProcessLookupError:
+        os.close(opened)
+        raise OSError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
+    return opened

@@ -12,6 +12,7 @@ import msgspec
 from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
 from cove.model.spec import check_spec
+from cove.runtime.mounts import resolve_beneath
 
 _HIGHEST_PORT = 65535
 
@@ -99,12 +100,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
 
     def _admit_mount(self, mount: Mount) -> Mount:
-        try:
-            source = os.path.realpath(mount.source)
-        except ValueError:
-            raise ValidationFailed(f"{mount.source!r} is not the name of a directory") from None
-        for prefix in map(os.path.realpath, self.allow_mounts):
-            if source == prefix or source.startswith(prefix.rstrip("/") + "/"):
+        for directory in self.allow_mounts:
+            source = resolve_beneath(mount.source, directory)
+            if source is not None:
                 return msgspec.structs.replace(mount, source=source)
         raise PermissionDenied(f"this server does not allow to mount {mount.source}")
 

@@ -9,6 +9,7 @@ from cove.model import SandboxSpec
 from cove.runtime.home import Place
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.machine import Machine
+from cove.runtime.mounts import OpenMounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +29,14 @@ class Launch:
     """What a backend starts the agent with.
 
     `control` is the agent's end of the control socket. `info` is the write end of a pipe for `{"child-pid": N}`, the
-    agent's pid on the host, which a backend with `tells_agent_pid` writes. `limits` are for setrlimit(2).
+    agent's pid on the host, which a backend with `tells_agent_pid` writes. `limits` are for setrlimit(2). The
+    sources of `mounts` are held open.
     """
 
     machine: Machine
     place: Place
     spec: SandboxSpec
+    mounts: OpenMounts
     limits: Mapping[str, int]
     control: int
     info: int
@@ -45,6 +48,10 @@ class Backend(Protocol):
     @property
     def tells_agent_pid(self) -> bool:
         """Whether the agent is a descendant of our child, not our child itself."""
+
+    @property
+    def has_user_of_its_own(self) -> bool:
+        """Whether, as root, our child is started as the host user of the place."""
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from cove.core.jail import (
     jail_arguments,
     place_mark,
 )
-from cove.core.limits import CORE_BYTES, GUARDED, guards
+from cove.core.limits import GUARDED, guards
 from cove.linux.memory_file import sealed_file
 from cove.runtime.home import Place
 from cove.runtime.interpreters import inside_jail
@@ -26,6 +26,7 @@ class Bubblewrap:
     """The agent is PID 1 of a jail that `core.jail` describes."""
 
     tells_agent_pid = True
+    has_user_of_its_own = True
     warnings: tuple[str, ...] = ()
 
     def inside(self, machine: Machine, place: Place) -> Inside:
@@ -46,20 +47,12 @@ class Bubblewrap:
         machine, spec = launch.machine, launch.spec
         host = machine.host(launch.place)
         program = stack.enter_context(sealed_file(machine.require_filter()))
-        arguments = jail_arguments(spec, host, info_descriptor=launch.info, filter_descriptor=program.fileno())
-        file = stack.enter_context(sealed_file("\0".join([*arguments, ""]).encode()))
-        command = [*_as_user(launch), machine.require_bubblewrap(), "--args", str(file.fileno()), *_agent(launch)]
+        arguments = jail_arguments(
+            spec, host, launch.mounts.staged, info_descriptor=launch.info, filter_descriptor=program.fileno()
+        )
+        file = stack.enter_context(sealed_file(arguments.encode()))
+        command = [machine.require_bubblewrap(), "--args", str(file.fileno()), *_agent(launch)]
         return command, [launch.control, launch.info, file.fileno(), program.fileno()]
-
-
-def _as_user(launch: Launch) -> list[str]:
-    """Without core files from the start: root may lack the capability to set limits of another user's process."""
-    user, programs = launch.place.user_id, launch.machine.set_user
-    if user is None or programs is None:
-        return []
-    limit, change = programs
-    cores = [limit, f"--core={CORE_BYTES}:{CORE_BYTES}"]
-    return [*cores, change, f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
 
 
 def _agent(launch: Launch) -> list[str]:

@@ -13,6 +13,7 @@ class NoIsolation:
     """Paths inside are those of the host; the agent ends with its control socket."""
 
     tells_agent_pid = False
+    has_user_of_its_own = False
     warnings = ("no isolation: code in this sandbox can do whatever you can",)
 
     def inside(self, machine: Machine, place: Place) -> Inside:

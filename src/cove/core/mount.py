@@ -1,0 +1,72 @@
+"""Mounts as text: normal paths, refused targets, the order they are made in, and which of them must be staged.
+
+A mount is *staged* when its target lies in a directory that code inside, or another sandbox, can change: bubblewrap
+follows links there, so it only ever gets targets whose parents it has made itself. A staged mount is bound below
+STAGING_DIRECTORY and then moved to its target without following a link (agent/attach).
+"""
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+import msgspec
+
+from cove.core.jail import HOME, STAGING_DIRECTORY, WORKSPACE
+from cove.errors import PermissionDenied, ValidationFailed
+from cove.model import Mount
+
+# Sources in or above these are refused: they show the host's system.
+REFUSED_SOURCES = ("/proc", "/sys", "/dev", "/run")
+_REFUSED_TARGETS = (
+    *("/usr", "/proc", "/dev", "/etc", "/run/cove", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys"),
+    "/var/tmp",  # a link to /tmp
+)
+_WRITABLE_PLACES = (WORKSPACE, HOME, "/tmp")
+
+
+def normalise(path: str) -> str:
+    """Return an absolute path without empty components, '.' and '..'; raise ValidationFailed for a relative one."""
+    if not path.startswith("/"):
+        raise ValidationFailed(f"mount: {path!r} must be an absolute path")
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def check_targets(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
+    """Return the mounts with normal targets, parents before what lies in them, or say which is refused."""
+    checked = [msgspec.structs.replace(mount, target=_check_target(mount.target)) for mount in mounts]
+    checked.sort(key=lambda mount: mount.target.count("/"))
+    for at, mount in enumerate(checked):
+        if any(mount.target == other.target for other in checked[:at]):
+            raise ValidationFailed(f"mount target {mount.target} is named twice")
+    return tuple(checked)
+
+
+def _check_target(text: str) -> str:
+    if ".." in text.split("/"):
+        raise ValidationFailed(f"mount target {text!r} must be an absolute path without '..'")
+    target = normalise(text)
+    if any(lies_in(target, refused) or lies_in(refused, target) for refused in _REFUSED_TARGETS):
+        raise PermissionDenied(f"mount target {target} is refused: it would replace a part of the system")
+    return target
+
+
+def lies_in(path: str, directory: str) -> bool:
+    """Whether the path is that directory or below it; both are normal."""
+    return PurePosixPath(path).is_relative_to(directory)
+
+
+def staged(mounts: Sequence[Mount]) -> dict[str, Mount]:
+    """The mounts that must be staged, by where bubblewrap binds them."""
+    return {
+        f"{STAGING_DIRECTORY}/{number}": mount
+        for number, mount in enumerate(mounts)
+        if any(
+            mount.target != place and lies_in(mount.target, place)
+            for place in (*_WRITABLE_PLACES, *(other.target for other in mounts))
+        )
+    }
