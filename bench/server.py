@@ -170,7 +170,7 @@ async def _streaming(remote: AsyncSandbox, bare: str, plan: Plan) -> Figure:
     size = plan.times(512 << 20, 128 << 20)
 
     async def follow() -> None:
-        process = await remote.start_process(f"head -c {size} /dev/zero", keep=False)
+        process = await remote.start_process(f"head -c {size} /dev/zero", keep=False, lossless=True)
         seen = 0
         async for event in process.logs(lossless=True):
             seen += len(event.data) if isinstance(event, Output) else 0

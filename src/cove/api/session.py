@@ -43,6 +43,7 @@ class Session(ABC):
         timeout: float | None = None,
         stdin: bool = False,
         keep: bool = True,
+        lossless: bool = False,
     ) -> Process:
         """Start a process from a copy of the session's state; it changes nothing in the session."""
 

@@ -97,9 +97,10 @@ class Process:
     def signal(self) -> int | None:
         return self._inner.signal
 
-    def refresh(self) -> "Process":
+    def refresh(self) -> Self:
         """Bring the attributes up to date; returns self."""
-        return Process(self._portal.call(lambda: self._inner.refresh()), self._portal)
+        self._portal.call(lambda: self._inner.refresh())
+        return self
 
     def kill(self, signal: int | str = "TERM") -> None:
         """Signal the whole tree. KILL returns when nothing of it is left. An ended process does not mind."""
@@ -453,12 +454,13 @@ class Session:
         timeout: float | None = None,
         stdin: bool = False,
         keep: bool = True,
+        lossless: bool = False,
     ) -> "Process":
         """Start a process from a copy of the session's state; it changes nothing in the session."""
         return Process(
             self._portal.call(
                 lambda: self._inner.start_process(
-                    command, id=id, cwd=cwd, env=env, timeout=timeout, stdin=stdin, keep=keep
+                    command, id=id, cwd=cwd, env=env, timeout=timeout, stdin=stdin, keep=keep, lossless=lossless
                 )
             ),
             self._portal,
@@ -726,16 +728,18 @@ class Sandbox:
         timeout: float | None = None,
         stdin: bool = False,
         keep: bool = True,
+        lossless: bool = False,
     ) -> "Process":
         """Start a process that lives on its own; returns once it runs.
 
         After its end it is remembered, with its log, until `cleanup_processes`; with `keep=False` it is forgotten
-        when it has ended and its readers are done.
+        when it has ended and its readers are done. With `lossless` it waits, as on any full pipe, when half a megabyte
+        of its output is unread, until somebody calls `logs(lossless=True)` or `output`: such a reader has no Gap.
         """
         return Process(
             self._portal.call(
                 lambda: self._inner.start_process(
-                    command, id=id, cwd=cwd, env=env, timeout=timeout, stdin=stdin, keep=keep
+                    command, id=id, cwd=cwd, env=env, timeout=timeout, stdin=stdin, keep=keep, lossless=lossless
                 )
             ),
             self._portal,

@@ -84,7 +84,7 @@ async def _run_in(
     sandbox: AsyncSandbox, command: str | list[str], cwd: str | None, env: dict[str, str], timeout: float | None
 ) -> Exit:
     streams = Streams()
-    process = await sandbox.start_process(command, stdin=True, cwd=cwd, env=env, timeout=timeout)
+    process = await sandbox.start_process(command, stdin=True, cwd=cwd, env=env, timeout=timeout, lossless=True)
     feeding = asyncio.create_task(_feed(process, streams))
     try:
         return await _print(process, streams)

@@ -35,6 +35,7 @@ def start_request(
     timeout: float | None,
     stdin: bool,
     keep: bool,
+    lossless: bool,
 ) -> StartProcess:
     """The arguments of `start_process`."""
     return StartProcess(
@@ -45,6 +46,7 @@ def start_request(
         timeout=check_timeout(timeout),
         stdin=stdin,
         keep=keep,
+        lossless=lossless,
     )
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from typing import Literal, cast
+from typing import Literal, Self, cast
 
 from cove import api
 from cove.client.calls import Calls
@@ -35,7 +35,7 @@ class Process(api.Process):
         self.exit_code = reply.exit_code
         self.signal = reply.signal
 
-    async def refresh(self) -> "Process":
+    async def refresh(self) -> Self:
         """See api.Process."""
         self._take(await self._calls.get(operations.GET_PROCESS, ProcessReply, self.id))
         return self

@@ -94,9 +94,10 @@ class Sandbox(api.AsyncSandbox):
         timeout: float | None = None,
         stdin: bool = False,
         keep: bool = True,
+        lossless: bool = False,
     ) -> Process:
         """See api.AsyncSandbox."""
-        request = start_request(command, id, cwd, env, timeout, stdin, keep)
+        request = start_request(command, id, cwd, env, timeout, stdin, keep, lossless)
         return await make(self._start_process(request), partial(Process.kill, signal="KILL"))
 
     async def _start_process(self, request: requests.StartProcess) -> Process:

@@ -46,9 +46,10 @@ class Session(api.Session):
         timeout: float | None = None,
         stdin: bool = False,
         keep: bool = True,
+        lossless: bool = False,
     ) -> Process:
         """See api.Session."""
-        request = start_request(command, id, cwd, env, timeout, stdin, keep)
+        request = start_request(command, id, cwd, env, timeout, stdin, keep, lossless)
         return await make(self._start_process(request), partial(Process.kill, signal="KILL"))
 
     async def _start_process(self, request: requests.StartProcess) -> Process:

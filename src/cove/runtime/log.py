@@ -25,6 +25,8 @@ SEGMENT_BYTES = 8 << 20
 # What an ended process may keep in memory; more goes to disk.
 ENDED_WINDOW_BYTES = 16 << 10
 _EVENT_BYTES = 512 << 10
+# Stands for the reader that a lossless log waits for.
+_FIRST_READER = object()
 # writev(2): IOV_MAX
 _MOST_CHUNKS = 1024
 
@@ -61,7 +63,8 @@ class Log:
     """Takes output without waiting, writes the older part to disk behind the caller's back, wakes readers.
 
     `on_full` and `on_room` hold the process's output back while the disk, or a lossless reader, is slower than it;
-    `on_grown` is called when more of it is on disk, `on_read` when a reader is done.
+    `on_grown` is called when more of it is on disk, `on_read` when a reader is done. A `lossless` log waits for its
+    first lossless reader as if that stood at the beginning.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Log:
         on_room: Callable[[], None],
         on_grown: Callable[[], None],
         on_read: Callable[[], None],
+        lossless: bool = False,
     ) -> None:
         self._directory = directory
         self._background = background
@@ -87,7 +91,7 @@ class Log:
         self._is_flushing = False
         self._is_discarded = False
         self._end: ProcessExit | None = None
-        self._slowest: dict[object, int] = {}
+        self._slowest: dict[object, int] = {_FIRST_READER: 0} if lossless else {}
         self.readers = 0
 
     @property
@@ -141,7 +145,7 @@ class Log:
             while True:
                 if lossless:
                     self._slowest[reader] = cursor
-                    self._let_go()
+                    self.stop_waiting()
                 found = self._core.read(cursor)
                 if isinstance(found, Missing):
                     cursor = found.end
@@ -168,6 +172,11 @@ class Log:
         finally:
             if self._slowest.pop(reader, None) is not None:
                 self._let_go()
+
+    def stop_waiting(self) -> None:
+        """The first reader has come, or what it would have read is kept in another way."""
+        self._slowest.pop(_FIRST_READER, None)
+        self._let_go()
 
     def _has_room(self) -> bool:
         is_behind = bool(self._slowest) and self._core.end - min(self._slowest.values()) > WINDOW_BYTES // 2

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 from cove import api
 from cove.core.capture import Capture
@@ -74,7 +74,7 @@ class Process(api.Process):
         """It has been spawned, so that it has a pid and a log."""
         return self.status is not ProcessStatus.STARTING
 
-    async def refresh(self) -> "Process":
+    async def refresh(self) -> Self:
         """See api.Process."""
         return self
 
@@ -106,6 +106,7 @@ class Process(api.Process):
         captures = {name: Capture(DEFAULT_MAX_OUTPUT) for name in STREAMS}
         has_gap = False
         with self.log.reading():
+            self.log.stop_waiting()
             end = await self.wait(timeout)
             async for event in self.logs():
                 if isinstance(event, Output):

@@ -37,6 +37,7 @@ class Processes:
         timeout: float | None,
         stdin: bool,
         keep: bool,
+        lossless: bool = False,
         session_id: str | None = None,
     ) -> Process:
         """Start a process and wait until it exists."""
@@ -49,7 +50,7 @@ class Processes:
         process = Process(id, command, link=self._spawner.link, stdin=writer, session_id=session_id)
         self._processes[id] = process
         try:
-            await self._spawn(process, invocation, stdin_read, keep, deadline)
+            await self._spawn(process, invocation, stdin_read, deadline, keep, lossless)
         except BaseException:
             self._processes.pop(id, None)
             if writer is not None:
@@ -61,7 +62,13 @@ class Processes:
         return process
 
     async def _spawn(
-        self, process: Process, invocation: Invocation, stdin: int | None, keep: bool, deadline: float | None
+        self,
+        process: Process,
+        invocation: Invocation,
+        stdin: int | None,
+        deadline: float | None,
+        keep: bool,
+        lossless: bool,
     ) -> None:
         log = Log(
             self._logs,
@@ -70,6 +77,7 @@ class Processes:
             on_room=process.release_output,
             on_grown=self._enforce_budget,
             on_read=partial(self._forget_if_done, process, keep),
+            lossless=lossless,
         )
         process.log = log
         try:

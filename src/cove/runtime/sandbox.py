@@ -60,11 +60,12 @@ class Sandbox(SandboxLife):
         timeout: float | None = None,
         stdin: bool = False,
         keep: bool = True,
+        lossless: bool = False,
     ) -> Process:
         """See AsyncSandbox."""
         invocation = self._invocation(command, cwd, env)
         return await self._processes.start(
-            command, invocation, id=id, timeout=check_timeout(timeout), stdin=stdin, keep=keep
+            command, invocation, id=id, timeout=check_timeout(timeout), stdin=stdin, keep=keep, lossless=lossless
         )
 
     async def get_process(self, id: str) -> Process:

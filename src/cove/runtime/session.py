@@ -217,6 +217,7 @@ class Session(api.Session):
         timeout: float | None = None,
         stdin: bool = False,
         keep: bool = True,
+        lossless: bool = False,
     ) -> Process:
         """See api.Session."""
         build_invocation(command, cwd=cwd or "/", env={})
@@ -235,6 +236,7 @@ class Session(api.Session):
                 timeout=seconds,
                 stdin=stdin,
                 keep=keep,
+                lossless=lossless,
                 session_id=self.id,
             )
         self._started = [other for other in self._started if other.supervised.launcher is not None] + [process]

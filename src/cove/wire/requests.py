@@ -76,6 +76,7 @@ class StartProcess(Request, frozen=True):
     timeout: Seconds = None
     stdin: bool = False
     keep: bool = True
+    lossless: bool = False
 
 
 class Kill(Request, frozen=True):

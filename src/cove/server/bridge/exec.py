@@ -73,7 +73,7 @@ def _read_timeout(value: object) -> float | None:
 async def _run(sandbox: api.AsyncSandbox, command: _Command) -> AsyncGenerator[bytes, None]:
     """The process is started here, and ends when nobody reads any more."""
     process = await sandbox.start_process(
-        command.line, cwd=command.cwd or WORKSPACE, timeout=command.timeout, keep=False
+        command.line, cwd=command.cwd or WORKSPACE, timeout=command.timeout, keep=False, lossless=True
     )
     has_ended = False
     try:
