@@ -239,9 +239,11 @@ async def test_what_cannot_be_done_says_why(verb: str) -> None:
 async def test_a_write_makes_directories_and_replaces_the_file_at_once() -> None:
     async with AsyncSandbox.create() as sandbox:
         await sandbox.files.write("a/b/c", b"old")
-        await sandbox.exec("exec 3< a/b/c; sleep 0; ln a/b/c other")
+        reader = await sandbox.start_process("exec 3< a/b/c; echo open; read; cat <&3", stdin=True)
+        await reader.wait_for_log("open")
         await sandbox.files.write("a/b/c", b"new")
-        assert await sandbox.files.read("other") == b"old"
+        await reader.close_stdin()
+        assert (await reader.output()).stdout == "open\nold"
         assert await sandbox.files.read("a/b/c") == b"new"
         assert [info.name for info in await sandbox.files.list("a/b")] == ["c"]
 

@@ -9,8 +9,9 @@ import errno
 import posix
 
 ALWAYS = posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
-CREATE = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW
+CREATE = posix.O_RDWR | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW
 FILE_MODE = 0o666
+PRIVATE_MODE = 0o600
 DIRECTORY_MODE = 0o777
 PERMISSIONS = 0o7777
 TYPE, REGULAR, DIRECTORY, LINK = 0o170000, 0o100000, 0o040000, 0o120000
@@ -18,6 +19,10 @@ TYPE, REGULAR, DIRECTORY, LINK = 0o170000, 0o100000, 0o040000, 0o120000
 MOST_LINKS = 40
 # A file under such a name is being written and gets its own name by rename.
 TEMPORARY = b".cove-"
+# Where what takes the place of a file is written when nothing new may be made beside that one.
+ELSEWHERE = b"/tmp/"
+# A file that may be written, but not be replaced as it is: by its directory, a mount, or an owner who cannot be set.
+KEPT_OUT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def open_file(fields):
@@ -61,49 +66,205 @@ def readlink(fields):
 
 def create(fields):
     # type: (list[bytes]) -> tuple[list[bytes], list[int]]
-    """A new file beside the one at path, with its mode: whoever has written it renames it to the second name."""
-    mode, path = fields
-    path = final(path)
-    temporary, fd = create_beside(path, mode)
+    """A new file whose content is to be that of the file at path: whoever has written it calls `commit` with both."""
+    path = final(fields[0])
+    old = open_old(path)
+    try:
+        temporary, fd = create_beside(path, old)
+    except OSError as error:
+        if old is None or error.errno not in KEPT_OUT:
+            raise
+        temporary, fd = create_beside(ELSEWHERE, old)
+    finally:
+        close(old)
     return [temporary, path], [fd]
+
+
+def commit(fields):
+    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+    """Let the new file take the place of the one at path; `0` when the old one has to be written over instead."""
+    mode, temporary, path = fields
+    fd = posix.open(temporary, posix.O_WRONLY | posix.O_NOFOLLOW | ALWAYS)
+    old = None  # type: int | None
+    try:
+        old = open_old(path)
+        return [b"1" if take_place(temporary, fd, path, old, mode) else b"0"], []
+    finally:
+        close(old)
+        posix.close(fd)
 
 
 def write(fields):
     # type: (list[bytes]) -> tuple[list[bytes], list[int]]
-    """Replace the file at path by one with this content."""
+    """Make this the content of the file at path."""
     mode, path, *pieces = fields
     path = final(path)
-    temporary, fd = create_beside(path, mode)
+    content = b"\0".join(pieces)
+    old = open_old(path)
     try:
-        try:
-            rest = b"\0".join(pieces)
-            while rest:
-                rest = rest[posix.write(fd, rest) :]
-        finally:
-            posix.close(fd)
-        posix.rename(temporary, path)
-    except OSError:
-        try:
-            posix.unlink(temporary)
-        except FileNotFoundError:
-            pass  # somebody inside was faster; what failed before is what counts
-        raise
+        if not write_new(path, old, content, mode):
+            write_over(old, content, mode)
+    finally:
+        close(old)
     return [], []
 
 
-def create_beside(path, mode):
-    # type: (bytes, bytes) -> tuple[bytes, int]
-    """A new file in the same directory with that mode, or without one that of the file at path."""
-    wanted = int(mode) if mode else current_mode(path)
-    temporary = folder(path) + TEMPORARY + posix.urandom(8).hex().encode()
+def write_new(path, old, content, mode):
+    # type: (bytes, int | None, bytes, bytes) -> bool
+    """Replace the file at path by a new one; False when that is not possible, and nothing has changed."""
+    if old is not None and posix.fstat(old).st_nlink > 1:
+        return False
     try:
-        fd = posix.open(temporary, CREATE | ALWAYS, FILE_MODE)
+        temporary, fd = create_beside(path, old)
+    except OSError as error:
+        if old is None or error.errno not in KEPT_OUT:
+            raise
+        return False
+    done = False
+    try:
+        write_all(fd, content)
+        done = take_place(temporary, fd, path, old, mode)
+    finally:
+        posix.close(fd)
+        if not done:
+            try:
+                posix.unlink(temporary)
+            except FileNotFoundError:
+                pass  # somebody inside was faster; what failed before is what counts
+    return done
+
+
+def write_over(old, content, mode):
+    # type: (int, bytes, bytes) -> None
+    """Write the content into an open file, after its space is reserved: a full disk leaves the old content."""
+    size = posix.fstat(old).st_size
+    if mode:
+        posix.fchmod(old, int(mode))
+    if content:
+        try:
+            posix.posix_fallocate(old, 0, len(content))
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                posix.ftruncate(old, size)
+                raise  # otherwise this file system cannot promise anything
+    write_all(old, content)
+    posix.ftruncate(old, len(content))
+
+
+def write_all(fd, content):
+    # type: (int, bytes) -> None
+    """All of it."""
+    while content:
+        content = content[posix.write(fd, content) :]
+
+
+def take_place(temporary, fd, path, old, mode):
+    # type: (bytes, int, bytes, int | None, bytes) -> bool
+    """Give the file open as fd the name path; False when what is there can only be written over.
+
+    That is so when it has other names, when its owner or attributes could not be kept, and when its directory does
+    not let it be replaced.
+    """
+    if old is None:
+        if mode:
+            posix.fchmod(fd, int(mode))
+        posix.rename(temporary, path)
+        return True
+    try:
+        was = posix.fstat(old)
+        if was.st_nlink > 1:
+            return False
+        inherit(old, was, fd)
+        posix.fchmod(fd, int(mode) if mode else was.st_mode & PERMISSIONS)
+        posix.rename(temporary, path)
+    except OSError as error:
+        if error.errno in KEPT_OUT:
+            return False
+        raise
+    return True
+
+
+def inherit(old, was, fd):
+    # type: (int, posix.stat_result, int) -> None
+    """Owner and extended attributes, among them access control lists: xattr(7)."""
+    now = posix.fstat(fd)
+    if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid):
+        posix.fchown(fd, was.st_uid, was.st_gid)
+    attributes, given = get_attributes(old), get_attributes(fd)
+    for name in given:
+        if name not in attributes:
+            posix.removexattr(fd, name)
+    for name, value in attributes.items():
+        if given.get(name) != value:
+            posix.setxattr(fd, name, value)
+
+
+def get_attributes(fd):
+    # type: (int) -> dict[str, bytes]
+    """Extended attributes, if that file system has any."""
+    try:
+        return {name: posix.getxattr(fd, name) for name in posix.listxattr(fd)}
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return {}
+        raise
+
+
+def open_old(path):
+    # type: (bytes) -> int | None
+    """The file that is to be replaced, opened as one must be able to; None when there is none."""
+    if path.endswith(b"/"):
+        raise IsADirectoryError(errno.EISDIR, "a directory")
+    try:
+        check_regular(posix.stat(path, follow_symlinks=False).st_mode)
+        fd = open_writable(path)
+    except FileNotFoundError:
+        return None
+    try:
+        check_regular(posix.fstat(fd).st_mode)
+    except OSError:
+        posix.close(fd)
+        raise
+    return fd
+
+
+def open_writable(path):
+    # type: (bytes) -> int
+    """A descriptor of what may be written; of a program that runs, which may be replaced only, one to read."""
+    try:
+        return posix.open(path, posix.O_WRONLY | posix.O_NOFOLLOW | ALWAYS)
+    except OSError as error:
+        if error.errno != errno.ETXTBSY:
+            raise
+        return posix.open(path, posix.O_RDONLY | posix.O_NOFOLLOW | ALWAYS)
+
+
+def check_regular(mode):
+    # type: (int) -> None
+    """What is no regular file is not replaced."""
+    if mode & TYPE == DIRECTORY:
+        raise IsADirectoryError(errno.EISDIR, "a directory")
+    if mode & TYPE != REGULAR:
+        raise OSError(errno.EINVAL, "not a regular file")
+
+
+def close(fd):
+    # type: (int | None) -> None
+    """If it is open."""
+    if fd is not None:
+        posix.close(fd)
+
+
+def create_beside(path, old):
+    # type: (bytes, int | None) -> tuple[bytes, int]
+    """A new file in the same directory; nobody else reads what may become secret again."""
+    temporary = folder(path) + TEMPORARY + posix.urandom(8).hex().encode()
+    mode = FILE_MODE if old is None else PRIVATE_MODE
+    try:
+        return temporary, posix.open(temporary, CREATE | ALWAYS, mode)
     except FileNotFoundError:
         make_directories(folder(path))
-        fd = posix.open(temporary, CREATE | ALWAYS, FILE_MODE)
-    if wanted is not None:
-        posix.fchmod(fd, wanted & PERMISSIONS)
-    return temporary, fd
+        return temporary, posix.open(temporary, CREATE | ALWAYS, mode)
 
 
 def mkdir(fields):
@@ -146,6 +307,7 @@ VERBS = {
     b"stat": stat,
     b"readlink": readlink,
     b"create": create,
+    b"commit": commit,
     b"mkdir": mkdir,
     b"unlink": unlink,
     b"rename": rename,
@@ -171,22 +333,6 @@ def final(path):
             raise
         path = target if target.startswith(b"/") else folder(path) + target
     raise OSError(errno.ELOOP, "too many links")
-
-
-def current_mode(path):
-    # type: (bytes) -> int | None
-    """The mode of the file that is replaced; what is no regular file is not replaced."""
-    if path.endswith(b"/"):
-        raise IsADirectoryError(errno.EISDIR, "a directory")
-    try:
-        mode = posix.stat(path, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return None
-    if mode & TYPE == DIRECTORY:
-        raise IsADirectoryError(errno.EISDIR, "a directory")
-    if mode & TYPE != REGULAR:
-        raise OSError(errno.EINVAL, "not a regular file")
-    return mode & PERMISSIONS
 
 
 def make_directories(path):

@@ -16,8 +16,10 @@ memfd is its last descriptor.
                           stat tag follow path                    describe a file
                           connect tag host port                   connect inside the network namespace
                           readlink tag path                       where a symbolic link points
-                          create tag mode path                    a new file beside the one at path: its name for
+                          create tag path                         a new file beside the one at path: its name for
                                                                   now, its name to be, and a descriptor
+                          commit tag mode new path                let the new file take the place of the one at path;
+                                                                  0: it has to be written over
                           mkdir tag parents path                  make a directory
                           unlink tag path                         remove a file
                           rename tag old new                      rename a file

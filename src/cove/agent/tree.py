@@ -10,7 +10,7 @@ import re
 import stat
 
 from content import copy_range
-from files import TEMPORARY
+from files import TEMPORARY, close, open_old
 from pattern import decode, has_magic, name_matcher, path_matcher
 from tar import Refused
 
@@ -250,6 +250,7 @@ def copy_file(source, destination):
         found = os.fstat(read)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", source)
+        check_writable(destination)
         temporary = beside(destination)
         write = os.open(temporary, CREATE_FILE, 0o600)
         try:
@@ -266,6 +267,19 @@ def copy_file(source, destination):
             os.close(write)
     finally:
         os.close(read)
+
+
+def check_writable(path):
+    # type: (bytes) -> None
+    """A file in the way is replaced only if it may be written."""
+    try:
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            close(open_old(path))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        error.filename = path
+        raise
 
 
 def beside(path):

@@ -154,15 +154,25 @@ def merge_directory(source, destination, move):
     for name in os.listdir(source):
         is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode)
         try:
-            there = os.lstat(name, dir_fd=destination).st_mode
+            there = os.lstat(name, dir_fd=destination)
         except FileNotFoundError:
-            there = 0
+            there = None
         if is_directory and there:
             merge_below(source, destination, name, move)
-        elif there and stat.S_ISDIR(there):
+        elif there and stat.S_ISDIR(there.st_mode):
             raise IsADirectoryError(errno.EISDIR, "a directory is there", name)
+        elif there and not move and is_protected(there, name, destination):
+            raise PermissionError(errno.EACCES, "a file is there that may not be written", name)
         elif move:
             os.rename(name, name, src_dir_fd=source, dst_dir_fd=destination)
+
+
+def is_protected(there, name, directory):
+    # type: (os.stat_result, str, int) -> bool
+    """Whether a file belongs to somebody else and may not be written. Our own may be replaced, as tar(1) does it."""
+    if not stat.S_ISREG(there.st_mode) or there.st_uid == os.geteuid():
+        return False
+    return not os.access(name, os.W_OK, dir_fd=directory, effective_ids=True)
 
 
 def merge_below(source, destination, name, move):

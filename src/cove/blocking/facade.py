@@ -184,7 +184,9 @@ class Files:
     def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
         """Replace a file's content at once: readers see the old or the new one. Missing directories are made.
 
-        The file keeps its mode unless `mode` is given. A link is followed. Text is written as UTF-8.
+        What the code inside could not write raises PermissionDenied. The file keeps its owner, extended attributes and,
+        unless `mode` is given, its mode. A link is followed. A file with several names, or whose directory does not let
+        it be replaced, is written in place. Text is written as UTF-8.
         """
         self._portal.call(lambda: self._inner.write(path, data, mode=mode))
 
@@ -242,7 +244,7 @@ class Files:
     def glob(self, pattern: str, *, root: str = ".") -> builtins.list[str]:
         """The paths below `root`, relative to it and sorted, that match: `*`, `?`, `[a-z]`, and `**` for any depth.
 
-        As in a shell, names that begin with a dot must be asked for by one.
+        As in a shell, names that begin with a dot must be asked for by one. A pattern with `..` is refused.
         """
         return self._portal.call(lambda: self._inner.glob(pattern, root=root))
 
@@ -251,14 +253,15 @@ class Files:
     ) -> builtins.list[SearchMatch]:
         """The lines of text files that match a regular expression, up to `limit`; `glob` chooses the files.
 
-        Binary files (with a NUL byte), files over 64 MiB, and `.git` are left out.
+        Binary files (with a NUL byte), files over 64 MiB, and `.git` are left out. After 60 s it is LimitExceeded.
         """
         return self._portal.call(lambda: self._inner.search(pattern, path, glob=glob, limit=limit))
 
     def replace(self, path: str, old: str, new: str, *, count: int | None = 1) -> int:
         """Put `new` where exactly `old` stands; returns how often. Raises ValidationFailed if it is absent.
 
-        It must stand there exactly `count` times, once by default; with None any number will do.
+        It must stand there exactly `count` times, once by default; with None any number will do. Beyond 1 GiB, before
+        or afterwards, it is FileTooLarge.
         """
         return self._portal.call(lambda: self._inner.replace(path, old, new, count=count))
 

@@ -14,8 +14,8 @@ from cove.errors import IsDirectory, ValidationFailed
 from cove.linux.remove_tree import remove_tree
 from cove.model import FileInfo, FileKind
 from cove.runtime.file_archive import read_pipe
-from cove.runtime.file_content import Stop, finished, settled, start_transfer, write_all
-from cove.runtime.file_transfer import MOST_BYTES, MOST_ENTRIES, make_local, make_pipe, open_local, translated
+from cove.runtime.file_content import Stop, finished, settled, start_transfer, translated, write_all
+from cove.runtime.file_transfer import MOST_BYTES, MOST_ENTRIES, make_local, make_pipe, open_local
 from cove.runtime.stdin import Stdin
 
 _CHUNK_BYTES = 1 << 20

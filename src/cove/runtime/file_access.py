@@ -13,7 +13,7 @@ from cove.core.file_path import decode_path, name_of
 from cove.errors import FileNotFound, IsDirectory, NotDirectory, ValidationFailed
 from cove.linux.descriptors import Kind, is_kind
 from cove.model import FileInfo, FileKind
-from cove.runtime.file_content import settled
+from cove.runtime.file_content import finished, settled, translated, write_over
 from cove.runtime.link import Answer, Link
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -87,22 +87,42 @@ class FileAccess:
 
     @asynccontextmanager
     async def replacing(self, path: bytes, mode: int | None) -> AsyncIterator[NewFile]:
-        """A new file that takes the place of the one at path at the end, or is removed if anything fails."""
-        file = await self._create(path, mode)
+        """A new file that takes the place of the one at path at the end, or is removed if anything fails.
+
+        What the sandbox's user may not write is refused at the beginning and, if that has changed, at the end.
+        """
+        file = await self._create(path)
         try:
             yield file
-            await self.rename(file.temporary, file.final)
+            if not await self._commit(file, mode, path):
+                await self._write_over(file, mode, path)
+                await self._discard(file)
         except BaseException:
             await self._discard(file)
             raise
         finally:
             os.close(file.descriptor)
 
-    async def _create(self, path: bytes, mode: int | None) -> NewFile:
+    async def _commit(self, file: NewFile, mode: int | None, path: bytes) -> bool:
         asked = b"" if mode is None else b"%d" % mode
-        request = self._link.request(
-            b"create", asked, path, expect_fields=2, expect_descriptors=1, subject=decode_path(path)
+        answer = await self._link.request(
+            b"commit", asked, file.temporary, file.final, expect_fields=1, subject=decode_path(path)
         )
+        return answer.fields[0] == b"1"
+
+    async def _write_over(self, file: NewFile, mode: int | None, path: bytes) -> None:
+        """Keep a file that cannot be replaced, as one with several names. A cancelled caller waits for the end."""
+        descriptor = await self.open(file.final, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            if mode is not None:
+                await self.chmod(file.final, mode)
+            with translated(decode_path(path)):
+                await finished(write_over, file.descriptor, descriptor)
+        finally:
+            os.close(descriptor)
+
+    async def _create(self, path: bytes) -> NewFile:
+        request = self._link.request(b"create", path, expect_fields=2, expect_descriptors=1, subject=decode_path(path))
         creating: asyncio.Task[Answer] = asyncio.get_running_loop().create_task(request)
         try:
             answer = await settled(creating)

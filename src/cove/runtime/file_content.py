@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from cove.agent.content import copy_range
+from cove.errors import from_errno
 from cove.runtime.threads import start_in_thread
 
 P = ParamSpec("P")
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 CHUNK_BYTES = 1 << 20
 _COPY_BYTES = 32 << 20
+_WINDOW_BYTES = 64 << 10
 
 
 class Stopped(Exception):
@@ -118,6 +120,33 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def count_text(descriptor: int, text: bytes) -> int:
+    """How often a text stands in a file."""
+    return sum(len(parts) - 1 for parts in _split(descriptor, text))
+
+
+def replace_text(read: int, write: int, old: bytes, new: bytes) -> int:
+    """Write a file with another text in the place of one; returns how often."""
+    count = 0
+    for parts in _split(read, old):
+        write_all(write, new.join(parts))
+        count += len(parts) - 1
+    return count
+
+
+def _split(descriptor: int, text: bytes) -> Iterator[list[bytes]]:
+    """What stands between a text, a window at a time; what could be its beginning waits for the next window."""
+    at, waiting = 0, b""
+    window, size = max(_WINDOW_BYTES, len(text)), os.fstat(descriptor).st_size
+    while at < size and (data := read_range(descriptor, at, min(at + window, size))):
+        at += len(data)
+        *parts, last = (waiting + data).split(text)
+        cut = max(0, len(last) - len(text) + 1)
+        waiting = last[cut:]
+        yield [*parts, last[:cut]]
+    yield [waiting]
+
+
 def copy_all(read: int, write: int, most_bytes: int | None, stop: Stop) -> None:
     """Copy what the file holds at the beginning; what is appended meanwhile is left out."""
     size = os.fstat(read).st_size
@@ -130,3 +159,28 @@ def copy_all(read: int, write: int, most_bytes: int | None, stop: Stop) -> None:
         if not copied:
             return
         at += copied
+
+
+def write_over(read: int, write: int) -> None:
+    """Replace the content of an open file by another's, after its space is reserved: a full disk leaves the old one."""
+    size, old_size = os.fstat(read).st_size, os.fstat(write).st_size
+    if size:
+        try:
+            os.posix_fallocate(write, 0, size)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                os.ftruncate(write, old_size)
+                raise  # otherwise this file system cannot promise anything
+    at = 0
+    while at < size and (copied := copy_range(read, write, at, min(_COPY_BYTES, size - at))):
+        at += copied
+    os.ftruncate(write, size)
+
+
+@contextmanager
+def translated(subject: str) -> Iterator[None]:
+    """A kernel error becomes one of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise from_errno(error.errno or 0, subject) from None

@@ -10,8 +10,8 @@ import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from cove.agent.archive import Budget, Stream, pack, unpack
@@ -21,7 +21,7 @@ from cove.errors import ValidationFailed, from_errno
 from cove.linux.remove_tree import remove_tree
 from cove.runtime.errand import Errand, Errands
 from cove.runtime.file_access import FileAccess
-from cove.runtime.file_content import Stop, Stopped, copy_all, finished, settled, start_transfer
+from cove.runtime.file_content import Stop, Stopped, copy_all, finished, settled, start_transfer, translated
 from cove.runtime.threads import in_thread
 
 MOST_BYTES = 64 << 30
@@ -190,15 +190,6 @@ def make_pipe() -> tuple[int, int]:
     with suppress(OSError):  # over this user's share of pipe memory: the default size works too
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     return read, write
-
-
-@contextmanager
-def translated(subject: str) -> Iterator[None]:
-    """A kernel error becomes one of ours."""
-    try:
-        yield
-    except OSError as error:
-        raise from_errno(error.errno or 0, subject) from None
 
 
 def _named(error: OSError) -> str:

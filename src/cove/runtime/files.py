@@ -18,8 +18,18 @@ from cove.runtime.errand import Errands
 from cove.runtime.file_access import SMALL_BYTES, FileAccess, check_mode, make_info
 from cove.runtime.file_answers import MOST_ENTRIES, Listing, Matches, Paths
 from cove.runtime.file_archive import read_archive, write_archive
-from cove.runtime.file_content import CHUNK_BYTES, finished, read_range, write_all
-from cove.runtime.file_transfer import copy_between, download, translated, upload
+from cove.runtime.file_content import (
+    CHUNK_BYTES,
+    count_text,
+    finished,
+    read_range,
+    replace_text,
+    settled,
+    start_transfer,
+    translated,
+    write_all,
+)
+from cove.runtime.file_transfer import copy_between, download, upload
 
 T = TypeVar("T")
 
@@ -46,9 +56,7 @@ class Files(api.Files):
 
     async def _read_large(self, descriptor: int, path: str) -> bytes:
         try:
-            size = os.fstat(descriptor).st_size
-            if size > MOST_READ_BYTES:
-                raise FileTooLarge(f"{path} has {size} bytes: read it in pieces with read_stream, or download it")
+            size = check_size(os.fstat(descriptor).st_size, path)
             with translated(path):
                 return await finished(read_range, descriptor, 0, size)
         finally:
@@ -224,17 +232,31 @@ class Files(api.Files):
 
     async def replace(self, path: str, old: str, new: str, *, count: int | None = 1) -> int:
         """See api.Files."""
-        if not old:
+        text, other = check_content(old), check_content(new)
+        if not text:
             raise ValidationFailed("old is empty: it stands everywhere")
-        text = (await self.read(path)).decode("utf-8", "surrogateescape")
-        times = text.count(old)
-        if times == 0:
-            raise ValidationFailed(f"{path} does not contain the text that is to be replaced")
-        if count is not None and times != count:
-            raise ValidationFailed(
-                f"the text stands in {path} {times} times, not {count}: give more of it", times=times
-            )
-        await self.write(path, text.replace(old, new).encode("utf-8", "surrogateescape"))
+        found = await self._access.read(self._path(path))
+        if isinstance(found, bytes):
+            times = check_times(found.count(text), count, path)
+            size = check_size(len(found) + times * (len(other) - len(text)), path)
+            in_place = found.replace(text, other) if size <= CHUNK_BYTES else await finished(found.replace, text, other)
+            await self.write(path, in_place)
+            return times
+        try:
+            return await self._replace_large(found, path, text, other, count)
+        finally:
+            os.close(found)
+
+    async def _replace_large(self, descriptor: int, path: str, old: bytes, new: bytes, count: int | None) -> int:
+        """In a thread, a window at a time: the file is never in memory as a whole."""
+        size = check_size(os.fstat(descriptor).st_size, path)
+        with translated(path):
+            times = check_times(await settled(start_transfer(count_text, descriptor, old)), count, path)
+            check_size(size + times * (len(new) - len(old)), path)
+            async with self._access.replacing(self._path(path), None) as file:
+                done = await settled(start_transfer(replace_text, descriptor, file.descriptor, old, new))
+                if done != times:
+                    raise ValidationFailed(f"{path} was changed meanwhile")
         return times
 
     async def upload(self, local: str | PathLike[str], path: str) -> None:
@@ -321,6 +343,22 @@ def check_content(data: bytes | str) -> bytes:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     raise ValidationFailed(f"data must be bytes or a string, not {type(data).__name__}")
+
+
+def check_times(times: int, count: int | None, path: str) -> int:
+    """How often a text stands in a file, if that is as often as it has to."""
+    if times == 0:
+        raise ValidationFailed(f"{path} does not contain the text that is to be replaced")
+    if count is not None and times != count:
+        raise ValidationFailed(f"the text stands in {path} {times} times, not {count}: give more of it", times=times)
+    return times
+
+
+def check_size(size: int, path: str) -> int:
+    """The size of a file that is read or made as a whole, or FileTooLarge."""
+    if size > MOST_READ_BYTES:
+        raise FileTooLarge(f"{path} has {size} bytes: read it in pieces with read_stream, or download it")
+    return size
 
 
 def check_pattern(pattern: str, subject: str) -> bytes:
