@@ -181,25 +181,76 @@ async def test_types_are_stripped(code: str, text: str) -> None:
     assert (ended.error, ended.text) == (None, text)
 
 
-@pytest.mark.parametrize(
-    "code", ["while (true) {}", "await new Promise(() => {})", "for (;;) { try { null.x } catch {} }"]
-)
+STUCK = [
+    "while (true) {}",
+    "await new Promise(() => {})",
+    "for (;;) { try { null.x } catch {} }",
+    "for (;;) await 1",
+    "await null; while (true) {}",
+    "await new Promise((resolve) => setTimeout(resolve, 10)); for (;;) await 1",
+    "try { for (;;) await 1 } finally { for (;;) await 1 }",
+    "for await (const n of (async function* () { for (;;) yield 1 })()) {}",
+    "const again = () => Promise.resolve().then(again); await again()",
+    "const tick = () => process.nextTick(tick); tick(); await new Promise(() => {})",
+    "setInterval(() => { for (;;) {} }, 5); await new Promise(() => {})",
+    "await null; /(a+)+$/.test('a'.repeat(50) + 'b')",
+    "({ get [Symbol.toStringTag]() { for (;;) {} } })",
+]
+
+
+@pytest.mark.parametrize("code", STUCK)
 async def test_a_timeout_interrupts_and_keeps_the_state(code: str) -> None:
     async with AsyncSandbox.create() as sandbox:
         context = await sandbox.create_code_context("javascript")
         await context.run("const kept = 1")
-        stopped = await context.run(code, timeout=0.2)
-        assert stopped.outcome is Outcome.TIMED_OUT
-        assert stopped.error is not None
-        assert (stopped.error.name, stopped.error.traceback) == ("KeyboardInterrupt", "KeyboardInterrupt: interrupted")
-        assert (await context.run("kept")).text == "1"
+        for _ in range(3):
+            stopped = await context.run(f"console.log('on'); {code}", timeout=0.2)
+            assert (stopped.outcome, stopped.stdout) == (Outcome.TIMED_OUT, "on\n")
+            assert stopped.error is not None
+            assert stopped.error.name == "KeyboardInterrupt"
+            assert stopped.error.traceback == "KeyboardInterrupt: interrupted"
+            await context.run("for (const id of Array(1000).keys()) clearInterval(id)", timeout=5)
+            assert (await context.run("kept")).text == "1"
+        assert (await context.run("await new Promise((resolve) => setTimeout(resolve, 1, 7))")).text == "7"
 
 
-async def test_a_loop_that_the_engine_cannot_break_ends_the_executor_and_says_so() -> None:
+async def test_interrupt_ends_a_run_that_never_lets_node_go_on_and_only_that() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context, other = [await sandbox.create_code_context("javascript") for _ in range(2)]
+        await context.run("const kept = 1")
+        for _ in range(3):
+            events = context.stream("console.log('on'); for (;;) await 1")
+            assert getattr(await anext(events), "text", None) == "on\n"
+            following = asyncio.create_task(context.run("kept"))
+            await context.interrupt()
+            assert "KeyboardInterrupt" in str([event async for event in events])
+            assert (await following).text == "1"
+        assert (await other.run("2")).text == "2"
+
+
+async def test_interruptions_at_any_moment_end_no_other_run_than_theirs() -> None:
     async with AsyncSandbox.create() as sandbox:
         context = await sandbox.create_code_context("javascript")
-        stopped = await context.run("await null; while (true) {}", timeout=0.2)
-        assert stopped.outcome is Outcome.TIMED_OUT
+        for number in range(40):
+            await context.run(
+                "const until = Date.now() + 160; while (Date.now() < until) await 1", timeout=0.002 * number
+            )
+            assert (await context.run(f"await null; {number}")).text == str(number)
+
+
+async def test_what_is_stuck_between_two_runs_is_ended_by_the_next_timeout() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context("javascript")
+        await context.run("const kept = 1; setTimeout(() => { for (;;) {} }, 1); kept")
+        await context.run("kept", timeout=0.3)
+        assert (await context.run("kept", timeout=20)).text == "1"
+
+
+async def test_code_that_takes_away_the_means_to_interrupt_it_is_ended_and_says_so() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context("javascript")
+        code = "require('fs').closeSync(4); for (;;) await 1"
+        assert (await context.run(code, timeout=0.2)).outcome is Outcome.TIMED_OUT
         with pytest.raises(ContextCrashed):
             await context.run("1")
         await context.delete()

@@ -7,11 +7,14 @@ import { Socket } from "node:net";
 import { Writable } from "node:stream";
 import { inspect } from "node:util";
 import vm from "node:vm";
+import { Worker } from "node:worker_threads";
 
 import { errorMessage, frame, valueMessage } from "./channel.mjs";
+import { COUNT, IDLE, PHASE, PONG, RUNNING, TERMINATING } from "./phases.mjs";
 import { rewrite } from "./rewrite.mjs";
 
 const CHANNEL = 3;
+const INTERRUPTIONS = 4;
 const INTERRUPTED = "ERR_SCRIPT_EXECUTION_INTERRUPTED";
 const MOST_RESULT_CHARACTERS = 16 << 20;
 const FULL_MILLISECONDS = 1;
@@ -20,7 +23,8 @@ const language = process.argv[2];
 const channel = new Socket({ fd: CHANNEL, readable: true, writable: true });
 let received = Buffer.alloc(0);
 const waiting = [];
-let isBusy = false;
+const state = new Int32Array(new SharedArrayBuffer(12));
+let current = null;
 let count = 0;
 let interruptRun = null;
 let stripTypes = (code) => code;
@@ -66,27 +70,56 @@ channel.on("data", (data) => {
     waiting.push(JSON.parse(received.subarray(4, end).toString("utf8")));
     received = received.subarray(end);
   }
-  void next();
+  next();
 });
 channel.on("close", () => process.exit(0));
 
-async function next() {
-  if (isBusy || !waiting.length) return;
-  isBusy = true;
+function next() {
+  if (current || !waiting.length) return;
   const request = waiting.shift();
-  count += 1;
-  try {
-    const values = await run(request.code);
-    if (values && values[0] !== undefined) channel.write(show(values[0]));
-  } catch (error) {
-    channel.write(errorMessage(describe(error)));
-  }
-  channel.write(frame("E", String(count)));
-  isBusy = false;
-  void next();
+  current = { count: (count += 1) };
+  Atomics.store(state, PHASE, RUNNING);
+  Atomics.store(state, COUNT, count);
+  const cell = current;
+  run(request.code).then(
+    (values) => conclude(cell, () => (values && values[0] !== undefined ? show(values[0]) : "")),
+    (error) => conclude(cell, () => errorMessage(describe(error))),
+  );
 }
 
-// SIGINT ends code that never gives up the thread through breakOnSigint, and code that waits through this promise.
+// What `report` gives may be the user's doing, so that it can fail and never end: it belongs to the run.
+function conclude(cell, report) {
+  if (cell !== current) return;
+  let frames;
+  try {
+    frames = report();
+  } catch (error) {
+    frames = errorMessage(describe(error));
+  }
+  if (Atomics.compareExchange(state, PHASE, RUNNING, IDLE) === RUNNING) finish(frames);
+}
+
+function finish(frames) {
+  channel.write(Buffer.concat([Buffer.from(frames), frame("E", String(current.count))]));
+  current = null;
+  setImmediate(next);
+}
+
+function onBreaker({ kind, count: which }) {
+  if (kind === "interrupt") {
+    Atomics.add(state, PONG, 1);
+    Atomics.notify(state, PONG);
+    if (current?.count === which) interruptRun?.();
+    return;
+  }
+  const isCut = Atomics.compareExchange(state, PHASE, TERMINATING, IDLE) === TERMINATING;
+  if (current && (isCut || current.count === which)) {
+    Atomics.store(state, PHASE, IDLE);
+    finish(errorMessage(describe({ code: INTERRUPTED })));
+  }
+}
+
+// Code that waits is interrupted through this promise, code that never gives up the thread by the breaker.
 async function run(code) {
   const { script, names } = rewrite(stripTypes(code));
   for (const name of names) if (!(name in globalThis)) globalThis[name] = undefined;
@@ -99,7 +132,7 @@ async function run(code) {
   });
   interrupted.catch(() => {});
   try {
-    return await Promise.race([compiled.runInThisContext({ breakOnSigint: true }), interrupted]);
+    return await Promise.race([compiled.runInThisContext(), interrupted]);
   } finally {
     interruptRun = null;
   }
@@ -146,7 +179,7 @@ for (const [name, fd] of [["stdout", 1], ["stderr", 2]]) {
 globalThis.require = createRequire(`${process.cwd()}/`);
 globalThis.module = { exports: {} };
 globalThis.exports = globalThis.module.exports;
-process.on("SIGINT", () => interruptRun?.());
+process.on("SIGINT", () => {}); // for what the code has started
 for (const event of ["uncaughtException", "unhandledRejection"]) {
   process.on(event, (error) => process.stderr.write(`${describe(error).traceback}\n`));
 }
@@ -156,8 +189,12 @@ process.on("warning", (warning) => {
   if (warning.name !== "ExperimentalWarning") process.stderr.write(`${warning.stack}\n`);
 });
 process.argv = [process.argv[0]];
+process.execArgv = [];
 if (language === "typescript") {
   const { transform } = await import("sucrase");
   stripTypes = (code) => transform(code, { transforms: ["typescript"], keepUnusedImports: true, disableESTransforms: true }).code;
 }
+const breaker = new Worker(new URL("./breaker.mjs", import.meta.url), { workerData: { state, descriptor: INTERRUPTIONS } });
+breaker.on("message", onBreaker);
+breaker.unref();
 channel.write(frame("R"));

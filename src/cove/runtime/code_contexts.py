@@ -19,15 +19,15 @@ from cove.errors import (
     SandboxDestroyed,
     SpawnFailed,
 )
+from cove.linux.packets import close_all
 from cove.model import CodeContextInfo, Outcome
 from cove.runtime.code_context import CodeContext
-from cove.runtime.executor import Executor, ExecutorEnded, Weighed, executor_channel
+from cove.runtime.executor import Executor, ExecutorEnded, Weighed, open_executor
 from cove.runtime.fork_server import ForkServer, start_fork_server
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import KILLED_EXIT_CODE
 
-_CHANNEL = 3
 _READY_SECONDS = 60.0
 # Clean executors of each language that wait for `run_code` without a context.
 SPARE_EXECUTORS = 1
@@ -161,14 +161,13 @@ class CodeContexts:
         else:
             spawner = self._spawner
             argv = tuple(word.encode() for word in self._interpreters.node_command(language))
-        ours, theirs = executor_channel()
-        executor = Executor(ours)
+        executor, given = open_executor(can_be_stuck=language != "python")
         invocation = Invocation(argv=argv, env=encode_environment(env), cwd=encode_text(cwd, "cwd"))
         try:
-            with theirs:
-                process = await spawner.spawn(
-                    invocation, executor.take, extra={_CHANNEL: theirs.fileno()}, on_spawn=executor.expect
-                )
+            try:
+                process = await spawner.spawn(invocation, executor.take, extra=given, on_spawn=executor.expect)
+            finally:
+                close_all(list(given.values()))
             executor.attach(process)
             try:
                 await asyncio.shield(process.started)

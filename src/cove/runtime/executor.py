@@ -10,10 +10,12 @@ events decodes them, and lets others in between. What waits is bounded, and ever
 
 import asyncio
 import codecs
+import os
 import signal
 import socket
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cove.agent.protocol import ProtocolError
@@ -23,6 +25,7 @@ from cove.model import CodeEvent, Display, Done, Failure, Outcome, ProcessExit, 
 from cove.runtime.change import Change
 from cove.runtime.supervised import Supervised
 
+_CHANNEL, _INTERRUPTIONS = 3, 4
 # What may wait for a slow reader of events, in bytes; beyond it, text and results are dropped, and that is flagged.
 _MOST_WAITING = 32 << 20
 _READ_BYTES = 65536
@@ -55,10 +58,11 @@ class _Printed:
 
 
 class Executor:
-    """Owns the process and its channel. One run at a time: the context sees to that."""
+    """Owns the process, its channel and the pipe for interruptions. One run at a time: the context sees to that."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, interruptions: int | None) -> None:
         self._channel = channel
+        self._interruptions = interruptions
         self._loop = asyncio.get_running_loop()
         self._frames = FrameDecoder()
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in STREAMS]
@@ -68,6 +72,7 @@ class Executor:
         self._unsent = memoryview(b"")
         self._change = Change()
         self._is_running = False
+        self._runs = 0
         self._has_failed = False
         self._is_cut = False
         self.process: Supervised
@@ -96,6 +101,7 @@ class Executor:
     def start(self, request: bytes) -> None:
         """Start a run: see `encode_run`."""
         self._is_running = True
+        self._runs += 1
         self._has_failed = self._is_cut = False
         self._unsent = memoryview(request)
         self._loop.add_writer(self._channel, self._on_writable)
@@ -135,9 +141,17 @@ class Executor:
             pass
 
     def interrupt(self, scope: bytes = b"main") -> None:
-        """SIGINT for the executor itself, or for the tree: what it started, its own code decides about."""
+        """Interrupt the executor itself, or the whole tree: what it started, its own code decides about.
+
+        One with a pipe for interruptions is told there which run is meant.
+        """
+        if not self._is_running:
+            return
+        if self._interruptions is not None:
+            with suppress(OSError):  # it does not read, and is ended when its time is up
+                os.write(self._interruptions, b"%d\n" % self._runs)
         launcher = self.process.launcher
-        if launcher is not None and self._is_running:
+        if launcher is not None and (self._interruptions is None or scope == b"tree"):
             self._interruption = launcher.signal(signal.SIGINT, scope)
 
     async def interrupted(self) -> None:
@@ -173,6 +187,8 @@ class Executor:
             self._loop.remove_reader(self._channel)
             self._loop.remove_writer(self._channel)
             self._channel.close()
+            if self._interruptions is not None:
+                os.close(self._interruptions)
 
     def _on_writable(self) -> None:
         try:
@@ -254,8 +270,16 @@ class Executor:
         self._change.announce()
 
 
-def executor_channel() -> tuple[socket.socket, socket.socket]:
-    """Our end, non-blocking, and the executor's."""
+def open_executor(*, can_be_stuck: bool) -> tuple[Executor, dict[int, int]]:
+    """An executor that is to be spawned, and the descriptors that are to be passed to it, by their numbers there.
+
+    One whose code can get stuck where no signal reaches it, as JavaScript can, gets a pipe for interruptions.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours.setblocking(False)
-    return ours, theirs
+    given = {_CHANNEL: theirs.detach()}
+    interruptions = None
+    if can_be_stuck:
+        given[_INTERRUPTIONS], interruptions = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(interruptions, False)
+    return Executor(ours, interruptions), given

@@ -41,7 +41,8 @@ class Interpreters:
                 f"{language} contexts need packages that were not installed when Cove was built: install npm, then "
                 "`pip install --force-reinstall --no-deps` Cove from its source, or run `make setup` in a checkout"
             )
-        return [self.node, f"{self.executor}/executor.mjs", language]
+        # Code that is terminated in a callback leaves the bookkeeping of async_hooks behind: that must not end Node.
+        return [self.node, "--no-force-async-hooks-checks", f"{self.executor}/executor.mjs", language]
 
 
 def find_python_environment(home: Path) -> Path | None:
