@@ -130,3 +130,39 @@ async def test_waits_go_on_and_a_command_under_way_is_told_to_be_uncertain(other
         end, match = await asyncio.gather(ending, matching)
         assert (end.exit_code, match.line) == (3, "got more")
         assert (await session.exec("echo $x", timeout=20)).stdout == "kept\n"
+
+
+async def test_files_are_read_again_while_the_server_is_away(other_home: Path) -> None:
+    async with mortal(other_home) as (server, sandbox):
+        await sandbox.files.write("dir/file", b"kept")
+        await server.die()
+
+        async def stream() -> bytes:
+            return b"".join([chunk async for chunk in sandbox.files.read_stream("dir/file", start=1)])
+
+        async def archive() -> bytes:
+            return b"".join([chunk async for chunk in sandbox.files.read_archive("dir")])
+
+        calls = (sandbox.files.read("dir/file"), sandbox.files.read_text("dir/file"), stream(), archive())
+        reading = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(0)
+        await server.come_back()
+        content, text, rest, packed = await asyncio.gather(*reading)
+        assert (content, text, rest) == (b"kept", "kept", b"ept")
+        assert b"kept" in packed
+
+
+async def test_a_read_that_is_broken_off_begins_again_and_a_stream_says_so(other_home: Path) -> None:
+    size = 64 << 20
+    async with mortal(other_home) as (server, sandbox):
+        (await sandbox.exec(f"head -c {size} /dev/zero > file")).check()
+        stream = sandbox.files.read_stream("file")
+        await anext(stream)
+        reading = asyncio.ensure_future(sandbox.files.read("file"))
+        await asyncio.sleep(0)
+        await server.die()
+        with pytest.raises(ConnectionLost):
+            async for _ in stream:
+                pass
+        await server.come_back()
+        assert len(await reading) == size

@@ -311,6 +311,20 @@ async def test_a_stream_is_written_in_pieces_and_counted() -> None:
         assert (await sandbox.files.stat("new/x")).mode == 0o640
 
 
+@pytest.mark.parametrize("sizes", [[], [0], [1, 0, 2], [30_000, 2768], [30_000, 2769], [32_768], [32_769], [1] * 9])
+async def test_a_stream_of_any_size_is_written_whole(sizes: list[int]) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for number, size in enumerate(sizes):
+            yield bytes([number]) * size
+
+    expected = b"".join(bytes([number]) * size for number, size in enumerate(sizes))
+    async with AsyncSandbox.create() as sandbox:
+        assert await sandbox.files.write_stream("new/x", pieces(), mode=0o640) == len(expected)
+        assert await sandbox.files.read("new/x") == expected
+        assert (await sandbox.files.stat("new/x")).mode == 0o640
+        assert [info.name for info in await sandbox.files.list("new")] == ["x"]
+
+
 async def test_a_stream_that_fails_leaves_the_old_file() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"new"

@@ -10,10 +10,12 @@ from typing import cast
 from cove import api
 from cove.client import file_transfer
 from cove.client.calls import Calls
-from cove.errors import FileTooLarge, ValidationFailed
+from cove.client.patience import Patience
+from cove.errors import ConnectionLost, FileTooLarge, Unreachable, ValidationFailed
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
 from cove.wire import operations, requests
 from cove.wire.coding import decode_json
+from cove.wire.operations import AnyOperation
 from cove.wire.replies import Count, Exists
 
 MOST_READ_BYTES = 1 << 30
@@ -27,6 +29,14 @@ class Files(api.Files):
 
     async def read(self, path: str) -> bytes:
         """See api.Files."""
+        patience = Patience()
+        while True:
+            try:
+                return await self._read(path)
+            except ConnectionLost:
+                await patience.pause()
+
+    async def _read(self, path: str) -> bytes:
         parts: list[bytes] = []
         size = 0
         async with aclosing(self.read_stream(path)) as chunks:
@@ -47,7 +57,22 @@ class Files(api.Files):
 
     def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """See api.Files."""
-        return self._calls.content(operations.READ_FILE, requests.ReadFile(path=path, start=start, end=end))
+        return self._content(operations.READ_FILE, requests.ReadFile(path=path, start=start, end=end))
+
+    async def _content(self, operation: AnyOperation, request: requests.Request) -> AsyncGenerator[bytes, None]:
+        """Ask again while the server is away, until the first byte: what comes later may be of another content."""
+        patience, has_begun = Patience(), False
+        while True:
+            try:
+                async with aclosing(self._calls.content(operation, request)) as chunks:
+                    async for chunk in chunks:
+                        has_begun = True
+                        yield chunk
+                return
+            except (ConnectionLost, Unreachable):
+                if has_begun:
+                    raise
+                await patience.pause()
 
     async def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
         """See api.Files."""
@@ -133,7 +158,7 @@ class Files(api.Files):
 
     def read_archive(self, path: str = ".") -> AsyncGenerator[bytes, None]:
         """See api.Files."""
-        return self._calls.content(operations.DOWNLOAD_TREE, requests.FilePath(path=path))
+        return self._content(operations.DOWNLOAD_TREE, requests.FilePath(path=path))
 
     async def write_archive(self, path: str, chunks: AsyncIterable[bytes]) -> None:
         """See api.Files."""

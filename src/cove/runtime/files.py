@@ -100,9 +100,21 @@ class Files(api.Files):
 
     async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:
         """See api.Files."""
-        count = 0
-        async with self._access.replacing(self._path(path), check_mode(mode)) as file:
-            async for chunk in chunks:
+        where, bits = self._path(path), check_mode(mode)
+        pieces = aiter(chunks)
+        first = b""
+        async for chunk in pieces:
+            first += check_content(chunk)
+            if len(first) > SMALL_BYTES:
+                break
+        else:
+            await self._access.write(where, first, bits)
+            return len(first)
+        count = len(first)
+        async with self._access.replacing(where, bits) as file:
+            with translated(path):
+                await finished(write_all, file.descriptor, first)
+            async for chunk in pieces:
                 content = check_content(chunk)
                 with translated(path):
                     await finished(write_all, file.descriptor, content)
