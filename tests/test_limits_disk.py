@@ -10,7 +10,8 @@ import pytest
 from cove import AsyncSandbox, Limits
 from cove.errors import SandboxUnavailable
 from cove.linux.disk_image import ImageUnavailable
-from cove.linux.disk_usage import measure_disk, measure_unlinked
+from cove.linux.disk_usage import measure_disk
+from cove.linux.held_files import measure_held
 from cove.runtime import disk
 from cove.runtime.disk import IMAGE, MOUNT_POINT, try_disk
 
@@ -83,6 +84,87 @@ async def test_a_file_without_a_name_counts(means: str) -> None:
         result = await sandbox.exec(fill, timeout=60)
         assert not result.ok
         assert not result.timed_out
+
+
+# Each holds files without a name in a way of its own, within the limit of each, and far beyond that of all.
+HIDDEN = """
+import ctypes, mmap, os, socket, sys, threading, time
+library = ctypes.CDLL(None)
+def hidden(name):
+    file = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.posix_fallocate(file, 0, 12 << 20)
+    os.unlink(name)
+    return file
+"""
+HOLDERS = {
+    "by a process that is not dumpable": "library.prctl(4, 0, 0, 0, 0); held = [hidden(str(n)) for n in range(4)]",
+    "by mappings": """
+held = []
+for n in range(4):
+    file = hidden(str(n))
+    held.append(mmap.mmap(file, 4096))
+    os.close(file)
+""",
+    "by descriptors in a socket": """
+held = socket.socketpair()
+for n in range(4):
+    file = hidden(str(n))
+    socket.send_fds(held[0], [b"x"], [file])
+    os.close(file)
+""",
+    "by a thread with descriptors of its own": """
+def work():
+    library.unshare(0x400)
+    try:
+        held = [hidden(str(n)) for n in range(4)]
+    except OSError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(1)
+    time.sleep(100)
+threading.Thread(target=work).start()
+""",
+    "by a program that cannot be read": """
+if len(sys.argv) < 2:
+    import shutil
+    shutil.copy("/usr/bin/python3", "mine")
+    os.chmod("mine", 0o111)
+    os.execv("mine", ["mine", "-I", "-S", "-c", open("/proc/self/cmdline").read().split(chr(0))[2], "again"])
+held = [hidden(str(n)) for n in range(4)]
+""",
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+async def test_files_that_are_hidden_from_the_measure_count(holder: str, means: str) -> None:
+    code = HIDDEN + HOLDERS[holder] + "\ntime.sleep(100)\n"
+    async with AsyncSandbox.create(limits=SMALL) as sandbox:
+        result = await sandbox.exec(["python3", "-c", code], timeout=60)
+        assert result.outcome == ("exited" if means == "image" else "killed"), result.stderr
+        assert ("No space left" if means == "image" else "its limit is 16777216") in result.stderr
+        assert (await sandbox.exec("echo alive")).stdout == "alive\n"
+
+
+async def test_whoever_hides_nothing_is_not_charged_with_what_others_write(
+    monkeypatch: pytest.MonkeyPatch, cove_home: Path
+) -> None:
+    monkeypatch.setattr(disk, "make_image", _no_image)
+    async with AsyncSandbox.create(limits=SMALL) as sandbox:
+        process = await sandbox.start_process("exec 3> f; rm f; echo ready; read -t 3; echo unharmed")
+        await process.wait_for_log("ready")
+        for number in range(4):
+            await asyncio.to_thread((cove_home / f"other{number}").write_bytes, os.urandom(8 << 20))
+        assert (await process.wait()).exit_code == 0
+        for number in range(4):
+            (cove_home / f"other{number}").unlink()
+
+
+async def test_logs_count_and_take_at_most_a_quarter(means: str) -> None:
+    flood = "head -c 40M /dev/zero | base64"
+    async with AsyncSandbox.create(limits=Limits(disk=64 << 20)) as sandbox:
+        before = (await sandbox.usage()).disk_bytes or 0
+        await (await sandbox.start_process(flood)).wait()
+        used = (await sandbox.usage()).disk_bytes or 0
+        assert (4 << 20) < used - before <= (16 << 20)
 
 
 async def test_who_stays_within_the_limit_is_left_alone(means: str) -> None:
@@ -175,6 +257,6 @@ def test_an_open_file_without_a_name_is_found(tmp_path: Path) -> None:
         file.write(b"x" * 1_000_000)
         file.flush()
         device = tmp_path.stat().st_dev
-        assert measure_unlinked([os.getpid()], device) < 1_000_000
+        assert measure_held([os.getpid()], device).bytes < 1_000_000
         os.unlink(tmp_path / "f")
-        assert measure_unlinked([os.getpid()], device) >= 1_000_000
+        assert measure_held([os.getpid()], device).bytes >= 1_000_000

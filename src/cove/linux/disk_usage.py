@@ -1,8 +1,6 @@
 """How much a tree of files takes, counted safely while hostile code changes it: no link is followed, no file opened."""
 
 import os
-import stat
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -70,16 +68,3 @@ def _read(directory: int, usage: DiskUsage, seen: set[tuple[int, int]]) -> list[
             if entry.is_dir(follow_symlinks=False):
                 names.append(entry.name)
     return names
-
-
-def measure_unlinked(pids: Iterable[int], device: int) -> int:
-    """The bytes of files on that device that have no name any more and are still open in one of these processes."""
-    found: dict[int, int] = {}
-    for pid in pids:
-        with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
-            for descriptor in descriptors:
-                with suppress(OSError):
-                    facts = os.stat(descriptor.path)
-                    if facts.st_nlink == 0 and facts.st_dev == device and stat.S_ISREG(facts.st_mode):
-                        found[facts.st_ino] = facts.st_blocks * BLOCK_BYTES
-    return sum(found.values())

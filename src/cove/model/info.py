@@ -48,7 +48,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     `memory_bytes` is what `memory_measure` says: what the control group counts where there is one, with files in the
     page cache; otherwise the sum of its processes, in which what several share counts once (proportional set size).
-    `cpu_seconds` is since it was started. `disk_bytes` and `files` are those of its writable directories.
+    `cpu_seconds` is since it was started. `disk_bytes` and `files` are those of its writable directories;
+    logs of its processes that are on disk are part of `disk_bytes`.
     `memory_kills` is how many processes were ended because its memory was used up: None without that limit.
     """
 

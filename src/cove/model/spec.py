@@ -29,7 +29,8 @@ class Network(StrEnum):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the machine a sandbox may use; None means no limit. Bytes, cores, counts.
 
-    `disk` and `inodes` are for the writable directories together: /workspace, /home/user and /tmp. `pids` counts the
+    `disk` and `inodes` are for the writable directories together: /workspace, /home/user and /tmp. Logs of processes
+    are part of `disk`, and get at most a quarter of it; what does not fit is a gap in the log. `pids` counts the
     agent's own processes too. `contexts` is the number of code contexts of each language. What a sandbox cannot start
     with is refused: less than 16 MiB of memory, 4 pids or 64 open files.
     """

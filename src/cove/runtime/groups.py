@@ -26,6 +26,7 @@ class SandboxGroups:
     enforced: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     process_limits: dict[str, int] = field(default_factory=dict)
+    has_disk: bool = False
     is_disk_watched: bool = False
     not_held: str | None = None
 
@@ -90,6 +91,7 @@ def make_groups(hierarchies: Hierarchies, key: str, limits: Limits, *, has_disk:
     held = {setting.limit for setting in (*chosen, *others)} | _ELSEWHERE
     groups.missing = tuple(name for name in requested(limits) if name not in held)
     groups.process_limits = stand_ins(limits, [*groups.missing, *([] if has_disk else ["disk"])])
+    groups.has_disk = has_disk
     groups.is_disk_watched = not has_disk and (limits.disk is not None or limits.inodes is not None)
     groups.enforced = tuple(name for name in requested(limits) if name in held or _is_stood_in(name, groups))
     return groups

@@ -38,7 +38,8 @@ def _start_fails(_: str) -> None:
 class Jail:
     """A living jail. `pid` is our child: bwrap, or the agent itself where the backend has no process of its own.
 
-    `_agent` is a pidfd of the agent when that is bwrap's child: all inside is gone when the agent is, not bwrap.
+    `agent_pid` is the agent's on the host. `_agent` is a pidfd of it when that is bwrap's child: all inside is gone
+    when the agent is, not bwrap.
     """
 
     pid: int
@@ -47,6 +48,7 @@ class Jail:
     _errors: int
     exited: "asyncio.Future[None]"
     _agent: int | None = None
+    agent_pid: int = 0
     lose: Callable[[str], None] = _start_fails
 
     def read_errors(self) -> str:
@@ -129,6 +131,7 @@ async def start_jail(
         try:
             async with asyncio.timeout(_START_SECONDS):
                 inside = await _begin(jail, info[0], launch)
+                jail.agent_pid = inside
                 if holder is not None and jail._agent is not None:  # nothing has run inside yet
                     await _hold_limits(groups, await holder, inside)
                     await in_thread(mounts.finish, jail._agent, inside)

@@ -17,15 +17,18 @@ from cove.runtime.spawner import Spawner
 from cove.runtime.stdin import Stdin
 
 MOST_REMEMBERED = 1000
+# What the logs of one sandbox may take on disk; with a limit on its disk, one of so many shares of that.
 LOG_BYTES = 1 << 30
+LOG_SHARES = 4
 
 
 class Processes:
     """Owns the processes by id. An id is taken before the first await."""
 
-    def __init__(self, spawner: Spawner, logs: Path) -> None:
+    def __init__(self, spawner: Spawner, logs: Path, most_log_bytes: int) -> None:
         self._spawner = spawner
         self._logs = logs
+        self._most_log_bytes = most_log_bytes
         self._processes: dict[str, Process] = {}
 
     async def start(
@@ -90,6 +93,11 @@ class Processes:
         process.attach()
         supervised.ended.add_done_callback(lambda _: self._on_end(process, keep))
 
+    @property
+    def log_bytes(self) -> int:
+        """How much the logs of all take on disk."""
+        return sum(process.log.disk_bytes for process in self._processes.values() if process.is_attached)
+
     def get(self, id: str) -> Process:
         """The process with that id, once it runs."""
         process = self._processes.get(check_id("process", id))
@@ -139,7 +147,7 @@ class Processes:
     def _enforce_budget(self) -> None:
         """Over the sandbox's share, the oldest output of ended processes goes first, then of the largest log."""
         logs = [process.log for process in self._processes.values() if process.is_attached and process.log.disk_bytes]
-        while sum(log.disk_bytes for log in logs) > LOG_BYTES:
+        while sum(log.disk_bytes for log in logs) > min(LOG_BYTES, self._most_log_bytes):
             ended = [log for log in logs if log.has_ended and log.disk_bytes]
             victim = ended[0] if ended else max(logs, key=lambda log: log.disk_bytes)
             victim.drop_oldest()

@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+import msgspec
+
 from cove.api import AsyncSandbox, Process
 from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
@@ -23,8 +25,8 @@ from cove.model import (
 )
 from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.connection import connect_inside
-from cove.runtime.disk import attach_disk
-from cove.runtime.disk_watch import DiskWatch
+from cove.runtime.disk import MOUNT_POINT, attach_disk
+from cove.runtime.disk_watch import DiskWatch, Watched
 from cove.runtime.errand import Errands
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
@@ -37,7 +39,7 @@ from cove.runtime.machine import Machine
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
-from cove.runtime.processes import Processes
+from cove.runtime.processes import LOG_BYTES, LOG_SHARES, Processes
 from cove.runtime.programs import PROLOGUE
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
@@ -124,7 +126,9 @@ class SandboxLife(AsyncSandbox):
         jail.link.explain = self._explain_end
         kills = MemoryKills(jail.groups) if "memory" in jail.groups.controlled else None
         self._spawner = Spawner(jail.link, jail.groups.tree, self.lose, kills)
-        self._processes = Processes(self._spawner, self._place.logs)
+        disk = self._spec.limits.disk
+        logs = self._place.path / MOUNT_POINT if jail.groups.has_disk else self._place.logs
+        self._processes = Processes(self._spawner, logs, LOG_BYTES if disk is None else disk // LOG_SHARES)
         access = FileAccess(jail.link)
         inside = self._inside
         errands = Errands(self._spawner, inside.interpreter, inside.agent)
@@ -149,8 +153,14 @@ class SandboxLife(AsyncSandbox):
         return DiskWatch(
             (self._place.workspace, self._place.home, self._place.tmp),
             self._spec.limits,
-            lambda: processes_of(jail.groups, jail.pid),
-            self._spawner.end_everything,
+            Watched(
+                agent_pid=jail.agent_pid,
+                activity=self._spawner.activity,
+                is_busy=self._spawner.is_busy,
+                pids=lambda: processes_of(jail.groups, jail.pid),
+                log_bytes=lambda: self._processes.log_bytes,
+                end_everything=self._spawner.end_everything,
+            ),
         )
 
     def _base(self) -> str:
@@ -182,7 +192,8 @@ class SandboxLife(AsyncSandbox):
         """See AsyncSandbox."""
         self._check_running()
         directories = (self._place.workspace, self._place.home, self._place.tmp)
-        return await in_thread(measure_usage, self._jail.groups, self._jail.pid, directories)
+        usage = await in_thread(measure_usage, self._jail.groups, self._jail.pid, directories)
+        return msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._processes.log_bytes)
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """See AsyncSandbox."""

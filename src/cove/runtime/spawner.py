@@ -9,6 +9,7 @@ from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
 from cove.model import Outcome
 from cove.runtime.background import Background
+from cove.runtime.change import Change
 from cove.runtime.launcher import START_SECONDS, Launcher, LauncherGone, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.memory_kills import MemoryKills
@@ -37,7 +38,12 @@ class Spawner:
         self._memory_kills = memory_kills
         self._running: set[Supervised] = set()
         self._loop = asyncio.get_running_loop()
+        self.activity = Change()
         self.closed = False
+
+    def is_busy(self) -> bool:
+        """Whether anything runs that was started here, or left behind by it."""
+        return bool(self._pool.tenants())
 
     async def open(self) -> None:
         """Park the first launcher."""
@@ -79,6 +85,7 @@ class Spawner:
             except OSError as error:
                 raise SpawnFailed(f"the command could not be handed over: {error}. Nothing was started.") from error
             self._running.add(process)
+            self.activity.announce()
             process.ended.add_done_callback(partial(self._forget, process))
             if deadline is not None:
                 process.set_deadline(deadline, TIMEOUT_GRACE)
