@@ -5,10 +5,9 @@ from itertools import pairwise
 
 import pytest
 
+from cove.core.etc import HOST_ETC, SYNTHETIC_ETC
 from cove.core.jail import (
     BUILT_IN_ENV,
-    HOST_ETC,
-    SYNTHETIC_ETC,
     Arguments,
     Host,
     agent_command,
@@ -23,10 +22,9 @@ pytestmark = pytest.mark.pure
 HOST = Host(
     root_links={"bin": "usr/bin", "lib": "usr/lib"},
     root_directories=("lib64",),
-    etc=("alternatives", "ld.so.cache"),
+    etc="/state/etc/abc",
     proc_files=("cmdline",),
     proc_directories=("acpi",),
-    synthetic_etc="/state/etc",
     agent="/state/agent/abc",
     interpreter="/usr/bin/python3",
     interpreter_prefix=None,
@@ -76,13 +74,12 @@ def test_only_the_host_network_is_shared_and_only_when_asked_for() -> None:
 
 def test_nothing_of_the_host_is_bound_but_the_system_and_our_own_places() -> None:
     words = arguments()
-    allowed = {"/usr", "/lib64", *(f"/etc/{name}" for name in HOST.etc)}
+    allowed = {"/usr", "/lib64"}
     for source, target in pairs(words, "--ro-bind"):
         if target.startswith("/proc/"):
             assert source == "/dev/null"
             continue
-        own = {HOST.shell, HOST.agent, HOST.executor, HOST.python}
-        assert source in allowed | own or source.startswith("/state/etc/")
+        assert source in allowed | {HOST.etc, HOST.shell, HOST.agent, HOST.executor, HOST.python}
     assert pairs(words, "--bind") == [
         (HOST.workspace, "/workspace"),
         (HOST.home, "/home/user"),
@@ -101,6 +98,7 @@ def test_what_is_taken_from_etc_says_nothing_about_the_hosts_people_or_secrets()
     assert not private & {name.split("/")[0] for name in HOST_ETC}
     assert "ssl/private" not in HOST_ETC
     assert not set(SYNTHETIC_ETC) & set(HOST_ETC)
+    assert len(HOST_ETC) == len(set(HOST_ETC))
 
 
 def test_every_place_stands_on_what_was_made_before_it() -> None:
@@ -108,8 +106,7 @@ def test_every_place_stands_on_what_was_made_before_it() -> None:
     order = [
         ("--tmpfs", "/"),
         ("/usr", "/usr"),
-        ("--tmpfs", "/etc"),
-        ("--remount-ro", "/etc"),
+        (HOST.etc, "/etc"),
         ("--dev", "/dev"),
         ("--tmpfs", "/dev/shm"),
         ("--remount-ro", "/dev"),
@@ -123,7 +120,6 @@ def test_every_place_stands_on_what_was_made_before_it() -> None:
     neighbours = list(pairwise(words))
     positions = [neighbours.index(pair) for pair in order]
     assert positions == sorted(positions)
-    assert neighbours.index(("--ro-bind", "/state/etc/passwd")) < neighbours.index(("--remount-ro", "/etc"))
 
 
 def test_every_tmpfs_has_a_size() -> None:

@@ -41,41 +41,6 @@ BUILT_IN_ENV: Mapping[str, str] = {
     "NPM_CONFIG_UPDATE_NOTIFIER": "false",
 }
 
-# What daily tools read from /etc and what says nothing about the host's people or secrets.
-HOST_ETC = (
-    "alternatives",
-    "bash.bashrc",
-    "ca-certificates",
-    "ca-certificates.conf",
-    "fonts",
-    "inputrc",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "magic",
-    "mime.types",
-    "pki",
-    "profile",
-    "protocols",
-    "python3",
-    "services",
-    "ssl/certs",
-    "ssl/openssl.cnf",
-    "terminfo",
-)
-
-SYNTHETIC_ETC: Mapping[str, str] = {
-    "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n"
-    f"{USER}:x:{USER_ID}:{USER_ID}:{USER}:{HOME}:/bin/bash\n"
-    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-    "group": f"root:x:0:\n{USER}:x:{USER_ID}:\nnogroup:x:65534:\n",
-    "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n",
-    "hostname": f"{HOSTNAME}\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
-    "machine-id": "c0fec0fec0fec0fec0fec0fec0fec0fe\n",
-}
-
 # What /proc tells everybody about the host as a whole and daily tools do without; each mask is a mount, which costs a
 # start a tenth of a millisecond. Load, memory, processors and the kernel's version stay: build systems ask for them.
 MASKED_PROC_FILES = (
@@ -117,10 +82,9 @@ class Host:
 
     root_links: Mapping[str, str]
     root_directories: tuple[str, ...]
-    etc: tuple[str, ...]
+    etc: str
     proc_files: tuple[str, ...]
     proc_directories: tuple[str, ...]
-    synthetic_etc: str
     agent: str
     interpreter: str
     interpreter_prefix: str | None
@@ -191,14 +155,10 @@ def _system(host: Host) -> list[str]:
 
 
 def _etc(spec: SandboxSpec, host: Host) -> list[str]:
-    arguments = ["--size", str(1 << 20), "--tmpfs", "/etc"]
-    for name in host.etc:
-        arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
-    for name in SYNTHETIC_ETC:
-        arguments += ["--ro-bind", f"{host.synthetic_etc}/{name}", f"/etc/{name}"]
+    arguments = ["--ro-bind", host.etc, "/etc"]
     if spec.network is Network.HOST and host.resolv_conf is not None:
         arguments += ["--ro-bind", host.resolv_conf, "/etc/resolv.conf"]
-    return [*arguments, "--remount-ro", "/etc"]
+    return arguments
 
 
 def _devices(host: Host) -> list[str]:

@@ -12,7 +12,7 @@ from io import FileIO
 from pathlib import Path
 
 from cove.core.identifier import new_identifier
-from cove.core.jail import SYNTHETIC_ETC, place_mark
+from cove.core.jail import place_mark
 from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import Group, Hierarchies
 from cove.linux.file_lock import make_locked, try_lock, waiting_lock
@@ -116,8 +116,6 @@ class Home:
                 f"other users cannot enter {closed}: sandboxes run as users of their own and must reach {self.path}. "
                 f"`chmod o+x {closed}`, or set COVE_HOME to a directory all of whose parents have that mode."
             )
-        for name, content in SYNTHETIC_ETC.items():
-            write_once(self.path / "etc" / name, content.encode())
 
     def _claim(self, mode: int) -> None:
         """Make it, or take an empty one. A directory in which others keep something is refused, and not touched."""

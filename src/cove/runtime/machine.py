@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cove.core.jail import (
-    HOST_ETC,
     INTERPRETER_DIRECTORY,
     MASKED_PROC_DIRECTORIES,
     MASKED_PROC_FILES,
@@ -19,6 +18,7 @@ from cove.linux.descriptors import raise_descriptor_limit
 from cove.linux.interpreter import Interpreter, find_interpreter
 from cove.linux.seccomp import explain_missing_filter, find_filter
 from cove.model import Limits
+from cove.runtime.etc import EtcDirectory
 from cove.runtime.home import Home, Place, default_home
 from cove.runtime.interpreters import find_node, find_python_environment
 from cove.runtime.programs import PACKAGES, prepare_agent, prepare_executor
@@ -33,6 +33,7 @@ class Machine:
     home: Home
     interpreter: Interpreter
     agent: Path
+    etc: EtcDirectory
     executor: Path
     python: Path | None
     node: str | None
@@ -50,10 +51,9 @@ class Machine:
         return Host(
             root_links=links,
             root_directories=directories,
-            etc=tuple(name for name in HOST_ETC if os.path.exists(f"/etc/{name}")),
+            etc=str(self.etc.current()),
             proc_files=tuple(name for name in MASKED_PROC_FILES if os.path.exists(f"/proc/{name}")),
             proc_directories=tuple(name for name in MASKED_PROC_DIRECTORIES if os.path.isdir(f"/proc/{name}")),
-            synthetic_etc=str(self.home.path / "etc"),
             agent=str(self.agent),
             interpreter=self.interpreter_inside,
             interpreter_prefix=self.interpreter.prefix,
@@ -124,6 +124,7 @@ def examine_machine() -> Machine:
         home=home,
         interpreter=interpreter,
         agent=prepare_agent(home.path / "agent", interpreter),
+        etc=EtcDirectory(home.path / "etc"),
         executor=executor,
         python=find_python_environment(home.path),
         node=find_node(),

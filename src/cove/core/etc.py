@@ -1,0 +1,72 @@
+"""What /etc is inside: names taken from the host's, and files of our own."""
+
+from collections.abc import Mapping
+
+from cove.core.jail import BUILT_IN_ENV, HOME, HOSTNAME, USER, USER_ID
+
+# What daily tools read from /etc and what says nothing about the host's people or secrets.
+HOST_ETC = (
+    "alternatives",
+    "bash.bashrc",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "debian_version",
+    "fonts",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "lsb-release",
+    "magic",
+    "mime.types",
+    "os-release",
+    "pki",
+    "protocols",
+    "python3",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+)
+
+# The last one is in the path of a bash that was given none.
+_SYSTEM_DIRECTORIES = "|".join(
+    (*(f"{base}/{name}" for base in ("", "/usr", "/usr/local") for name in ("bin", "sbin", "games")), ".")
+)
+_DEFAULTS = "\n".join(
+    f'export {name}="${{{name}:-{value}}}"' for name, value in BUILT_IN_ENV.items() if name not in ("PATH", "TERM")
+)
+# A login shell has the environment that every command has. Distributions' own profiles set PATH anew.
+_PROFILE = f"""\
+_cove_path=
+_cove_ifs=${{IFS-unset}}
+IFS=:
+for _cove_each in ${{PATH-}}; do
+    case $_cove_each in
+    {_SYSTEM_DIRECTORIES}) ;;
+    *) _cove_path=$PATH ;;
+    esac
+done
+if [ "$_cove_ifs" = unset ]; then unset IFS; else IFS=$_cove_ifs; fi
+# A path of the system's directories alone was set by whoever started this shell anew, as su does.
+export PATH="${{_cove_path:-{BUILT_IN_ENV["PATH"]}}}"
+unset _cove_path _cove_ifs _cove_each
+{_DEFAULTS}
+if [ -n "${{PS1-}}" ] && [ -n "${{BASH-}}" ] && [ "$BASH" != /bin/sh ] && [ -f /etc/bash.bashrc ]; then
+    . /etc/bash.bashrc
+fi
+"""
+
+SYNTHETIC_ETC: Mapping[str, str] = {
+    "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n"
+    f"{USER}:x:{USER_ID}:{USER_ID}:{USER}:{HOME}:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": f"root:x:0:\n{USER}:x:{USER_ID}:\nnogroup:x:65534:\n",
+    "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n",
+    "hostname": f"{HOSTNAME}\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    "machine-id": "c0fec0fec0fec0fec0fec0fec0fec0fe\n",
+    "profile": _PROFILE,
+    "resolv.conf": "",  # with network="host" the host's stands over it
+}
