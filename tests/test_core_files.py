@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from cove.agent.protocol import ProtocolError
 from cove.core.errand_protocol import MOST_MESSAGE_BYTES, MessageReader, check_relative
 from cove.core.file_path import MOST_PATH_BYTES, below, decode_path, name_of, resolve_path
-from cove.core.git_clone import explain_failure, plan_clone
+from cove.core.git_clone import plan_clone
+from cove.core.git_command import explain_failure
 from cove.errors import GitTimeout, ValidationFailed
 
 pytestmark = pytest.mark.pure
@@ -92,7 +93,7 @@ def test_a_path_that_is_not_below_its_directory_is_refused(path: bytes) -> None:
 
 
 def test_a_clone_is_a_plain_command_and_its_secret_is_beside_it() -> None:
-    clone = plan_clone("https://me:pass%2Fword@host:8443/x.git", None, branch="b", depth=3, token=None)
+    clone = plan_clone("https://me:pass%2Fword@host:8443/x.git", None, branch="b", depth=3, token=None).command
     assert clone.argv == (
         "git",
         "clone",
@@ -111,7 +112,7 @@ def test_a_clone_is_a_plain_command_and_its_secret_is_beside_it() -> None:
 
 
 def test_a_clone_without_credentials_has_none() -> None:
-    clone = plan_clone("/srv/x", "y", branch=None, depth=None, token=None)
+    clone = plan_clone("/srv/x", "y", branch=None, depth=None, token=None).command
     assert (clone.argv[-1], clone.secrets) == ("y", ())
     assert not [name for name in clone.env if name.startswith(("GIT_CONFIG", "COVE"))]
     assert isinstance(explain_failure(clone, "", timed_out=True), GitTimeout)

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from git_server import PASSWORD, USER, git_server, make_repository
+from git_server import PASSWORD, USER, git_server, make_repository, run_git
 
 from cove import (
     AsyncSandbox,
@@ -19,7 +19,8 @@ from cove import (
     GitTimeout,
     ValidationFailed,
 )
-from cove.core.git_clone import default_path, explain_failure, plan_clone, split_credentials
+from cove.core.git_clone import default_path, plan_clone
+from cove.core.git_command import explain_failure, split_credentials
 
 pytestmark = pytest.mark.anyio
 
@@ -237,6 +238,84 @@ def test_credentials_are_taken_out_of_a_url(url: str, expected: tuple[str, str |
 )
 def test_what_git_says_becomes_the_error_it_means(complaint: str, kind: type[CoveError]) -> None:
     clone = plan_clone("https://host/x", None, branch=None, depth=None, token="hidden")
-    error = explain_failure(clone, f"{complaint} hidden", timed_out=False)
+    error = explain_failure(clone.command, f"{complaint} hidden", timed_out=False)
     assert type(error) is kind
     assert "hidden" not in error.message
+
+
+@pytest.fixture
+def writable(repositories: tuple[Path, str]) -> Path:
+    """The same directory, whose repository takes what is pushed by anybody."""
+    run_git("config", "http.receivepack", "true", cwd=repositories[0] / "project.git")
+    return repositories[0]
+
+
+AUTHOR = "Some Body <some@example.com>"
+# Notes what it is told and what it finds in its environment, and becomes the real git.
+SHIM = '#!/bin/bash\nprintf "%s\\n" "$@" >> /tmp/argv\nexec /usr/bin/git "$@"\n'
+HOOK = "#!/bin/sh\nenv > /tmp/hook\n"
+
+
+async def clone_and_commit(sandbox: AsyncSandbox, address: str) -> None:
+    await sandbox.files.write("/home/user/.local/bin/git", SHIM, mode=0o755)
+    await sandbox.git.clone(address, "work", token=PASSWORD)
+    await sandbox.files.write("work/file", "changed\n")
+    await sandbox.git.commit("changed", "work", all=True, author=AUTHOR)
+    for hook in ("pre-push", "post-merge", "reference-transaction"):
+        await sandbox.files.write(f"work/.git/hooks/{hook}", HOOK, mode=0o755)
+
+
+async def test_push_and_pull_have_credentials_that_are_found_nowhere(writable: Path) -> None:
+    with git_server(writable, PASSWORD) as (url, _):
+        address = f"{url}/project.git"
+        quoted = PASSWORD.replace("%", "%25").replace("/", "%2F").replace("+", "%2B")
+        async with AsyncSandbox.create(network="host") as sandbox:
+            await clone_and_commit(sandbox, address)
+            await sandbox.git.push("work", token=PASSWORD, url=address)
+            commit = (await sandbox.git.status("work")).commit
+            assert run_git("rev-parse", "main", cwd=writable / "project.git").strip() == commit
+            await sandbox.git.push("work", remote=address.replace("//", f"//{USER}:{quoted}@"), branch="main")
+            assert (await sandbox.git.pull("work", token=PASSWORD, url=url)).commit == commit
+            said = await sandbox.files.read_text("/tmp/argv")
+            assert all(word in said for word in ("push", "pull"))
+            for secret in ("s3cret", "t0ken", USER):
+                found = await sandbox.exec(["grep", "-rlF", secret, "/workspace", "/home/user", "/tmp"])
+                assert found.stdout == ""
+            assert not await sandbox.files.exists("/tmp/hook")
+
+
+@pytest.mark.parametrize("token", [None, "wrong t0ken"])
+async def test_push_and_pull_without_the_right_credentials_are_an_error_without_them(
+    token: str | None, writable: Path
+) -> None:
+    with git_server(writable, PASSWORD) as (url, _):
+        address = f"{url}/project.git"
+        async with AsyncSandbox.create(network="host") as sandbox:
+            await clone_and_commit(sandbox, address)
+            for call in (sandbox.git.push, sandbox.git.pull):
+                with pytest.raises(GitAuthFailed) as raised:
+                    await call("work", token=token, url=address, timeout=60)
+                assert "t0ken" not in str(raised.value) + repr(raised.value.details)
+
+
+async def test_code_inside_cannot_lead_a_token_to_another_host(writable: Path) -> None:
+    with git_server(writable, PASSWORD) as (url, _), git_server(writable, "other") as (elsewhere, asked):
+        address = f"{url}/project.git"
+        async with AsyncSandbox.create(network="host") as sandbox:
+            await clone_and_commit(sandbox, address)
+            (await sandbox.exec(f"git remote set-url origin {elsewhere}/project.git", cwd="work")).check()
+            for call in (sandbox.git.push, sandbox.git.pull):
+                with pytest.raises(GitAuthFailed):
+                    await call("work", token=PASSWORD, url=address, timeout=60)
+            (await sandbox.exec(f"git config --global url.{elsewhere}/.insteadOf {url}/")).check()
+            with pytest.raises(GitAuthFailed):
+                await sandbox.git.push("work", remote=address, token=PASSWORD, timeout=60)
+            assert set(asked) == {""}
+
+
+async def test_hooks_run_inside_where_there_is_no_token(writable: Path) -> None:
+    with git_server(writable) as (url, _):
+        async with AsyncSandbox.create(network="host") as sandbox:
+            await clone_and_commit(sandbox, f"{url}/project.git")
+            await sandbox.git.push("work")
+            assert "COVE_GIT_TOKEN" not in await sandbox.files.read_text("/tmp/hook")

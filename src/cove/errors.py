@@ -9,8 +9,8 @@ CoveError
 │   │   PortAlreadyExposed
 │   ├── MethodNotAllowed         only over HTTP
 │   ├── FileError                FileNotFound · FileExists · IsDirectory · NotDirectory · FileTooLarge · NoSpace
-│   └── GitError                 GitNotFound · GitBranchNotFound · GitAuthFailed · GitNetworkError · GitTimeout
-│                                GitFailed
+│   └── GitError                 GitNotFound · GitBranchNotFound · GitBranchExists · GitAuthFailed · GitNetworkError
+│                                GitTimeout · GitConflict · GitRejected · GitNothingToCommit · GitFailed
 ├── NothingStarted               nothing ran; trying again is safe
 │   ├── SandboxUnavailable       the machine cannot give a sandbox; the message says what to do
 │   │   └── Unreachable          no server answers at the address
@@ -46,11 +46,15 @@ __all__ = [
     "FileNotFound",
     "FileTooLarge",
     "GitAuthFailed",
+    "GitBranchExists",
     "GitBranchNotFound",
+    "GitConflict",
     "GitError",
     "GitFailed",
     "GitNetworkError",
     "GitNotFound",
+    "GitNothingToCommit",
+    "GitRejected",
     "GitTimeout",
     "Internal",
     "InterpreterNotReady",
@@ -278,7 +282,7 @@ class NoSpace(FileError):
 
 
 class GitError(RequestError):
-    """A clone failed; what it had begun is removed."""
+    """A command of git failed. What a clone had begun is removed."""
 
 
 class GitNotFound(GitError):
@@ -288,9 +292,33 @@ class GitNotFound(GitError):
 
 
 class GitBranchNotFound(GitError):
-    """The repository has no such branch or tag."""
+    """The repository has no such branch, tag or commit."""
 
     code = "GIT_BRANCH_NOT_FOUND"
+
+
+class GitBranchExists(GitError):
+    """The repository has a branch of this name."""
+
+    code = "GIT_BRANCH_EXISTS"
+
+
+class GitConflict(GitError):
+    """Changes contradict each other, or would be lost; the repository is as git left it."""
+
+    code = "GIT_CONFLICT"
+
+
+class GitRejected(GitError):
+    """The remote did not take what was pushed: it has commits that are not here, or a rule of its own."""
+
+    code = "GIT_REJECTED"
+
+
+class GitNothingToCommit(GitError):
+    """Nothing is staged."""
+
+    code = "GIT_NOTHING_TO_COMMIT"
 
 
 class GitAuthFailed(GitError):
@@ -306,7 +334,7 @@ class GitNetworkError(GitError):
 
 
 class GitTimeout(GitError):
-    """The clone took too long."""
+    """It took too long, and was ended."""
 
     code = "GIT_TIMEOUT"
 

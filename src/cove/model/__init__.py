@@ -19,9 +19,9 @@ from cove.model.file import (
     FileEventKind,
     FileInfo,
     FileKind,
-    GitClone,
     SearchMatch,
 )
+from cove.model.git import GitBranch, GitChange, GitClone, GitFile, GitHead, GitStatus
 from cove.model.info import (
     MemoryMeasure,
     SandboxInfo,
@@ -55,7 +55,12 @@ __all__ = [
     "FileInfo",
     "FileKind",
     "Gap",
+    "GitBranch",
+    "GitChange",
     "GitClone",
+    "GitFile",
+    "GitHead",
+    "GitStatus",
     "Isolation",
     "Limits",
     "LogEvent",

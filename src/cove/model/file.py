@@ -68,11 +68,3 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
     status: ChangesStatus
     version: str
-
-
-class GitClone(msgspec.Struct, frozen=True, kw_only=True):
-    """A cloned repository. A detached one has no branch, an empty one no commit."""
-
-    path: str
-    branch: str | None
-    commit: str | None

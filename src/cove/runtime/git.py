@@ -1,19 +1,25 @@
-"""Git inside the sandbox: an ordinary command whose credentials travel apart from it."""
+"""Git inside the sandbox: ordinary commands whose credentials travel apart from them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from cove import api
+from cove.core import git_command as plans
 from cove.core.command import build_invocation, check_timeout, merge_environment
 from cove.core.file_path import decode_path, resolve_path
-from cove.core.git_clone import explain_failure, plan_clone
-from cove.errors import CoveError, GitFailed
-from cove.model import ExecResult, GitClone
+from cove.core.git_clone import plan_clone
+from cove.core.git_command import GitCommand, explain_failure
+from cove.core.git_output import parse_branches, parse_commit, parse_status
+from cove.errors import CoveError, FileTooLarge, GitFailed
+from cove.model import ExecResult, GitBranch, GitClone, GitHead, GitStatus, Outcome
 from cove.runtime.errand import Errands
-from cove.runtime.exec import run_command
+from cove.runtime.exec import check_max_output, run_command
 from cove.runtime.file_access import FileAccess
 from cove.runtime.spawner import Spawner
+from cove.runtime.threads import in_thread
 
 _MISSING = "cove: git: command not found"
+_MOST_BYTES = 64 << 10
+_MOST_LIST_BYTES = 4 << 20
 
 
 class Git(api.Git):
@@ -45,36 +51,156 @@ class Git(api.Git):
     ) -> GitClone:
         """See api.Git."""
         clone = plan_clone(url, path, branch=branch, depth=depth, token=token)
-        seconds = check_timeout(timeout)
         where = resolve_path(self._base(), clone.path)
         is_new = await self._access.stat_or_none(where) is None
+        argv = (*clone.command.argv[:-1], decode_path(where))
+        command = GitCommand(argv, clone.command.subject, clone.command.env, clone.command.secrets)
         try:
-            result = await self._run([*clone.argv[:-1], decode_path(where)], clone.env, seconds)
-            if self._spawner.closed:
-                raise self._spawner.link.explain(True)
-            if not result.ok:
-                raise explain_failure(clone, result.stderr, timed_out=result.timed_out)
-        except BaseException as error:
+            await self._run(command, timeout)
+        except BaseException:
             if is_new and not self._spawner.closed:
                 await self._remove(where)
-            if isinstance(error, GitFailed) and _MISSING in error.message:
-                raise GitFailed("git is not installed on this machine: `sudo apt install git`") from None
             raise
-        return await self._describe(where)
+        head = await self._head(decode_path(where))
+        return GitClone(path=decode_path(where).rstrip("/"), branch=head.branch, commit=head.commit)
 
-    async def _describe(self, where: bytes) -> GitClone:
-        """What has been checked out."""
-        path = decode_path(where)
-        commit = await self._run(["git", "-C", path, "rev-parse", "--verify", "--quiet", "HEAD"], {}, None)
-        branch = await self._run(["git", "-C", path, "symbolic-ref", "--short", "--quiet", "HEAD"], {}, None)
-        return GitClone(
-            path=path.rstrip("/"), branch=branch.stdout.strip() or None, commit=commit.stdout.strip() or None
+    async def status(self, path: str = ".", *, timeout: float | None = None) -> GitStatus:
+        """See api.Git."""
+        result = await self._list(plans.plan_status(self._where(path)), timeout)
+        return await in_thread(parse_status, result.stdout_bytes)
+
+    async def diff(
+        self,
+        path: str = ".",
+        *,
+        paths: Sequence[str] = (),
+        base: str | None = None,
+        staged: bool = False,
+        max_bytes: int = 1 << 20,
+        timeout: float | None = None,
+    ) -> str:
+        """See api.Git."""
+        command = plans.plan_diff(self._where(path), base, paths, staged=staged)
+        limit = check_max_output(max_bytes)
+        result = await self._run(command, timeout, limit)
+        if result.truncated and len(result.stdout_bytes) >= limit:
+            advice = "name fewer `paths`, or raise `max_bytes`"
+            raise FileTooLarge(f"{command.subject}: the patch is over {limit} bytes: {advice}")
+        return await in_thread(_decode, result.stdout_bytes)
+
+    async def add(self, paths: Sequence[str] | None = None, path: str = ".", *, timeout: float | None = None) -> None:
+        """See api.Git."""
+        await self._run(plans.plan_add(self._where(path), paths), timeout)
+
+    async def commit(
+        self,
+        message: str,
+        path: str = ".",
+        *,
+        all: bool = False,
+        allow_empty: bool = False,
+        author: str | None = None,
+        timeout: float | None = None,
+    ) -> GitHead:
+        """See api.Git."""
+        where = self._where(path)
+        command = plans.plan_commit(where, message, everything=all, allow_empty=allow_empty, author=author)
+        await self._run(command, timeout)
+        return await self._head(where)
+
+    async def push(
+        self,
+        path: str = ".",
+        *,
+        remote: str = "origin",
+        branch: str | None = None,
+        force: bool = False,
+        set_upstream: bool = False,
+        token: str | None = None,
+        url: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """See api.Git."""
+        command = plans.plan_push(
+            self._where(path), remote, branch, force=force, set_upstream=set_upstream, token=token, url=url
         )
+        await self._run(command, timeout)
 
-    async def _run(self, argv: list[str], env: Mapping[str, str], timeout: float | None) -> ExecResult:
-        merged = merge_environment(self._environment(), env)
-        invocation = build_invocation(argv, cwd=self._base(), env=merged)
-        return await run_command(self._spawner, argv, invocation, timeout=timeout, stdin=None, max_output=1 << 16)
+    async def pull(
+        self,
+        path: str = ".",
+        *,
+        remote: str | None = None,
+        branch: str | None = None,
+        rebase: bool = False,
+        token: str | None = None,
+        url: str | None = None,
+        timeout: float | None = None,
+    ) -> GitHead:
+        """See api.Git."""
+        where = self._where(path)
+        await self._run(plans.plan_pull(where, remote, branch, rebase=rebase, token=token, url=url), timeout)
+        return await self._head(where)
+
+    async def branch(
+        self,
+        name: str,
+        path: str = ".",
+        *,
+        start: str | None = None,
+        delete: bool = False,
+        force: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """See api.Git."""
+        await self._run(plans.plan_branch(self._where(path), name, start, delete=delete, force=force), timeout)
+
+    async def branches(self, path: str = ".", *, timeout: float | None = None) -> list[GitBranch]:
+        """See api.Git."""
+        result = await self._list(plans.plan_branches(self._where(path)), timeout)
+        return await in_thread(parse_branches, result.stdout_bytes)
+
+    async def checkout(
+        self, ref: str, path: str = ".", *, create: bool = False, force: bool = False, timeout: float | None = None
+    ) -> GitHead:
+        """See api.Git."""
+        where = self._where(path)
+        await self._run(plans.plan_checkout(where, ref, create=create, force=force), timeout)
+        return await self._head(where)
+
+    def _where(self, path: str) -> str:
+        return decode_path(resolve_path(self._base(), path))
+
+    async def _head(self, where: str) -> GitHead:
+        """What has been checked out."""
+        commit = await self._start(plans.plan_commit_name(where), None, _MOST_BYTES)
+        branch = await self._start(plans.plan_branch_name(where), None, _MOST_BYTES)
+        return GitHead(branch=branch.stdout.strip() or None, commit=parse_commit(commit.stdout_bytes))
+
+    async def _list(self, command: GitCommand, timeout: float | None) -> ExecResult:
+        """Run what is parsed: the whole of it, or nothing."""
+        result = await self._run(command, timeout, _MOST_LIST_BYTES)
+        if result.truncated:
+            raise GitFailed(f"{command.subject}: what it lists is over {_MOST_LIST_BYTES} bytes")
+        return result
+
+    async def _run(self, command: GitCommand, timeout: float | None, most: int = _MOST_BYTES) -> ExecResult:
+        """Run a command that succeeds, or raise the error that it means."""
+        result = await self._start(command, check_timeout(timeout), most)
+        if result.outcome is Outcome.LOST or self._spawner.closed:
+            raise self._spawner.link.explain(True)
+        if result.ok:
+            return result
+        if _MISSING in result.stderr:
+            raise GitFailed("git is not installed on this machine: `sudo apt install git`")
+        raise explain_failure(command, f"{result.stdout[-_MOST_BYTES:]}\n{result.stderr}", timed_out=result.timed_out)
+
+    async def _start(self, command: GitCommand, timeout: float | None, most: int) -> ExecResult:
+        merged = merge_environment(self._environment(), command.env)
+        invocation = build_invocation(command.argv, cwd=self._base(), env=merged)
+        return await run_command(
+            self._spawner, command.argv, invocation, timeout=timeout, stdin=command.stdin, max_output=most
+        )
 
     async def _remove(self, where: bytes) -> None:
         """What a clone that was ended left behind; git itself removes it when it fails on its own."""
@@ -82,3 +208,7 @@ class Git(api.Git):
             await self._errands.run("remove", where, subject=decode_path(where))
         except CoveError:
             return  # there is nothing, or the clone's own failure is what the caller shall hear of
+
+
+def _decode(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

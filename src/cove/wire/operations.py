@@ -17,7 +17,10 @@ from cove.model import (
     ExposedPort,
     FileEvent,
     FileInfo,
+    GitBranch,
     GitClone,
+    GitHead,
+    GitStatus,
     LogMatch,
     Output,
     ProcessExit,
@@ -142,7 +145,7 @@ def _operation(
 
 
 _G, _S, _P, _H = Target.GATEWAY, Target.SANDBOX, Target.PROCESS, Target.SESSION
-_T, _C, _F = Target.TERMINAL, Target.CONTEXT, Target.FILES
+_T, _C, _F, _V = Target.TERMINAL, Target.CONTEXT, Target.FILES, Target.GIT
 
 # fmt: off
 CREATE = _operation("create_sandbox", f"POST {SANDBOXES}", _G, "create", "Make a sandbox", requests.CreateSandbox, plain(SandboxInfo))
@@ -218,7 +221,16 @@ DOWNLOAD_TREE = _operation("download_tree", "GET /files/tree", _F, "read_archive
 WATCH_FILES = _operation("watch_files", "POST /files/watch", _F, "watch", "What changes", requests.Watch, plain(FileEvent), Form.EVENTS)
 CHECK_CHANGES = _operation("check_changes", "POST /files/check_changes", _F, "check_changes", "Whether a tree has changed", requests.CheckChanges, plain(Changes), repeatable=True)
 
-CLONE = _operation("clone_repository", "POST /git/clone", Target.GIT, "clone", "Clone a repository", requests.CloneRepository, plain(GitClone))
+CLONE = _operation("clone_repository", "POST /git/clone", _V, "clone", "Clone a repository", requests.CloneRepository, plain(GitClone))
+GIT_STATUS = _operation("git_status", "GET /git/status", _V, "status", "What is checked out, and which files differ", requests.Repository, plain(GitStatus))
+GIT_DIFF = _operation("git_diff", "POST /git/diff", _V, "diff", "Changes as a patch", requests.DiffRepository, replies.DIFF, repeatable=True)
+GIT_ADD = _operation("git_add", "POST /git/add", _V, "add", "Stage files", requests.AddToRepository, NOTHING)
+GIT_COMMIT = _operation("git_commit", "POST /git/commit", _V, "commit", "Record what is staged", requests.Commit, plain(GitHead))
+GIT_PUSH = _operation("git_push", "POST /git/push", _V, "push", "Send a branch to a remote", requests.Push, NOTHING)
+GIT_PULL = _operation("git_pull", "POST /git/pull", _V, "pull", "Fetch and merge", requests.Pull, plain(GitHead))
+GIT_BRANCH = _operation("git_branch", "POST /git/branch", _V, "branch", "Make or delete a branch", requests.ChangeBranch, NOTHING)
+GIT_BRANCHES = _operation("git_branches", "GET /git/branches", _V, "branches", "The local branches", requests.Repository, plain(list[GitBranch]))
+GIT_CHECKOUT = _operation("git_checkout", "POST /git/checkout", _V, "checkout", "Switch to a branch, a tag or a commit", requests.Checkout, plain(GitHead))
 
 EXPOSE_PORT = _operation("expose_port", "POST /ports", Target.PORTS, "expose", "Let others reach a port by a URL", requests.ExposePort, plain(ExposedPort))
 LIST_PORTS = _operation("list_ports", "GET /ports", Target.PORTS, "list", "All exposed ports", Nothing, plain(list[ExposedPort]))

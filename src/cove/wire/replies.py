@@ -90,6 +90,12 @@ class Exists(msgspec.Struct, frozen=True):
     exists: bool
 
 
+class Diff(msgspec.Struct, frozen=True):
+    """A patch."""
+
+    diff: str
+
+
 class Cwd(msgspec.Struct, frozen=True):
     """A working directory."""
 
@@ -159,6 +165,7 @@ TERMINAL: Final = Reply(TerminalReply, lambda terminal: TerminalReply(terminal.i
 CONTEXT: Final = Reply(CodeContextReply, lambda context: CodeContextReply(context.id, context.language))
 COUNT: Final = Reply(Count, Count)
 EXISTS: Final = Reply(Exists, Exists)
+DIFF: Final = Reply(Diff, Diff)
 CWD: Final = Reply(Cwd, Cwd)
 ENV: Final = Reply(Env, Env)
 
