@@ -18,6 +18,7 @@ from cove.runtime.background import Background
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.supervised import Supervised
+from cove.runtime.threads import close_in_thread
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -91,6 +92,7 @@ async def test_a_hostile_answer_loses_the_sandbox_and_nothing_else(name: str) ->
         await link.request(b"stat")
     link.close()
     theirs.close()
+    await close_in_thread([])  # after what was to be closed before
     assert descriptors() == before
 
 
@@ -120,6 +122,7 @@ async def test_an_answer_that_is_neither_content_nor_one_descriptor_loses_the_sa
         await asyncio.wait_for(request, 30)
     assert lost == ["the agent broke the protocol: malformed answer"]
     theirs.close()
+    await close_in_thread([])  # after what was to be closed before
     assert descriptors() == before
 
 
@@ -212,6 +215,7 @@ async def test_a_descriptor_of_another_kind_than_requested_is_closed(
             await request
     link.close()
     theirs.close()
+    await close_in_thread([])  # after what was to be closed before
     assert descriptors() == before
 
 
@@ -233,6 +237,7 @@ async def test_an_answer_to_a_cancelled_request_is_dropped_with_its_descriptors(
     assert lost == []
     link.close()
     theirs.close()
+    await close_in_thread([])  # after what was to be closed before
     assert descriptors() == before
 
 
@@ -299,6 +304,7 @@ async def attack_launcher(attack: Attack, *, is_started: bool) -> None:
     link.close()
     theirs.close()
     agent.close()
+    await close_in_thread([])  # after what was to be closed before
     assert descriptors() == before
 
 
@@ -359,4 +365,5 @@ async def test_requests_wait_while_the_agent_is_busy_and_end_with_the_sandbox() 
     assert requests[-1].cancelled()
     assert all(isinstance(request.exception(), SandboxDestroyed) for request in requests[300:-1])
     theirs.close()
+    await close_in_thread([])  # after what was to be closed before
     assert descriptors() == before

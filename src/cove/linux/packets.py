@@ -12,7 +12,9 @@ from cove.linux.forking import close_in_forked_child
 from cove.linux.memory_file import sealed_file
 
 _CREDENTIALS = struct.Struct("iII")
-_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4) + socket.CMSG_SPACE(_CREDENTIALS.size)
+# All that one packet can carry (SCM_MAX_FD): what does not fit is closed by the kernel, in our thread.
+_MOST_SENT = 253
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_MOST_SENT * 4) + socket.CMSG_SPACE(_CREDENTIALS.size)
 # A received packet names at most this many payload bytes; larger ones go by memfd.
 _PACKET_BYTES = LIMIT - 1024
 _MSG_CMSG_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
@@ -26,6 +28,12 @@ class Packet:
     data: bytes
     descriptors: list[int]
     pid: int | None
+    is_truncated: bool = False
+
+    def check(self) -> None:
+        """Raise ProtocolError when it is larger than agreed."""
+        if self.is_truncated or len(self.descriptors) > MAX_DESCRIPTORS:
+            raise ProtocolError("a packet was larger than agreed")
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
@@ -60,13 +68,25 @@ def receive_packet(sock: socket.socket) -> Packet | None:
             descriptors += array.array("i", value[: len(value) // 4 * 4])
         elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             pid = _CREDENTIALS.unpack(value)[0]
-    if flags & _TRUNCATED:
-        close_all(descriptors)
-        raise ProtocolError("a packet was larger than agreed")
-    if not data:
-        close_all(descriptors)
+    if not data and not descriptors:
         return None
-    return Packet(data, descriptors, pid)
+    return Packet(data, descriptors, pid, bool(flags & _TRUNCATED))
+
+
+def release_socket(sock: socket.socket) -> int | None:
+    """Close our end of a pair. Returns its descriptor instead when there is something in it that nobody has read.
+
+    Whoever closes that frees the descriptors in it, and with them perhaps gigabytes: not on an event loop.
+    """
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+        is_empty = not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        is_empty = True
+    if not is_empty:
+        return sock.detach()
+    sock.close()
+    return None
 
 
 def pass_credentials(sock: socket.socket, on: bool) -> None:

@@ -10,10 +10,18 @@ from cove.agent import protocol
 from cove.agent.protocol import ProtocolError
 from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
-from cove.linux.packets import Packet, close_all, pass_credentials, receive_packet, send_packet, socket_pair
+from cove.linux.packets import (
+    Packet,
+    close_all,
+    pass_credentials,
+    receive_packet,
+    release_socket,
+    send_packet,
+    socket_pair,
+)
 from cove.runtime.background import Background
 from cove.runtime.link import ANSWER_SECONDS, MOST_PACKETS, Link
-from cove.runtime.threads import in_thread
+from cove.runtime.threads import close_in_thread, in_thread
 
 MOST_PARKED = 8
 # From the request to the launcher's first word and its control group; for an overloaded machine.
@@ -115,7 +123,8 @@ class Launcher:
         self._loop.remove_reader(self._sock)
         if self._overdue is not None:
             self._overdue.cancel()
-        self._sock.close()
+        if (unread := release_socket(self._sock)) is not None:
+            close_in_thread([unread])
         if not self.host_pid.done():
             self.host_pid.set_exception(ConnectionResetError("it ended before it was ready"))
             self.host_pid.exception()  # whoever still waits gets it; nobody has to
@@ -132,8 +141,9 @@ class Launcher:
                     self._end()
                     return
                 if packet.descriptors:
-                    close_all(packet.descriptors)
+                    close_in_thread(packet.descriptors)
                     raise ProtocolError("a launcher sent descriptors")
+                packet.check()
                 if len(packet.data) > _MOST_BYTES:
                     raise ProtocolError(f"a message of {len(packet.data)} bytes")
                 self._take(protocol.decode(packet.data, _MOST_FIELDS), packet.pid)

@@ -16,7 +16,8 @@ from cove.errors import (
     from_errno,
 )
 from cove.linux.descriptors import Kind, is_kind
-from cove.linux.packets import Packet, close_all, receive_packet, send_packet
+from cove.linux.packets import Packet, receive_packet, release_socket, send_packet
+from cove.runtime.threads import close_in_thread
 
 # What the agent does takes microseconds; these are for a machine, or a sandbox, that has no CPU time left.
 ANSWER_SECONDS = 30.0
@@ -126,7 +127,7 @@ class Link:
             return await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
-                close_all(answer.result().descriptors)
+                close_in_thread(answer.result().descriptors)
             raise
 
     async def _send(self, packet: bytes, descriptors: Sequence[int]) -> None:
@@ -174,7 +175,7 @@ class Link:
         answer = await self.request(verb, *fields, expect_descriptors=1, subject=subject)
         (descriptor,) = answer.descriptors
         if not is_kind(descriptor, kind):
-            close_all([descriptor])
+            close_in_thread([descriptor])
             raise ValidationFailed(f"{subject} is not {kind.value}")
         return descriptor
 
@@ -187,7 +188,8 @@ class Link:
         if self._overdue is not None:
             self._overdue.cancel()
         self._on_writable()
-        self._sock.close()
+        if (unread := release_socket(self._sock)) is not None:
+            close_in_thread([unread])
         for pending in self._pending.values():
             if not pending.answer.done():
                 pending.answer.set_exception(self.explain(True))
@@ -222,9 +224,11 @@ class Link:
 
     def _take(self, packet: Packet) -> None:
         try:
+            packet.check()
             self._dispatch(packet.data, packet.descriptors)
         except ProtocolError:
-            close_all(packet.descriptors)
+            if packet.descriptors:
+                close_in_thread(packet.descriptors)
             raise
 
     def _dispatch(self, data: bytes, descriptors: list[int]) -> None:
@@ -242,7 +246,7 @@ class Link:
         elif verb == b"ok":
             answer = pending.shape(rest[1] if len(rest) == 2 else None, descriptors)
             if pending.answer.done():
-                close_all(descriptors)
+                close_in_thread(descriptors)
             else:
                 pending.answer.set_result(answer)
         else:

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
+
+from cove.linux.packets import close_all
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,6 +22,7 @@ class _Threads:
         # A jail dies with the thread that started it (prctl(2), PR_SET_PDEATHSIG): this one lasts.
         self.starter = ThreadPoolExecutor(1, thread_name_prefix="cove-jails")
         self.blocking = ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="cove-blocking")
+        self.closing = ThreadPoolExecutor(1, thread_name_prefix="cove-closing")
 
 
 _threads: _Threads | None = None
@@ -46,3 +49,8 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 def start_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
     """Begin a blocking call beside the event loop. A thread that has begun goes on when the future is cancelled."""
     return asyncio.wrap_future(_current().blocking.submit(function, *args, **kwargs))
+
+
+def close_in_thread(descriptors: Sequence[int]) -> "asyncio.Future[None]":
+    """Close descriptors that came from inside: whoever is the last to close a file frees it, however large it is."""
+    return asyncio.wrap_future(_current().closing.submit(close_all, tuple(descriptors)))
