@@ -12,7 +12,7 @@ from inside import agents_outside, init_below, inits_below
 
 from cove import AsyncSandbox
 from cove.api import Process
-from cove.errors import ConnectionLost, CoveError, SpawnFailed
+from cove.errors import ConnectionLost, CoveError, ServiceNotResponding, SpawnFailed
 from cove.model import Output
 from cove.runtime import link
 from cove.runtime.spawner import TIMEOUT_GRACE
@@ -131,6 +131,35 @@ async def test_what_was_handed_to_a_launcher_that_is_killed_before_it_reads_it_r
         send(signal.SIGKILL, *launchers)
         send(signal.SIGCONT, init)
         await call
+
+
+# Its queue is full when a connection to it is not made at once.
+DEAF = """
+import socket
+server = socket.socket()
+server.bind(('127.0.0.1', 3000))
+server.listen(0)
+waiting = []
+while True:
+    waiting.append(socket.socket())
+    waiting[-1].settimeout(0.5)
+    try:
+        waiting[-1].connect(('127.0.0.1', 3000))
+    except TimeoutError:
+        break
+print('full', flush=True)
+input()
+"""
+
+
+@pytest.mark.slow
+async def test_a_service_that_never_accepts_does_not_respond() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        server = await sandbox.start_process(["python3", "-I", "-c", DEAF], stdin=True)
+        await server.wait_for_log("full", timeout=30)
+        async with asyncio.timeout(20):  # seven of them until the kernel gives up
+            with pytest.raises(ServiceNotResponding):
+                await sandbox.ports.connect(3000).open()
 
 
 async def test_a_sandbox_whose_agent_hangs_is_destroyed_at_once() -> None:

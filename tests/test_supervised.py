@@ -11,6 +11,7 @@ from fake_agent import Peer
 from cove.core.command import build_invocation
 from cove.linux.packets import socket_pair
 from cove.model import Outcome
+from cove.runtime import launcher
 from cove.runtime.background import Background
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.link import Link
@@ -132,6 +133,15 @@ async def test_what_a_launcher_said_before_it_vanished_counts_also_when_it_left_
         stage.sockets.pop().close()
         end = await asyncio.wait_for(stage.process.ended, 30)
         assert (end.outcome, end.exit_code, stage.process.never_started) == (Outcome.EXITED, 7, False)
+        assert stage.lost == []
+
+
+async def test_a_launcher_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "ANSWER_SECONDS", 0.1)
+    async with Stage() as stage:
+        assert await asyncio.wait_for(stage.launcher.mark(), 30) == 0
+        stage.agent.send(b"ok", await stage.end_request())
+        assert (await asyncio.wait_for(stage.process.ended, 30)).outcome is Outcome.SIGNALED
         assert stage.lost == []
 
 
