@@ -5,14 +5,21 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
 from inside import agents_outside, init_below, inits_below
 
 from cove import AsyncSandbox
 from cove.api import Process
-from cove.errors import ConnectionLost, CoveError, ServiceNotResponding, SpawnFailed
+from cove.errors import (
+    ConnectionLost,
+    ContextCrashed,
+    CoveError,
+    ProcessExitedBeforeReady,
+    ServiceNotResponding,
+    SpawnFailed,
+)
 from cove.model import Output
 from cove.runtime import link
 from cove.runtime.spawner import TIMEOUT_GRACE
@@ -131,6 +138,38 @@ async def test_what_was_handed_to_a_launcher_that_is_killed_before_it_reads_it_r
         send(signal.SIGKILL, *launchers)
         send(signal.SIGCONT, init)
         await call
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_a_context_that_is_stopped_has_crashed(language: str) -> None:
+    async with AsyncSandbox.create() as sandbox, asyncio.timeout(60):
+        context = await sandbox.create_code_context(language)
+        code = "import os; os.getpid()" if language == "python" else "process.pid"
+        pid = (await context.run(code)).text
+        run = asyncio.ensure_future(context.run("while True: pass" if language == "python" else "while (true);"))
+        await sandbox.exec(f"kill -STOP {pid}")
+        with pytest.raises(ContextCrashed):
+            await run
+        assert (await sandbox.run_code("1 + 1", language=language)).text == "2"
+
+
+async def test_the_python_that_contexts_are_forked_from_is_replaced_when_it_is_stopped() -> None:
+    async with AsyncSandbox.create() as sandbox, asyncio.timeout(60):
+        assert (await sandbox.run_code("1 + 1")).text == "2"
+        async with stopping(sandbox, "once", "executor/server.py"):
+            with suppress(SpawnFailed, ContextCrashed):  # it was just being ended
+                await sandbox.run_code("1 + 1")
+            assert (await sandbox.run_code("1 + 1")).text == "2"
+
+
+async def test_a_file_operation_that_is_stopped_fails() -> None:
+    async with AsyncSandbox.create() as sandbox, asyncio.timeout(60):
+        async with aclosing(sandbox.files.watch(".")) as events:
+            await anext(events)
+            async with stopping(sandbox, "once", "errand.pyc"):
+                with pytest.raises(ProcessExitedBeforeReady):
+                    await anext(events)
+        await list_files(sandbox)
 
 
 # Its queue is full when a connection to it is not made at once.
