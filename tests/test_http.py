@@ -630,7 +630,66 @@ async def test_a_server_that_closes_lets_answers_end() -> None:
             asyncio.get_running_loop().call_later(0.1, released.set)
             await serving.aclose()
             assert (await client.reply()).body == b"done"
-            assert await client.rest() == await idle.rest() == b""
+            assert await client.rest() == b""
+            assert (await idle.reply()).status == 408
+            assert await idle.rest() == b""
+
+
+async def test_a_server_that_closes_tells_a_request_on_its_way_that_it_was_not_read() -> None:
+    async with AsyncExitStack() as serving:
+        port = await serving.enter_async_context(serve(echo))
+        async with connect(port) as client:
+            assert (await client.ask()).status == 200
+            closing = asyncio.ensure_future(serving.aclose())
+            await asyncio.sleep(0)
+            client.send(GET)
+            reply = await client.reply()
+            assert (reply.status, json.loads(reply.body)["code"]) == (408, "SANDBOX_UNAVAILABLE")
+            await closing
+
+
+@pytest.mark.parametrize("path", ["/value", "/stream"])
+async def test_a_client_that_half_closes_cancels_its_request_and_learns_when_it_has_ended(path: str) -> None:
+    started, ending, released = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> AsyncGenerator[bytes, None]:
+        started.set()
+        try:
+            yield b"begun"
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await released.wait()
+
+    async def answer(request: Request) -> Answer:
+        return Response(200, (), work() if path == "/stream" else b"".join([part async for part in work()]))
+
+    async with serve(answer) as port, connect(port) as client:
+        client.send(b"POST %b HTTP/1.1\r\n%b\r\n" % (path.encode(), HOST))
+        await started.wait()
+        client.writer.write_eof()
+        rest = asyncio.ensure_future(client.rest())
+        await ending.wait()
+        assert not rest.done()
+        released.set()
+        assert b"0\r\n\r\n" not in await rest
+
+
+async def test_a_request_that_is_done_when_it_is_cancelled_is_answered() -> None:
+    started = asyncio.Event()
+
+    async def stubborn(request: Request) -> Answer:
+        started.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return Response(200, (), b"made")
+
+    async with serve(stubborn) as port, connect(port) as client:
+        client.send(GET)
+        await started.wait()
+        client.writer.write_eof()
+        assert (await client.reply()).body == b"made"
+        assert await client.rest() == b""
 
 
 async def test_a_server_that_closes_cancels_handlers_after_its_grace() -> None:

@@ -7,6 +7,11 @@ or the connection is closed. A connection whose request was not read to its end 
 side first, and what still comes is dropped for a while, because closing at once would make the kernel reset the
 connection and lose the answer.
 
+A client that half-closes while it waits for an answer cancels its request. The handler is cancelled, and when it has
+ended the connection is closed: that is how the client learns that nothing runs any more. When the server closes, an
+idle connection is answered before it asks (408, RFC 9110): a request that is on its way was not read, and its client
+knows that nothing was started.
+
 Requests that were pipelined wait in the queue; reading stops while more than a few do.
 """
 
@@ -36,6 +41,8 @@ if TYPE_CHECKING:
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MOST_WAITING = 4
+_FAREWELL_SECONDS = 1.0
+_STOPPING = error_response(408, "SANDBOX_UNAVAILABLE", "the server stops, and has started nothing: ask it again later")
 _UNIX_BYTES = 1 << 20
 
 T = TypeVar("T")
@@ -69,6 +76,7 @@ class HttpConnection(Endpoint):
         self._taker: Relay | Stream | None = None
         self._drained: asyncio.Future[None] | None = None
         self._dropped_bytes = 0
+        self._has_client_ended = False
         self._is_busy = False
         self._is_advancing = False
         self._is_full = False
@@ -78,9 +86,15 @@ class HttpConnection(Endpoint):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         super().connection_made(transport)
-        _widen(transport.get_extra_info("socket"))
+        sock = transport.get_extra_info("socket")
+        if sock.family == socket.AF_UNIX:
+            _widen(sock)
+        else:
+            self._server.watch(self._transport)
         if self._server.add(self):
             self._deadline.set(self._limits.keep_alive_timeout)
+        elif self._server.is_closing:
+            self._reject(_STOPPING)
         elif self._server.is_crowded:
             self.abort()
         else:
@@ -97,7 +111,10 @@ class HttpConnection(Endpoint):
             self._drop(data)
 
     def eof_received(self) -> bool:
-        """A client that has closed its side is gone; on a raw connection it gets what is left to say to it."""
+        """A client that has closed its side cancels; on a raw connection it gets what is left to say to it."""
+        if self._state is _State.HTTP and self._is_busy:
+            self._cancel()
+            return True
         if self._state is not _State.RAW:
             return False
         assert self._taker is not None
@@ -114,10 +131,10 @@ class HttpConnection(Endpoint):
         if self._taker is not None:
             self._taker.client_gone()
             self._taker = None
-        if self._task is not None:
-            self._task.cancel()
-        else:
+        if self._task is None:
             self._server.remove(self)
+        elif not self._has_client_ended:
+            self._task.cancel()
 
     def pause_writing(self) -> None:
         """The client does not take what is written."""
@@ -168,7 +185,7 @@ class HttpConnection(Endpoint):
         """Write an answer; a generator gets a task."""
         if self._state is _State.LOST:
             return
-        keep_alive = self._can_keep_alive()
+        keep_alive = self._can_keep_alive() and not self._server.is_closing
         head = render_head(response, version=self.request.version, close=not keep_alive)
         if isinstance(response.body, bytes):
             body = response.body if has_body(self.request.method, response.status) else b""
@@ -192,10 +209,14 @@ class HttpConnection(Endpoint):
         self._taker = None
         if self._state is not _State.HTTP:
             return
-        if not self.request.is_complete:
+        if self._has_client_ended:
+            self._transport.close()
+        elif not self.request.is_complete:
             self._linger()
         elif not keep_alive or not self._can_keep_alive():
             self._transport.close()
+        elif self._server.is_closing:  # nobody has told the client
+            self.shut_down()
         else:
             self._deadline.set(self._limits.keep_alive_timeout)
             self._server.has_answered(self)
@@ -219,8 +240,21 @@ class HttpConnection(Endpoint):
 
     def shut_down(self) -> None:
         """The server closes: an answer under way is finished, anything else ends."""
-        if self._state is _State.RAW or not self._is_busy:
+        if self._state is _State.RAW:
             self._transport.close()
+        elif self._state is _State.HTTP and not self._is_busy:
+            self._reject(_STOPPING)
+            self._deadline.set(_FAREWELL_SECONDS)
+
+    def _cancel(self) -> None:
+        """End what the client has asked for; it is told by the end of the connection."""
+        self._has_client_ended = True
+        self._queue.clear()
+        self._deadline.clear()
+        if isinstance(self._taker, Relay):
+            self._taker.client_cancelled()
+        elif self._task is not None:
+            self._task.cancel()
 
     def _parse(self, data: bytes) -> None:
         self._feed(data)
@@ -265,7 +299,7 @@ class HttpConnection(Endpoint):
         if self._rejection is not None:
             self._reject(self._server.describe(self._rejection))
         elif self._server.is_closing:
-            self._transport.close()
+            self.shut_down()
         else:
             self.resume_reading()
             if self._parser.is_in_head and not self._is_timing_head:
@@ -371,7 +405,6 @@ class HttpConnection(Endpoint):
             request.is_complete
             and request.version == "1.1"
             and b"close" not in request.headers.get(b"connection", b"").lower()
-            and not self._server.is_closing
         )
 
     def _reject(self, response: Response) -> None:
@@ -406,8 +439,7 @@ class HttpConnection(Endpoint):
 
 def _widen(connection: socket.socket) -> None:
     """The kernel gives a unix socket room for less than what is written in one go, and widens it only when asked."""
-    if connection.family == socket.AF_UNIX:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_BYTES)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_BYTES)
 
 
 async def _run_upgrade(upgrade: Upgrade, stream: Stream) -> None:

@@ -1,6 +1,7 @@
 """One end of a connection: what can be said to a transport in whatever state it is."""
 
 import asyncio
+from contextlib import suppress
 from typing import cast
 
 
@@ -21,7 +22,8 @@ class Endpoint(asyncio.Protocol):
     def write_eof(self) -> None:
         """Nothing more will be written."""
         if not self._transport.is_closing():
-            self._transport.write_eof()
+            with suppress(OSError):  # the other end is gone, which the transport is about to say
+                self._transport.write_eof()
 
     def pause_reading(self) -> None:
         """Let the other end wait."""

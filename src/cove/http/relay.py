@@ -58,6 +58,10 @@ class Relay(ABC):
         """Nobody waits for the answer any more."""
 
     @abstractmethod
+    def client_cancelled(self) -> None:
+        """The client wants what it asked for ended, and waits for that: end it, then `cut`."""
+
+    @abstractmethod
     def client_full(self) -> None:
         """The client does not take what is written: write less."""
 

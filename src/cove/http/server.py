@@ -10,12 +10,12 @@ from cove.http.connection import HttpConnection
 from cove.http.errors import HttpError
 from cove.http.handler import Handler
 from cove.http.limits import HttpLimits
+from cove.http.peer_watch import PeerWatch, keep_alive
 from cove.http.response import Response
 
 _PLAIN = ((b"content-type", b"text/plain; charset=utf-8"),)
 _BACKLOG = 1024
 _MOST_REFUSED = 64
-_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
 
 
 class HttpServer:
@@ -47,6 +47,7 @@ class HttpServer:
         self._connections: set[HttpConnection] = set()
         self._admitted: dict[HttpConnection, None] = {}  # first who has been there longest since its last answer
         self._all_gone = asyncio.Event()
+        self._watch = PeerWatch()
 
     @overload
     def describe(self, error: HttpError) -> Response: ...
@@ -67,7 +68,7 @@ class HttpServer:
             if sock.family == socket.AF_UNIX:
                 listener = await loop.create_unix_server(self._connect, sock=sock, backlog=_BACKLOG)
             else:
-                _keep_alive(sock)
+                keep_alive(sock)
                 listener = await loop.create_server(self._connect, sock=sock, backlog=_BACKLOG)
             self._listeners.append(listener)
         return self
@@ -77,11 +78,15 @@ class HttpServer:
     ) -> None:
         await self.aclose()
 
-    async def aclose(self) -> None:
-        """Stop accepting, wait for a while, then end what is left."""
+    def stop_accepting(self) -> None:
+        """Close the listening sockets: whoever connects from here on is refused. Idempotent."""
         self.is_closing = True
         for listener in self._listeners:
             listener.close()
+
+    async def aclose(self) -> None:
+        """Stop accepting, wait for a while, then end what is left."""
+        self.stop_accepting()
         for connection in list(self._connections):
             connection.shut_down()
         try:
@@ -91,6 +96,8 @@ class HttpServer:
             for connection in list(self._connections):
                 connection.abort()
             await self._until_all_gone()
+        finally:
+            self._watch.close()
 
     @property
     def is_in_use(self) -> bool:
@@ -131,6 +138,10 @@ class HttpServer:
         if not self._connections:
             self._all_gone.set()
 
+    def watch(self, transport: asyncio.Transport) -> None:
+        """For connections: end it when its client's machine is gone."""
+        self._watch.add(transport, transport.abort)
+
     def _connect(self) -> HttpConnection:
         return HttpConnection(self, self._limits)
 
@@ -138,10 +149,3 @@ class HttpServer:
         while self._connections:
             self._all_gone.clear()
             await self._all_gone.wait()
-
-
-def _keep_alive(sock: socket.socket) -> None:
-    """Connections inherit these: a client whose machine is gone is noticed."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEP_ALIVE:
-        sock.setsockopt(socket.IPPROTO_TCP, option, value)

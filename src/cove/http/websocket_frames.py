@@ -1,4 +1,4 @@
-"""Frames of RFC 6455 as a server reads and writes them, without input or output."""
+"""Frames of RFC 6455 as either side reads and writes them, without input or output."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -23,7 +23,7 @@ class Opcode(IntEnum):
 
 
 class WebSocketError(Exception):
-    """The client broke the protocol: the connection is closed with this code."""
+    """The other side broke the protocol: the connection is closed with this code."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -33,7 +33,7 @@ class WebSocketError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The client ends the conversation; 1005 where it gave no code."""
+    """The other side ends the conversation; 1005 where it gave no code."""
 
     code: int
     reason: str
@@ -41,7 +41,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """The client wants to know whether we are there."""
+    """The other side wants to know whether we are there."""
 
     data: bytes
 
@@ -52,11 +52,12 @@ Event = str | bytes | Ping | Closed | WebSocketError
 class FrameReader:
     """Takes bytes, gives messages and control frames in order. After Closed or WebSocketError it is done.
 
-    Holds at most one message of `limit` bytes and what was fed last.
+    Holds at most one message of `limit` bytes and what was fed last. A client's frames are masked, a server's are not.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, is_masked: bool = True) -> None:
         self._limit = limit
+        self._mask_bytes = 4 if is_masked else 0
         self._buffer = bytearray()
         self._opcode: Opcode | None = None
         self._parts: list[bytes] = []
@@ -83,12 +84,12 @@ class FrameReader:
             return None
         is_final, opcode = self._check_first(buffer[0])
         length = buffer[1] & 0x7F
-        if not buffer[1] & _MASKED:
-            raise WebSocketError(1002, "frames from a client must be masked")
+        if bool(buffer[1] & _MASKED) != bool(self._mask_bytes):
+            raise WebSocketError(1002, "frames from a client, and no others, must be masked")
         if opcode >= Opcode.CLOSE and (length > _MOST_CONTROL_BYTES or not is_final):
             raise WebSocketError(1002, "a control frame is short and whole")
         size_bytes = {126: 2, 127: 8}.get(length, 0)
-        start = 2 + size_bytes + 4
+        start = 2 + size_bytes + self._mask_bytes
         if len(buffer) < start:
             return None
         if size_bytes:
@@ -97,7 +98,9 @@ class FrameReader:
             raise WebSocketError(1009, f"a message has at most {self._limit} bytes")
         if len(buffer) < start + length:
             return None
-        data = unmask(bytes(buffer[start - 4 : start]), bytes(buffer[start : start + length]))
+        data = bytes(memoryview(buffer)[start : start + length])
+        if self._mask_bytes:
+            data = unmask(bytes(buffer[start - 4 : start]), data)
         del buffer[: start + length]
         return is_final, opcode, data
 
@@ -145,6 +148,13 @@ def make_frame(opcode: Opcode, data: bytes) -> bytes:
     if length < 1 << 16:
         return bytes((_FINAL | opcode, 126)) + length.to_bytes(2, "big") + data
     return bytes((_FINAL | opcode, 127)) + length.to_bytes(8, "big") + data
+
+
+def make_masked_frame(opcode: Opcode, data: bytes, mask: bytes) -> bytes:
+    """One whole frame, masked as a client's are."""
+    head = bytearray(make_frame(opcode, data)[: -len(data) or None])
+    head[1] |= _MASKED
+    return bytes(head) + mask + unmask(mask, data)
 
 
 def make_close(code: int, reason: str) -> bytes:

@@ -80,6 +80,7 @@ class Supervisor:
         self._pool = WarmPool(self._directory)
         self._pid = os.getpid()
         self._children: list[_Child] = []
+        self._listeners: list[socket.socket] = []
         self._sweeper = 0
         self._next_sweep = 0.0
 
@@ -136,6 +137,7 @@ class Supervisor:
         api = _listen(configuration.host, configuration.port)
         port: int = api.getsockname()[1]
         previews = _listen(configuration.host, configuration.chosen_preview_port)
+        self._listeners += (api, previews)
         write_address(self._directory.server, address_of(configuration, previews.getsockname()[1]))
         work = Work(self._home, configuration, key, api, previews, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._children += [
@@ -189,7 +191,12 @@ class Supervisor:
             if not self._sweeper:
                 self._sweeper = self._fork("cove-sweep", self._sweep)
 
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
     def _sweep(self) -> None:
+        self._close_listeners()
         spec = self._configuration.admit(SandboxSpec())
         for _ in range(self._configuration.warm - self._pool.count(spec)):
             self._pool.replenish(spec, self._configuration.warm)
@@ -206,7 +213,12 @@ class Supervisor:
     # The end
 
     def _stop(self) -> None:
-        """First those who take requests, then the one who starts sandboxes, then the sandboxes if that is wanted."""
+        """First those who take requests, then the one who starts sandboxes, then the sandboxes if that is wanted.
+
+        A listening socket is closed when nobody has it any more. The workers close theirs at once; here it would take
+        connections that nobody accepts.
+        """
+        self._close_listeners()
         zygote, *workers = self._children
         self._end([worker.pid for worker in workers if worker.pid])
         self._pool.drain()

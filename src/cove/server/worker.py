@@ -23,6 +23,8 @@ from cove.server.preview.handler import Preview
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
 
+_ROUNDS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -63,9 +65,19 @@ async def _serve(work: Work) -> None:
     async with (
         BridgeGateway(directory, starter, access, configuration) as bridge,
         Gateway(directory, starter, access, mounted={PREFIX: make_documents()}) as gateway,
-        HttpServer(bridge.before(gateway), [work.api], describe=describe_error, limits=limits),
+        HttpServer(bridge.before(gateway), [work.api], describe=describe_error, limits=limits) as api,
         Preview(directory, address, work.key) as preview,
-        HttpServer(preview, [work.previews], describe=describe_error, limits=limits),
+        HttpServer(preview, [work.previews], describe=describe_error, limits=limits) as previews,
     ):
         os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()
+        await _stop(api, previews)
+
+
+async def _stop(*servers: HttpServer) -> None:
+    """First nobody can connect any more, so that no call is taken that nobody will answer; then answers are given."""
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)  # connections that were made are accepted
+    for server in servers:
+        server.stop_accepting()
+    await asyncio.gather(*(server.aclose() for server in servers))

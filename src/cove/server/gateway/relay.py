@@ -169,7 +169,7 @@ class SocketRelay(Relay):
         upstream, self._upstream = self._upstream, None
         assert upstream is not None
         self._exchange.write(data)
-        if keep_alive and self._is_sent:
+        if keep_alive and self._is_sent and not self._has_client_ended:
             self._upstreams.give_back(upstream)
         else:
             upstream.relay = None
@@ -184,7 +184,9 @@ class SocketRelay(Relay):
     def upstream_lost(self, *, is_unread: bool) -> None:
         """The runtime closed, or is gone; `is_unread` when it had not read all that was sent to it."""
         self._upstream = None
-        if is_unread and not self._has_answered and self._kept is not None and self._tries < _MOST_TRIES:
+        if self._has_client_ended and not self._is_raw:
+            self._exchange.cut()
+        elif is_unread and not self._has_answered and self._kept is not None and self._tries < _MOST_TRIES:
             self._tries += 1
             self._exchange.request.keep_body()
             self._connecting = self._upstreams.start(self)
@@ -228,6 +230,16 @@ class SocketRelay(Relay):
         self._drop_upstream()
         if self._connecting is not None:
             self._connecting.cancel()
+
+    def client_cancelled(self) -> None:
+        """The runtime is told in the same way, and says in the same way that it has ended the call."""
+        self._has_client_ended = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._upstream is not None:
+            self._upstream.write_eof()
+        else:
+            self._exchange.cut()
 
     def client_data(self, data: bytes) -> None:
         """After an upgrade: to the runtime."""

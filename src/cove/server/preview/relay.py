@@ -198,6 +198,10 @@ class PreviewRelay(Relay):
         """Nobody waits for the answer."""
         self.end()
 
+    def client_cancelled(self) -> None:
+        """A service cannot be told to end what it does: it loses its visitor."""
+        self._finish(self._exchange.cut)
+
     def client_data(self, data: bytes) -> None:
         """After an upgrade: to the service."""
         self._service.write(data)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from cove.core.identifier import check_sandbox_id, new_identifier
@@ -22,6 +22,7 @@ ID_LENGTH = 26
 _CONNECT_SECONDS = 10.0
 # Starting takes milliseconds, and many at once on a busy machine their time; who hangs for longer never answers.
 _ANSWER_SECONDS = 120.0
+_UNDO_SECONDS = 10.0
 
 
 class Starter:
@@ -89,13 +90,25 @@ class Starter:
 async def _ask(socket: Path, request: Request) -> Record:
     async with _connection(socket) as (reader, writer):
         writer.write(encode(request))
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            reply = await receive_reply(reader)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                reply = await receive_reply(reader)
+        except asyncio.CancelledError:
+            await _withdraw(reader, writer)
+            raise
         if reply.error is not None:
             raise make_error(reply.error)
         assert reply.record is not None
         writer.write(ACKNOWLEDGED)
         return reply.record
+
+
+async def _withdraw(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Nobody will take the answer: wait until the process that gives it has undone what it made."""
+    with suppress(TimeoutError, OSError):
+        writer.write_eof()
+        async with asyncio.timeout(_UNDO_SECONDS):
+            await reader.read()
 
 
 @asynccontextmanager
