@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 
-import aiohttp
 import pytest
 
 from cove.client import transport as transport_module
@@ -26,11 +25,13 @@ async def hostile(script: Script) -> AsyncIterator[str]:
     tasks: set[asyncio.Task[None]] = set()
 
     async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            await script(reader, writer)
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await script(reader, writer)
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.ensure_future(run(reader, writer)))
@@ -113,6 +114,23 @@ async def test_a_head_without_end_is_not_waited_for() -> None:
             await transport.raw("/v1/sandboxes/x/ports/1/connect")
 
 
+async def test_what_comes_behind_an_answer_is_no_part_of_it_and_no_other_answer() -> None:
+    said = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
+    farewell = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\nConnection: close\r\n\r\nnull"
+    connections: list[int] = []
+
+    async def answer_and_stop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(1)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said + farewell)
+        await reader.read()
+
+    async with hostile(answer_and_stop) as url, client(url) as transport:
+        for _ in range(3):
+            assert await transport.call(operations.LIST, operations.LIST.path) == b"[]"
+    assert len(connections) == 3
+
+
 async def test_a_message_of_a_terabyte_is_not_waited_for() -> None:
     async def promise(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -125,7 +143,9 @@ async def test_a_message_of_a_terabyte_is_not_waited_for() -> None:
 
     path = "/v1/sandboxes/x/terminals/t/connect"
     async with hostile(promise) as url, client(url) as transport, transport.socket(path, requests.Connect()) as socket:
-        assert (await socket.receive(timeout=20)).type is aiohttp.WSMsgType.ERROR
+        async with asyncio.timeout(20):
+            with pytest.raises(ConnectionLost, match="at most"):
+                await socket.receive()
 
 
 async def test_a_call_that_is_cancelled_at_any_point_leaves_no_connection() -> None:
@@ -183,7 +203,7 @@ async def test_a_connection_that_breaks_in_the_middle_of_a_request_is_told_in_pl
     async with hostile(hang_up) as url, client(url) as transport:
         for content in (bytes(64 << 20), pieces()):
             with pytest.raises(ConnectionLost) as caught:
-                await transport.upload(operations.WRITE_FILE, "/x", requests.WriteFile(path="f"), content)
+                await transport.call(operations.WRITE_FILE, "/x", requests.WriteFile(path="f"), content)
             assert re.fullmatch(r"the connection to \S+ broke: [A-Z][a-z ]+", caught.value.message), (
                 caught.value.message
             )

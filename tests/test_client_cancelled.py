@@ -1,15 +1,16 @@
 """What a client that is cancelled has made on a server, and will never hear of."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
 from inside import commands_inside
-from servers import Server
+from servers import Server, left_behind
 
 from cove import AsyncSandbox
+from cove.client.transport import _CANCEL_SECONDS
 
 pytestmark = pytest.mark.anyio
 
@@ -126,6 +127,74 @@ async def test_a_process_that_a_cancelled_call_started_from_a_session_is_ended(s
         assert await commands_inside(direct) == ["/bin/bash -s"]
 
 
+WORKING: dict[str, Callable[[AsyncSandbox], Coroutine[object, object, object]]] = {
+    "exec": lambda sandbox: sandbox.exec("sleep 1000"),
+    "exec with a tree": lambda sandbox: sandbox.exec("setsid sleep 1000 & sleep 1000"),
+    "code": lambda sandbox: sandbox.run_code("import subprocess; subprocess.run(['sleep', '1000'])"),
+    "streamed code": lambda sandbox: _stream(sandbox, "import subprocess; subprocess.run(['sleep', '1000'])"),
+}
+
+
+async def _stream(sandbox: AsyncSandbox, code: str) -> None:
+    async with aclosing(sandbox.stream_code(code)) as events:
+        async for _ in events:
+            pass
+
+
+@pytest.mark.parametrize("what", WORKING)
+async def test_nothing_of_a_cancelled_call_runs_when_it_has_been_cancelled(shared_server: Server, what: str) -> None:
+    async with AsyncSandbox.create(url=shared_server.url, api_key=shared_server.key) as sandbox:
+        call = asyncio.ensure_future(WORKING[what](sandbox))
+        while "sleep 1000" not in await commands_inside(sandbox):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+        assert "sleep 1000" not in await commands_inside(sandbox)
+
+
+async def test_a_cancelled_call_whose_answer_is_large_is_not_waited_for(shared_server: Server) -> None:
+    async with late(shared_server) as (direct, sandbox, relay):
+        relay.is_open.clear()
+        call = asyncio.ensure_future(sandbox.exec("head -c 20000000 /dev/zero; touch done", max_output=30_000_000))
+        while not await direct.files.exists("done"):
+            await asyncio.sleep(0)
+        call.cancel()
+        relay.is_open.set()
+        async with asyncio.timeout(_CANCEL_SECONDS):
+            await asyncio.wait([call])
+        assert call.cancelled()
+
+
+async def test_a_cancelled_upload_writes_nothing_afterwards(shared_server: Server) -> None:
+    taken = asyncio.Event()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"half"
+        taken.set()
+        await asyncio.Event().wait()
+
+    async with AsyncSandbox.create(url=shared_server.url, api_key=shared_server.key) as sandbox:
+        call = asyncio.ensure_future(sandbox.files.write_stream("file", chunks()))
+        await taken.wait()
+        call.cancel()
+        await asyncio.wait([call])
+        assert (await sandbox.exec("ls -A")).stdout == ""
+
+
+async def test_a_sandbox_whose_creation_was_cancelled_is_gone(shared_server: Server) -> None:
+    for steps in range(12):
+        call = asyncio.ensure_future(
+            AsyncSandbox.create(id="cancelled", url=shared_server.url, api_key=shared_server.key)
+        )
+        await asyncio.wait([call], timeout=steps * 0.005)
+        call.cancel()
+        await asyncio.wait([call])
+        if not call.cancelled():
+            await call.result().destroy()
+        assert left_behind(shared_server.home) == [], steps
+
+
 async def test_a_terminal_that_others_may_use_is_left_to_them(shared_server: Server) -> None:
     async with late(shared_server) as (direct, sandbox, relay):
         await direct.terminal(id="t", shell=["cat"])
@@ -158,6 +227,6 @@ async def test_a_cancelled_call_does_not_wait_for_ever_for_its_answer(shared_ser
         call = asyncio.ensure_future(sandbox.create_session())
         await direct.exec("true")
         call.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await asyncio.wait([call])
         assert call.cancelled()

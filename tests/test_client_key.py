@@ -4,6 +4,7 @@ import pytest
 from servers import Server
 
 from cove import AsyncSandbox
+from cove.client import patience
 from cove.errors import SandboxUnavailable, ValidationFailed
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,10 @@ async def test_what_is_no_key_or_no_address_is_refused(url: str, api_key: str, p
 @pytest.mark.parametrize(
     ("url", "reason"), [("http://127.0.0.1:1", "Connection refused"), ("unix:///no/such", "No such file or directory")]
 )
-async def test_where_no_server_is_the_reason_is_in_plain_words(url: str, reason: str) -> None:
+async def test_where_no_server_is_the_reason_is_in_plain_words(
+    url: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE", 0.1)
     with pytest.raises(SandboxUnavailable) as caught:
         await AsyncSandbox.create(url=url, api_key="some-key-or-other")
     assert str(caught.value) == f"no Cove server answers at {url}: {reason}. Is `cove serve` running?"

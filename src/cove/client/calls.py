@@ -1,51 +1,16 @@
-"""The calls of one sandbox on a server, and what becomes of those that make something and are cancelled."""
+"""The calls of one sandbox on a server."""
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from cove.client.transport import Transport, fill
-from cove.errors import CoveError, SandboxDestroyed, SandboxNotFound
+from cove.errors import SandboxDestroyed, SandboxNotFound
 from cove.wire.coding import decode_json, quote_segment
 from cove.wire.operations import SANDBOXES, AnyOperation
 from cove.wire.requests import Request
 
 T = TypeVar("T")
-
-# How long a cancelled call waits for what it has made, and for its removal.
-_ANSWER_SECONDS: Final = 0.5
-_REMOVAL_SECONDS: Final = 2.0
-
-
-async def make(call: Coroutine[object, object, T], remove: Callable[[T], Awaitable[None]]) -> T:
-    """A call that makes something. What a cancelled caller will never see is removed before this returns."""
-    making = asyncio.ensure_future(call)
-    try:
-        return await asyncio.shield(making)
-    except asyncio.CancelledError:
-        removing = asyncio.ensure_future(_remove_made(making, remove))
-        while not removing.done():
-            try:
-                await asyncio.wait([removing])
-            except asyncio.CancelledError:
-                continue  # a second cancel does not leave it behind
-        raise
-
-
-async def _remove_made(making: "asyncio.Future[T]", remove: Callable[[T], Awaitable[None]]) -> None:
-    """The answer may be on its way. A server whose client goes before that ends what it was about to make."""
-    await asyncio.wait([making], timeout=_ANSWER_SECONDS)
-    if not making.done():
-        making.cancel()
-        await asyncio.wait([making])
-    if making.cancelled() or making.exception() is not None:
-        return
-    try:
-        async with asyncio.timeout(_REMOVAL_SECONDS):
-            await remove(making.result())
-    except (CoveError, TimeoutError):
-        return  # it is gone, or its server is away
 
 
 class Calls:
@@ -74,6 +39,24 @@ class Calls:
         with self._was_there():
             return decode_json(await self.transport.call(operation, self.path(operation, *ids), request), type)
 
+    async def make(
+        self,
+        operation: AnyOperation,
+        type: type[T],
+        *ids: str,
+        request: Request,
+        remove: Callable[[T], Awaitable[None]] | None,
+    ) -> T:
+        """A call that makes something: what a cancelled caller will never see is removed before this returns."""
+
+        async def undo(data: bytes) -> None:
+            if remove is not None:
+                await remove(decode_json(data, type))
+
+        with self._was_there():
+            data = await self.transport.call(operation, self.path(operation, *ids), request, undo=undo)
+        return decode_json(data, type)
+
     async def events(
         self, operation: AnyOperation, *ids: str, request: Request | None = None
     ) -> AsyncGenerator[object, None]:
@@ -95,7 +78,7 @@ class Calls:
     ) -> bytes:
         """A call that takes bytes."""
         with self._was_there():
-            return await self.transport.upload(operation, self.path(operation, *ids), request, content)
+            return await self.transport.call(operation, self.path(operation, *ids), request, content)
 
     @contextmanager
     def _was_there(self) -> Iterator[None]:

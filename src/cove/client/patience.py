@@ -1,10 +1,13 @@
-"""Waiting for a server that is away: a restarted gateway is no event for its clients."""
+"""Retry with backoff while the server is unreachable: a restarted gateway is no event for its clients."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+import msgspec
+
 from cove.errors import ConnectionLost, Unreachable
+from cove.wire.requests import Request, Waiting
 
 T = TypeVar("T")
 
@@ -13,20 +16,44 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 
 
-async def patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """Repeat what can be repeated while the server is away, but not for ever."""
-    patience = Patience()
+async def patiently(
+    work: Callable[[Request | None], Awaitable[T]], request: Request | None, *, is_repeatable: bool
+) -> T:
+    """Repeat what was not started, and what can be repeated, while the server is away, but not for ever.
+
+    The limit of a wait counts from here, however often it is repeated.
+    """
+    started = asyncio.get_running_loop().time()
+    patience: Patience | None = None
     while True:
         try:
-            return await work()
-        except (ConnectionLost, Unreachable):
+            return await work(request if patience is None else _with_rest(request, started))
+        except (ConnectionLost, Unreachable) as error:
+            if not is_repeatable and not isinstance(error, Unreachable):
+                raise
+            patience = patience or Patience(_deadline(request, started))
             await patience.pause()
 
 
-class Patience:
-    """How long to wait for a server that is away; starts when it is first needed."""
+def _deadline(request: Request | None, started: float) -> float | None:
+    if not isinstance(request, Waiting) or request.timeout is None:
+        return None
+    return started + request.timeout
 
-    def __init__(self) -> None:
+
+def _with_rest(request: Request | None, started: float) -> Request | None:
+    """The request with what is left of its limit."""
+    if not isinstance(request, Waiting) or request.timeout is None:
+        return request
+    left = started + request.timeout - asyncio.get_running_loop().time()
+    return msgspec.structs.replace(request, timeout=max(left, 0.0))
+
+
+class Patience:
+    """How long to wait for a server that is away; starts when it is first needed, and ends with a deadline."""
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self._limit = deadline
         self._deadline: float | None = None
         self._pause = _FIRST_PAUSE
 
@@ -38,8 +65,8 @@ class Patience:
         """Called while handling the failure: raises it again when patience is at its end."""
         now = asyncio.get_running_loop().time()
         if self._deadline is None:
-            self._deadline = now + PATIENCE
+            self._deadline = now + PATIENCE if self._limit is None else min(now + PATIENCE, self._limit)
         if now >= self._deadline:
             raise  # noqa: PLE0704  # the failure that is being handled
-        await asyncio.sleep(self._pause)
+        await asyncio.sleep(min(self._pause, self._deadline - now))
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)

@@ -124,3 +124,9 @@ class Process(api.Process):
     async def close_stdin(self) -> None:
         """See api.Process."""
         await self._calls.do(operations.CLOSE_STDIN, self.id)
+
+
+async def remove_process(calls: Calls, made: ProcessReply) -> None:
+    """End a process that nobody will hear of."""
+    await calls.do(operations.KILL_PROCESS, made.id, request=requests.Kill(signal="KILL"))
+    await calls.do(operations.WAIT_PROCESS, made.id, request=requests.Wait())

@@ -3,7 +3,6 @@
 import asyncio
 from weakref import WeakKeyDictionary
 
-from cove.client.calls import make
 from cove.client.key import find_key
 from cove.client.sandbox import Sandbox
 from cove.client.transport import Transport
@@ -27,12 +26,13 @@ class Remote:
         """A new sandbox; with `exist_ok`, the one that has the id."""
         transport = self._transport()
         request = requests.CreateSandbox(id=None if id is None else check_sandbox_id(id), spec=spec, exist_ok=exist_ok)
-        creation = self._create(transport, request)
-        # One that may have been there before is not ours to destroy.
-        return await (creation if exist_ok and id is not None else make(creation, Sandbox.destroy))
 
-    async def _create(self, transport: Transport, request: requests.CreateSandbox) -> Sandbox:
-        data = await transport.call(operations.CREATE, operations.CREATE.path, request)
+        async def undo(data: bytes) -> None:
+            await Sandbox(transport, decode_json(data, SandboxInfo).id).destroy()
+
+        # One that may have been there before is not ours to destroy.
+        is_ours = not exist_ok or id is None
+        data = await transport.call(operations.CREATE, operations.CREATE.path, request, undo=undo if is_ours else None)
         return Sandbox(transport, decode_json(data, SandboxInfo).id)
 
     async def connect(self, id: str) -> Sandbox:

@@ -7,13 +7,13 @@ from functools import partial
 from typing import cast
 
 from cove import api
-from cove.client.calls import Calls, make
+from cove.client.calls import Calls
 from cove.client.code_context import CodeContext
 from cove.client.command import environment, exec_request, start_request, words
 from cove.client.files import Files
 from cove.client.git import Git
 from cove.client.ports import Ports
-from cove.client.process import Process
+from cove.client.process import Process, remove_process
 from cove.client.session import Session
 from cove.client.terminal import Terminal
 from cove.client.transport import Transport, fill
@@ -98,10 +98,11 @@ class Sandbox(api.AsyncSandbox):
     ) -> Process:
         """See api.AsyncSandbox."""
         request = start_request(command, id, cwd, env, timeout, stdin, keep, lossless)
-        return await make(self._start_process(request), partial(Process.kill, signal="KILL"))
-
-    async def _start_process(self, request: requests.StartProcess) -> Process:
-        return Process(self._calls, await self._calls.get(operations.START_PROCESS, ProcessReply, request=request))
+        remove = partial(remove_process, self._calls)
+        return Process(
+            self._calls,
+            await self._calls.make(operations.START_PROCESS, ProcessReply, request=request, remove=remove),
+        )
 
     async def get_process(self, id: str) -> Process:
         """See api.AsyncSandbox."""
@@ -135,11 +136,13 @@ class Sandbox(api.AsyncSandbox):
     ) -> Session:
         """See api.AsyncSandbox."""
         request = requests.CreateSession(id=id, cwd=cwd, env=environment(env), timeout=check_timeout(timeout))
-        return await make(self._create_session(request), Session.delete)
-
-    async def _create_session(self, request: requests.CreateSession) -> Session:
-        reply = await self._calls.get(operations.CREATE_SESSION, SessionReply, request=request)
+        reply = await self._calls.make(
+            operations.CREATE_SESSION, SessionReply, request=request, remove=self._remove_session
+        )
         return Session(self._calls, reply.id)
+
+    async def _remove_session(self, made: SessionReply) -> None:
+        await Session(self._calls, made.id).delete()
 
     async def get_session(self, id: str) -> Session:
         """See api.AsyncSandbox."""
@@ -172,12 +175,13 @@ class Sandbox(api.AsyncSandbox):
             cols=cols,
             rows=rows,
         )
-        opening = self._open_terminal(request)
         # One with an id may have been there before, and others may use it.
-        return await (make(opening, Terminal.destroy) if id is None else opening)
+        remove = self._remove_terminal if id is None else None
+        reply = await self._calls.make(operations.TERMINAL, TerminalReply, request=request, remove=remove)
+        return Terminal(self._calls, reply)
 
-    async def _open_terminal(self, request: requests.OpenTerminal) -> Terminal:
-        return Terminal(self._calls, await self._calls.get(operations.TERMINAL, TerminalReply, request=request))
+    async def _remove_terminal(self, made: TerminalReply) -> None:
+        await Terminal(self._calls, made).destroy()
 
     async def get_terminal(self, id: str) -> Terminal:
         """See api.AsyncSandbox."""
@@ -204,11 +208,13 @@ class Sandbox(api.AsyncSandbox):
             env=environment(env),
             timeout=check_timeout(timeout),
         )
-        return await make(self._create_code_context(request), CodeContext.delete)
-
-    async def _create_code_context(self, request: requests.CreateCodeContext) -> CodeContext:
-        reply = await self._calls.get(operations.CREATE_CONTEXT, CodeContextReply, request=request)
+        reply = await self._calls.make(
+            operations.CREATE_CONTEXT, CodeContextReply, request=request, remove=self._remove_code_context
+        )
         return CodeContext(self._calls, reply)
+
+    async def _remove_code_context(self, made: CodeContextReply) -> None:
+        await CodeContext(self._calls, made).delete()
 
     async def get_code_context(self, id: str) -> CodeContext:
         """See api.AsyncSandbox."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from cove import api
-from cove.client.calls import Calls, make
+from cove.client.calls import Calls
 from cove.client.command import environment, exec_request, start_request
 from cove.client.files import Files
-from cove.client.process import Process
+from cove.client.process import Process, remove_process
 from cove.errors import SessionNotFound
 from cove.model import ExecResult
 from cove.wire import operations, requests
@@ -50,10 +50,10 @@ class Session(api.Session):
     ) -> Process:
         """See api.Session."""
         request = start_request(command, id, cwd, env, timeout, stdin, keep, lossless)
-        return await make(self._start_process(request), partial(Process.kill, signal="KILL"))
-
-    async def _start_process(self, request: requests.StartProcess) -> Process:
-        reply = await self._calls.get(operations.SESSION_START_PROCESS, ProcessReply, self.id, request=request)
+        remove = partial(remove_process, self._calls)
+        reply = await self._calls.make(
+            operations.SESSION_START_PROCESS, ProcessReply, self.id, request=request, remove=remove
+        )
         return Process(self._calls, reply)
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:

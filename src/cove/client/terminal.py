@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack
-
-import aiohttp
+from contextlib import AsyncExitStack, aclosing
 
 from cove import api
 from cove.client.calls import Calls
 from cove.client.patience import Patience
+from cove.client.raw_connection import WebSocketClient
 from cove.errors import ConnectionLost, TerminalNotFound, Unreachable, ValidationFailed
 from cove.model import Exit, ProcessExit, Ready, TerminalEvent
 from cove.runtime.exec import check_input
@@ -55,7 +54,7 @@ class TerminalConnection(api.TerminalConnection):
         self._since = since
         self._lossless = lossless
         self._is_ready = False
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._socket: WebSocketClient | None = None
         self._stack = AsyncExitStack()
         self._connecting = asyncio.Lock()
         self._is_closed = False
@@ -77,11 +76,12 @@ class TerminalConnection(api.TerminalConnection):
         while not self._is_closed:
             try:
                 socket = await self._connected()
-                async for event in self._read(socket):
-                    patience.renew()
-                    yield event
-                    if isinstance(event, Exit):
-                        return
+                async with aclosing(self._read(socket)) as events:
+                    async for event in events:
+                        patience.renew()
+                        yield event
+                        if isinstance(event, Exit):
+                            return
                 self._socket = None
             except (ConnectionLost, Unreachable):
                 self._socket = None
@@ -106,31 +106,31 @@ class TerminalConnection(api.TerminalConnection):
         while True:
             try:
                 socket = await self._connected()
-                await socket.send_bytes(data)
+                await socket.send(data)
                 return
-            except ConnectionResetError:
+            except OSError:
                 self._socket = None
                 raise ConnectionLost("the terminal's connection broke: what was typed may be lost") from None
             except (ConnectionLost, Unreachable):
                 await patience.pause()
 
-    async def _connected(self) -> aiohttp.ClientWebSocketResponse:
+    async def _connected(self) -> WebSocketClient:
         async with self._connecting:
             if self._is_closed:
                 raise ValidationFailed("this viewer of the terminal is closed")
-            if self._socket is None or self._socket.closed:
+            if self._socket is None or self._socket.is_closed:
                 await self._stack.aclose()
                 request = requests.Connect(since=self._since, lossless=self._lossless)
                 path = self._calls.path(operations.CONNECT_TERMINAL, self._id)
                 self._socket = await self._stack.enter_async_context(self._calls.transport.socket(path, request))
             return self._socket
 
-    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> AsyncGenerator[TerminalEvent, None]:
+    async def _read(self, socket: WebSocketClient) -> AsyncGenerator[TerminalEvent, None]:
         reader = FrameReader()
-        async for message in socket:
-            if message.type is not aiohttp.WSMsgType.BINARY:
+        while (message := await socket.receive()) is not None:
+            if isinstance(message, str):
                 continue
-            for kind, head, data in reader.feed(message.data):
+            for kind, head, data in reader.feed(message):
                 if kind == FAILURE:
                     raise decode_failure(head)
                 if kind == EVENT:

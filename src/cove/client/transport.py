@@ -1,28 +1,26 @@
 """Calls to a server: one HTTP connection pool per event loop, errors as the classes they were there.
 
-A connection that breaks before the answer is there raises ConnectionLost: the call may have run. What can be
-repeated without harm (reading, waiting) is, until the server is back or patience ends: a restarted gateway is no
-event for its clients.
+A call that was not read, because nobody listens or the server is just stopping, has started nothing: it is repeated
+until the server is back or patience ends. A connection that breaks before the answer is there raises ConnectionLost:
+the call may have run, and only what can be repeated without harm (reading, waiting) is. A call that is cancelled
+waits, for a while, until the server has ended it.
 """
 
 import asyncio
 import atexit
 import errno
-import io
 import os
-import socket
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
 from typing import Final
 from weakref import WeakSet
 
-import aiohttp
-from yarl import URL
-
+from cove.client.http_connection import Broken, HttpConnection
 from cove.client.patience import patiently
-from cove.client.raw_connection import open_raw
-from cove.errors import ConnectionLost, CoveError, Internal, Unreachable, ValidationFailed
+from cove.client.pool import Pool, parse_address
+from cove.client.raw_connection import WebSocketClient, open_websocket, upgrade
+from cove.errors import ConnectionLost, CoveError, SandboxUnavailable, Unreachable
 from cove.linux.tcp_stream import Streams
 from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
@@ -30,31 +28,33 @@ from cove.wire.frames import EVENT, FAILURE, FRAMES, MOST_FRAME_BYTES, FrameRead
 from cove.wire.operations import AnyOperation
 from cove.wire.requests import Request
 
-_Body = io.BytesIO | bytes | AsyncIterable[bytes] | None
+Content = bytes | AsyncIterable[bytes]
+Undo = Callable[[bytes], Awaitable[None]]
 
-_CONNECT_SECONDS: Final = 10.0
-_END_SECONDS: Final = 2.0
-_READ_BYTES: Final = 256 << 10
+# How long a cancelled call waits: for its answer, for its end, and for the removal of what it has made.
+_ANSWER_SECONDS: Final = 0.5
+_CANCEL_SECONDS: Final = 5.0
+_UNDO_SECONDS: Final = 2.0
+_CLOSE_SECONDS: Final = 2.0
+_LARGE_BYTES: Final = 256 << 10
 _MOST_REPLY_BYTES: Final = 1 << 30
 _MOST_ERROR_BYTES: Final = 16 << 20
-_JSON: Final = {"Content-Type": "application/json"}
-_CONTENT: Final = {"Content-Type": "application/octet-stream"}
-_FRAMES: Final = {"Accept": FRAMES}
-_NO_HEADERS: Final[dict[str, str]] = {}
-_UNIX: Final = "unix://"
-# Among them what is no address.
-_TRANSLATED: Final = (aiohttp.ClientError, ConnectionResetError)
+_JSON: Final = b"content-type: application/json\r\n"
+_CONTENT: Final = b"content-type: application/octet-stream\r\n"
+_ACCEPT_FRAMES: Final = f"accept: {FRAMES}\r\n".encode()
+_NOT_READ: Final = 408  # RFC 9110: what was in transit may be repeated
 
 
 class Transport:
     """One server as seen from one event loop. Holders `acquire` and `release` it; the last one closes the pool."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        self.url = url.rstrip("/")
-        self._socket_path = self.url.removeprefix(_UNIX) if self.url.startswith(_UNIX) else None
-        self._root = "http://cove.localhost" if self._socket_path is not None else self.url
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._session: aiohttp.ClientSession | None = None
+        self._address = parse_address(url)
+        self.url = self._address.url
+        self._authorization = None if api_key is None else f"Bearer {api_key}"
+        shown = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
+        self._headers = f" HTTP/1.1\r\nhost: {self._address.authority}\r\n{shown}".encode()
+        self._pool: Pool | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._holders = 0
         self._calls = 0
@@ -68,252 +68,243 @@ class Transport:
         self._holders -= 1
         await self._close_unused()
 
-    async def call(self, operation: AnyOperation, path: str, request: Request | None = None) -> bytes:
-        """The body of the answer."""
-        if operation.repeatable:
-            return await patiently(lambda: self._call(operation, path, request))
-        return await self._call(operation, path, request)
-
-    async def _call(self, operation: AnyOperation, path: str, request: Request | None) -> bytes:
-        async with self._open(operation, path, request) as response:
-            return await _read(response, _MOST_REPLY_BYTES)
-
-    async def upload(
-        self, operation: AnyOperation, path: str, request: Request | None, content: bytes | AsyncIterable[bytes]
+    async def call(
+        self,
+        operation: AnyOperation,
+        path: str,
+        request: Request | None = None,
+        content: Content | None = None,
+        *,
+        undo: Undo | None = None,
     ) -> bytes:
-        """Send bytes; the body of the answer. What the source of the bytes raises is raised here."""
-        if isinstance(content, bytes):
-            async with self._open(operation, path, request, content) as response:
-                return await _read(response, _MOST_REPLY_BYTES)
-        source = _Source(content)
+        """The body of the answer; `undo` is given that of a call that was cancelled and is done all the same.
+
+        What the source of a content raises is raised here.
+        """
+        return await patiently(
+            lambda request: self._call(operation, path, request, content, undo),
+            request,
+            is_repeatable=operation.repeatable,
+        )
+
+    async def _call(
+        self, operation: AnyOperation, path: str, request: Request | None, content: Content | None, undo: Undo | None
+    ) -> bytes:
+        connection = await self._connect()
         try:
-            async with self._open(operation, path, request, source.chunks()) as response:
-                return await _read(response, _MOST_REPLY_BYTES)
-        except ConnectionLost:
-            if source.failure is not None:
-                raise source.failure from None
+            await self._ask(connection, operation, path, request, content)
+            return await connection.read(_MOST_REPLY_BYTES)
+        except asyncio.CancelledError:
+            if not operation.repeatable:
+                await _despite_cancellation(_cancel(connection, undo))
             raise
+        except Broken as error:
+            raise self._lost(error) from None
         finally:
-            await source.close()
+            await self._release(connection)
 
     async def content(self, operation: AnyOperation, path: str, request: Request | None) -> AsyncGenerator[bytes, None]:
         """Bytes as they come."""
-        async with self._open(operation, path, request) as response:
-            async for chunk in response.content.iter_any():
+        async with aclosing(self._stream(operation, path, request, b"")) as chunks:
+            async for chunk in chunks:
                 yield chunk
 
     async def events(self, operation: AnyOperation, path: str, request: Request | None) -> AsyncGenerator[object, None]:
         """Events as they come. One that says the stream cannot go on is raised."""
         decode = decoder_for(operation.reply)
         reader = FrameReader()
-        async with self._open(operation, path, request, headers=_FRAMES) as response:
-            async for chunk in response.content.iter_any():
+        async with aclosing(self._stream(operation, path, request, _ACCEPT_FRAMES)) as chunks:
+            async for chunk in chunks:
                 for kind, head, data in reader.feed(chunk):
                     if kind == EVENT:
                         yield decode(head, data)
                     elif kind == FAILURE:
                         raise decode_failure(head)
 
+    async def _stream(
+        self, operation: AnyOperation, path: str, request: Request | None, headers: bytes
+    ) -> AsyncGenerator[bytes, None]:
+        """The body of an answer. Whoever leaves a call that does something waits until the server has ended it."""
+        connection = await self._connect()
+        try:
+            await self._ask(connection, operation, path, request, None, headers)
+            async for chunk in connection.chunks():
+                yield chunk
+        except Broken as error:
+            raise self._lost(error) from None
+        finally:
+            if not operation.repeatable and not connection.is_complete and not connection.is_lost:
+                await _despite_cancellation(_cancel(connection, None))
+            await self._release(connection)
+
     @asynccontextmanager
-    async def socket(self, path: str, request: Request) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    async def socket(self, path: str, request: Request) -> AsyncIterator[WebSocketClient]:
         """A WebSocket."""
         check_types(request)
-        async with self._in_use() as session, _without_redirects(session, self._headers) as direct:
-            try:
-                opened = direct.ws_connect(
-                    self._url(path, request), autoping=True, max_msg_size=MOST_FRAME_BYTES, compress=0
-                )
-                async with opened as websocket:
-                    yield websocket
-            except aiohttp.WSServerHandshakeError as error:
-                raise await self._explain(path, error) from None
+        target = self._target(path, request)
+        streams = await self._dial()
+        websocket = await open_websocket(streams, self._address, target, self._authorization, MOST_FRAME_BYTES)
+        try:
+            yield websocket
+        finally:
+            await websocket.close()
 
     async def raw(self, path: str) -> Streams:
         """A connection that is raw after an upgrade; whoever asked closes it."""
+        streams = await self._dial()
+        await upgrade(streams, self._address, self._target(path, None), self._authorization)
+        return streams
+
+    async def _dial(self) -> Streams:
+        pool = self._begin()
         try:
-            return await open_raw(self._url(path, None), self._socket_path, self._headers.get("Authorization"))
+            return await pool.open_streams()
         except OSError as error:
             raise self._unreachable(error) from None
+        finally:
+            await self._end()
 
-    def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(f"no Cove server answers at {self.url}: {_reason(error)}. Is `cove serve` running?")
+    async def _connect(self) -> HttpConnection:
+        """A connection for one call; `_release` gives it back."""
+        pool = self._begin()
+        try:
+            return pool.take() or await pool.connect()
+        except OSError as error:
+            await self._end()
+            raise self._unreachable(error) from None
+        except BaseException:
+            await self._end()
+            raise
 
-    async def _explain(self, path: str, error: aiohttp.WSServerHandshakeError) -> Exception:
-        """The handshake's error has no body: ask again without an upgrade for what is wrong."""
-        plain = self._url(path, None)
-        async with self._in_use() as session, session.get(plain, allow_redirects=False) as response:
-            body = await _read(response, _MOST_ERROR_BYTES)
-            return decode_error(body, response.status) if response.status != error.status or body else error
+    async def _release(self, connection: HttpConnection) -> None:
+        if self._pool is not None:
+            self._pool.give_back(connection)
+        await self._end()
 
-    def _open(
+    async def _ask(
         self,
+        connection: HttpConnection,
         operation: AnyOperation,
         path: str,
         request: Request | None,
-        content: bytes | AsyncIterable[bytes] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> "_Exchange":
-        """An answer that is no error."""
+        content: Content | None,
+        headers: bytes = b"",
+    ) -> None:
+        """Send the request and wait for an answer that is no error."""
         if request is not None:
             check_types(request)
         has_query = operation.has_query
-        body, kind = (content, _CONTENT) if operation.takes_content else (None, _NO_HEADERS)
+        body, kind = (content, _CONTENT) if operation.takes_content else (None, b"")
         if request is not None and not has_query:
             body, kind = encode_json(request), _JSON
-        url = self._url(path, request if has_query else None)
-        return _Exchange(self, operation.verb, url, _in_pieces(body), {**kind, **headers} if headers else kind)
+        target = self._target(path, request if has_query else None)
+        head = b"%b %b%b%b%b" % (operation.verb.encode(), target.encode(), self._headers, kind, headers)
+        await _send(connection, head, body)
+        status = await connection.begun()
+        if status >= 300:
+            error = decode_error(await connection.read(_MOST_ERROR_BYTES), status)
+            raise self._not_read(error) if status == _NOT_READ and not _is_stream(body) else error
 
-    def _url(self, path: str, request: Request | None) -> URL:
+    def _target(self, path: str, request: Request | None) -> str:
         query = "" if request is None else encode_query(request)
-        return URL(f"{self._root}{path}?{query}" if query else f"{self._root}{path}", encoded=True)
+        return f"{self._address.prefix}{path}?{query}" if query else f"{self._address.prefix}{path}"
 
-    @asynccontextmanager
-    async def _in_use(self) -> AsyncIterator[aiohttp.ClientSession]:
-        session = self.begin()
-        try:
-            yield session
-        except _TRANSLATED as error:
-            raise self.translate(error) from None
-        finally:
-            await self.end()
+    def _not_read(self, error: CoveError) -> CoveError:
+        """A server that stops says so to whoever is just asking."""
+        return Unreachable(error.message) if isinstance(error, SandboxUnavailable) else error
 
-    def begin(self) -> aiohttp.ClientSession:
-        """One more call; the pool is there until its `end`."""
-        if self._session is None:
-            self._session = self._make_session()
-            self._keeping = asyncio.create_task(_keep(self._session))
+    def _unreachable(self, error: OSError) -> Unreachable:
+        code = error.errno or 0
+        reason = os.strerror(code) if code in errno.errorcode else error.strerror or str(error) or "no answer in time"
+        return Unreachable(f"no Cove server answers at {self.url}: {reason}. Is `cove serve` running?")
+
+    def _lost(self, error: Broken) -> ConnectionLost:
+        return ConnectionLost(f"the connection to {self.url} broke: {error}")
+
+    def _begin(self) -> Pool:
+        """One more call; the pool is there until its `_end`."""
+        if self._pool is None:
+            self._pool = Pool(self._address)
+            self._keeping = asyncio.create_task(_keep(self._pool))
         self._calls += 1
-        return self._session
+        return self._pool
 
-    async def end(self) -> None:
+    async def _end(self) -> None:
         """One call less."""
         self._calls -= 1
-        await self._close_unused()
-
-    def translate(self, error: Exception) -> CoveError:
-        """What a failure of the connection means to the caller."""
-        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-            return self._unreachable(error)
-        if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
-            example = "write it as http://127.0.0.1:8787"
-            return ValidationFailed(f"{self.url} is not the address of a server: {example}")
-        return ConnectionLost(f"the connection to {self.url} broke: {_reason(error)}")
-
-    def _make_session(self) -> aiohttp.ClientSession:
-        connector: aiohttp.BaseConnector
-        if self._socket_path is not None:
-            connector = aiohttp.UnixConnector(self._socket_path, limit=0)
-        else:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, socket_factory=_make_socket)
-        return aiohttp.ClientSession(
-            connector=connector,
-            headers=self._headers,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-            read_bufsize=_READ_BYTES,
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        if self._holders <= 0:
+            await self._close_unused()
 
     async def _close_unused(self) -> None:
-        if self._holders <= 0 and not self._calls and self._session is not None and self._keeping is not None:
-            session, self._session = self._session, None
-            await _end(self._keeping)
-            await session.close()  # a task that is cancelled before it began has closed nothing
+        if self._holders <= 0 and not self._calls and self._pool is not None and self._keeping is not None:
+            pool, self._pool = self._pool, None
+            await _stop(self._keeping)
+            await pool.aclose()  # a task that is cancelled before it began has closed nothing
 
 
-class _Exchange:
-    """One request and its answer, as a context: no generator, for every call goes this way."""
-
-    __slots__ = ("_body", "_headers", "_response", "_transport", "_url", "_verb")
-
-    _response: aiohttp.ClientResponse
-
-    def __init__(self, transport: Transport, verb: str, url: URL, body: _Body, headers: dict[str, str]) -> None:
-        self._transport = transport
-        self._verb = verb
-        self._url = url
-        self._body = body
-        self._headers = headers
-
-    async def __aenter__(self) -> aiohttp.ClientResponse:
-        session = self._transport.begin()
-        try:
-            self._response = response = await session.request(
-                self._verb, self._url, data=self._body, headers=self._headers, allow_redirects=False
-            )
-            if response.status >= 300:
-                async with response:
-                    raise decode_error(await _read(response, _MOST_ERROR_BYTES), response.status)
-        except _TRANSLATED as error:
-            await self._transport.end()
-            raise self._transport.translate(error) from None
-        except BaseException:
-            await self._transport.end()
-            raise
-        return response
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            self._response.release()
-            await self._response.wait_for_close()
-        except _TRANSLATED as late:
-            error = late
-        finally:
-            await self._transport.end()
-        if isinstance(error, _TRANSLATED):
-            raise self._transport.translate(error) from None
+def _is_stream(body: Content | None) -> bool:
+    return body is not None and not isinstance(body, bytes)
 
 
-def _reason(error: Exception) -> str:
-    """What has happened, in the kernel's words where it was the kernel that said so."""
-    cause: BaseException = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    while isinstance(cause, OSError) and not cause.errno and cause.__cause__ is not None:
-        cause = cause.__cause__
-    code = cause.errno or 0 if isinstance(cause, OSError) else 0
-    if isinstance(cause, ConnectionResetError | BrokenPipeError):
-        code = code or errno.ECONNRESET
-    return os.strerror(code) if code in errno.errorcode else str(cause) or type(cause).__name__
+async def _send(connection: HttpConnection, head: bytes, body: Content | None) -> None:
+    """A small request is one write."""
+    if body is None:
+        connection.send(head + b"\r\n")
+    elif not isinstance(body, bytes):
+        connection.send(head + b"transfer-encoding: chunked\r\n\r\n", is_whole=False)
+        await _send_until_answered(connection, body)
+    elif len(body) <= _LARGE_BYTES:
+        connection.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+    else:
+        connection.send(b"%bcontent-length: %d\r\n\r\n" % (head, len(body)), is_whole=False)
+        await connection.send_body(body)
 
 
-async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body; one that is larger than anything a server of ours says is not waited for."""
-    if response.content_length is not None and response.content_length <= most:
-        return await response.read()
-    parts: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_any():
-        parts.append(chunk)
-        size += len(chunk)
-        if size > most:
-            raise Internal(f"the server's answer is larger than {most} bytes")
-    return b"".join(parts)
+async def _send_until_answered(connection: HttpConnection, chunks: AsyncIterable[bytes]) -> None:
+    """A server need not wait for the end of a body, and the source of one need not come to an end."""
+    sending = asyncio.ensure_future(connection.send_stream(chunks))
+    answering = asyncio.ensure_future(connection.begun())
+    try:
+        await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sending, answering):
+            task.cancel()
+        await asyncio.wait([sending, answering])
+    if not sending.cancelled():
+        sending.result()
+    if not answering.cancelled():
+        answering.result()
 
 
-def _without_redirects(session: aiohttp.ClientSession, headers: dict[str, str]) -> aiohttp.ClientSession:
-    """For WebSockets, which follow redirects otherwise, on the same connections.
+async def _cancel(connection: HttpConnection, undo: Undo | None) -> None:
+    """End a call on the server, and what it has made if it was done already.
 
-    No call leads to another server, whose business neither the key nor what is sent would be.
+    The answer of a call that makes something may be on its way, and not every proxy passes it to a half-closed
+    connection.
     """
+    if undo is not None:
+        await connection.wait_for_answer(_ANSWER_SECONDS)
+    await connection.end(_CANCEL_SECONDS)
+    if undo is None or not connection.is_complete or connection.status >= 300:
+        return
+    with suppress(CoveError, TimeoutError):  # it is gone, or its server is away
+        async with asyncio.timeout(_UNDO_SECONDS):
+            await undo(await connection.read(_MOST_REPLY_BYTES))
 
-    async def refuse(_: object, __: object, call: aiohttp.TraceRequestRedirectParams) -> None:
-        raise Internal(f"the server sends {call.url} elsewhere, where no Cove server sends anybody")
 
-    config = aiohttp.TraceConfig()
-    config.on_request_redirect.append(refuse)
-    return aiohttp.ClientSession(
-        connector=session.connector,
-        connector_owner=False,
-        headers=headers,
-        timeout=session.timeout,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trace_configs=[config],
-    )
+async def _despite_cancellation(work: Coroutine[object, object, None]) -> None:
+    """A second cancel does not leave anything behind."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    task.result()
 
 
 _kept: "WeakSet[asyncio.Task[None]]" = WeakSet()
 
 
-async def _keep(session: aiohttp.ClientSession) -> None:
+async def _keep(pool: Pool) -> None:
     """Until the last holder lets go, or the event loop ends: a program need not let go of what it connects to."""
     task = asyncio.current_task()
     assert task is not None
@@ -321,10 +312,10 @@ async def _keep(session: aiohttp.ClientSession) -> None:
     try:
         await asyncio.get_running_loop().create_future()
     finally:
-        await session.close()
+        await pool.aclose()
 
 
-async def _end(task: "asyncio.Task[None]") -> None:
+async def _stop(task: "asyncio.Task[None]") -> None:
     task.cancel()
     await asyncio.wait([task])
 
@@ -335,34 +326,10 @@ def _let_go() -> None:
         loop = task.get_loop()
         if loop.is_running() and not task.done():
             with suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(_end(task), loop).result(timeout=_END_SECONDS)
+                asyncio.run_coroutine_threadsafe(_stop(task), loop).result(timeout=_CLOSE_SECONDS)
 
 
 atexit.register(_let_go)
-
-
-class _Source:
-    """Bytes from the caller, taken by the task that writes the request; remembers why they ended early."""
-
-    def __init__(self, content: AsyncIterable[bytes]) -> None:
-        self._content = content
-        self._writer: asyncio.Task[object] | None = None
-        self.failure: Exception | None = None
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        self._writer = asyncio.current_task()
-        try:
-            async for chunk in self._content:
-                yield chunk
-        except Exception as error:
-            self.failure = error
-            raise
-
-    async def close(self) -> None:
-        """The request is over: nobody takes any more."""
-        if self._writer is not None and self._writer is not asyncio.current_task():
-            self._writer.cancel()
-            await asyncio.wait([self._writer])
 
 
 def fill(operation: AnyOperation, *values: str) -> str:
@@ -372,11 +339,6 @@ def fill(operation: AnyOperation, *values: str) -> str:
     for value, part in zip(values, parts[1:], strict=True):
         filled += (quote_segment(value), part)
     return "".join(filled)
-
-
-def _in_pieces(body: bytes | AsyncIterable[bytes] | None) -> _Body:
-    """A large body is written in pieces, between which other calls have their turn."""
-    return io.BytesIO(body) if isinstance(body, bytes) and len(body) > _READ_BYTES else body
 
 
 @lru_cache(maxsize=256)
@@ -389,13 +351,3 @@ def _parts(path: str) -> tuple[str, ...]:
         else:
             parts[-1] += f"/{segment}"
     return tuple(parts)
-
-
-def _make_socket(address: tuple[object, ...]) -> socket.socket:
-    """A socket that notices within a minute that its server's machine is gone."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)  # type: ignore[arg-type]  # as getaddrinfo gives them
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 4)):
-        made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made

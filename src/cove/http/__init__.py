@@ -1,6 +1,6 @@
 """HTTP/1.1 and WebSocket on asyncio, for handlers of any kind: knows nothing of sandboxes."""
 
-from cove.http.errors import BadRequest, BodyTooLarge, HttpError
+from cove.http.errors import BadRequest, BodyTooLarge, HttpError, ServerStopping
 from cove.http.handler import Answer, Handler
 from cove.http.limits import HttpLimits
 from cove.http.relay import Exchange, Relay
@@ -26,4 +26,5 @@ __all__ = [
     "HttpError",
     "BadRequest",
     "BodyTooLarge",
+    "ServerStopping",
 ]

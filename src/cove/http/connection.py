@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from cove.http.deadline import Deadline
 from cove.http.endpoint import Endpoint
-from cove.http.errors import HandlerFailed, HttpError, RequestTimeout, TooManyConnections
+from cove.http.errors import HandlerFailed, HttpError, RequestTimeout, ServerStopping, TooManyConnections
 from cove.http.handler import Answer
 from cove.http.limits import HttpLimits
 from cove.http.parser import RequestParser
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MOST_WAITING = 4
 _FAREWELL_SECONDS = 1.0
-_STOPPING = error_response(408, "SANDBOX_UNAVAILABLE", "the server stops, and has started nothing: ask it again later")
 _UNIX_BYTES = 1 << 20
 
 T = TypeVar("T")
@@ -94,7 +93,7 @@ class HttpConnection(Endpoint):
         if self._server.add(self):
             self._deadline.set(self._limits.keep_alive_timeout)
         elif self._server.is_closing:
-            self._reject(_STOPPING)
+            self._reject(self._server.describe(ServerStopping("the server stops, and has started nothing")))
         elif self._server.is_crowded:
             self.abort()
         else:
@@ -243,7 +242,7 @@ class HttpConnection(Endpoint):
         if self._state is _State.RAW:
             self._transport.close()
         elif self._state is _State.HTTP and not self._is_busy:
-            self._reject(_STOPPING)
+            self._reject(self._server.describe(ServerStopping("the server stops, and has started nothing")))
             self._deadline.set(_FAREWELL_SECONDS)
 
     def _cancel(self) -> None:

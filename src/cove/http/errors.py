@@ -39,3 +39,9 @@ class TooManyConnections(HttpError):
     """There is no room for this connection."""
 
     status = 503
+
+
+class ServerStopping(HttpError):
+    """The server stops and reads no further request on this connection: one on its way may be repeated (RFC 9110)."""
+
+    status = 408

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from cove.errors import CoveError
-from cove.http import Headers, HttpError, Response
+from cove.errors import CoveError, SandboxUnavailable
+from cove.http import Headers, HttpError, Response, ServerStopping
 from cove.wire.coding import encode_json
 from cove.wire.errors import ErrorBody, body_of, status_of
 
@@ -15,6 +15,8 @@ _HTTP_CODES = {413: "FILE_TOO_LARGE", 500: "INTERNAL", 503: "LIMIT_EXCEEDED"}
 
 def describe_error(error: Exception) -> Response | None:
     """Map an error of Cove's or of the HTTP core; None for anything else, which is a bug."""
+    if isinstance(error, ServerStopping):
+        return error_response(error.status, body_of(SandboxUnavailable(str(error))))
     if isinstance(error, HttpError):
         return error_response(error.status, ErrorBody(str(error), _HTTP_CODES.get(error.status, "VALIDATION_FAILED")))
     if isinstance(error, CoveError):

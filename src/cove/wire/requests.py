@@ -91,10 +91,14 @@ class Terminate(Request, frozen=True):
     grace: float = 5.0
 
 
-class Wait(Request, frozen=True):
-    """How long to wait; the process runs on."""
+class Waiting(Request, frozen=True):
+    """What only waits: the timeout ends the wait, and nothing else."""
 
     timeout: Seconds = None
+
+
+class Wait(Waiting, frozen=True):
+    """How long to wait; the process runs on."""
 
 
 class Logs(Request, frozen=True):
@@ -105,13 +109,12 @@ class Logs(Request, frozen=True):
     lossless: bool = False
 
 
-class WaitForLog(Request, frozen=True):
+class WaitForLog(Waiting, frozen=True, kw_only=True):
     """A text or, with `is_expression`, a regular expression with the flags of Python's `re`."""
 
     pattern: str
     is_expression: bool = False
     flags: int = 0
-    timeout: Seconds = None
 
     def arguments(self) -> dict[str, object]:
         """See Request."""
@@ -125,14 +128,13 @@ class WaitForLog(Request, frozen=True):
             raise ValidationFailed(f"the pattern is not a regular expression: {error}") from None
 
 
-class WaitForPort(Request, frozen=True):
+class WaitForPort(Waiting, frozen=True, kw_only=True):
     """What has to answer."""
 
     port: int
     mode: Literal["http", "tcp"] = "http"
     path: str = "/"
     status: tuple[int, int] = (200, 399)
-    timeout: Seconds = None
 
 
 class CreateSession(Request, frozen=True):

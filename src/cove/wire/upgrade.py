@@ -9,10 +9,12 @@ END_OF_HEAD: Final = b"\r\n\r\n"
 _LENGTH: Final = b"content-length"
 
 
-def render_upgrade(target: str, host: str, authorization: str | None = None) -> bytes:
-    """The head of the request."""
+def render_upgrade(
+    target: str, host: str, authorization: str | None = None, upgrade: str = "Upgrade: tcp\r\n"
+) -> bytes:
+    """The head of the request; `upgrade` is whole lines."""
     key = f"Authorization: {authorization}\r\n" if authorization is not None else ""
-    return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{key}Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n".encode()
+    return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{key}Connection: Upgrade\r\n{upgrade}\r\n".encode()
 
 
 def parse_upgrade(head: bytes) -> tuple[int, int]:

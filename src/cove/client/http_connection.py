@@ -1,0 +1,261 @@
+"""The client's side of HTTP/1.1: one connection, one request at a time, and its answer as it comes.
+
+Theory of operation. A request is one write, unless its body is a stream. `httptools` (llhttp) reads the answer; a task
+that waits for it is woken when something has come, and takes all that is there. Nobody follows redirects, keeps
+cookies or decodes content. A call is cancelled by a half-closed connection: the server ends the call, then closes its
+side, so `end` returns when nothing of the call runs any more.
+"""
+
+import asyncio
+import select
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import suppress
+from typing import Final, Protocol
+
+import httptools
+
+from cove.errors import Internal
+from cove.http.endpoint import Endpoint
+
+_MOST_HEAD_BYTES: Final = 64 << 10
+_MOST_BUFFERED_BYTES: Final = 256 << 10
+_PIECE_BYTES: Final = 256 << 10
+_FRESH_SECONDS: Final = 0.005
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+class Broken(Exception):
+    """The connection ended before the answer was complete."""
+
+
+class Owner(Protocol):
+    """Who opened a connection."""
+
+    def forget(self, connection: "HttpConnection") -> None:
+        """Called when the connection is lost."""
+
+
+class HttpConnection(Endpoint):
+    """Reads of the current answer: its `status` (0 until it has come) and its body."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._parser = httptools.HttpResponseParser(self)
+        self._is_asked = False
+        self._is_sent = False
+        self._can_be_kept = False
+        self._head_bytes = 0
+        self._chunks: list[bytes] = []
+        self._buffered = 0
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._is_full = False
+        self._is_ended = False
+        self._is_dropping = False
+        self._failure: Broken | None = None
+        self.is_lost = False
+        self.status = 0
+        self.is_complete = False
+        self.idle_since = 0.0
+
+    # Requests
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """What carries it."""
+        return self._transport
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request can be sent on it."""
+        is_done = self._is_sent and self.is_complete and not self._chunks
+        return is_done and self._can_be_kept and not self._is_ended and not self._transport.is_closing()
+
+    def is_open(self) -> bool:
+        """Whether the server has neither closed it nor said anything, also if the event loop has yet to see that."""
+        if self._transport.is_closing():
+            return False
+        if asyncio.get_running_loop().time() - self.idle_since < _FRESH_SECONDS:
+            return True
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+    def send(self, request: bytes, *, is_whole: bool = True) -> None:
+        """Send a request, or its head if it is not whole."""
+        self.status = self._head_bytes = 0
+        self.is_complete = self._can_be_kept = self._is_dropping = False
+        self._is_asked, self._is_sent = True, is_whole
+        self._transport.write(request)
+
+    async def send_body(self, body: bytes) -> None:
+        """Send a body whose length the head has told: in pieces, between which other calls have their turn."""
+        for at in range(0, len(body), _PIECE_BYTES):
+            if not await self._has_room():
+                return
+            self._transport.write(body[at : at + _PIECE_BYTES])
+        self._is_sent = True
+
+    async def send_stream(self, chunks: AsyncIterable[bytes]) -> None:
+        """Send a chunked body until it ends, or the server answers without waiting for the rest."""
+        async for chunk in chunks:
+            if not await self._has_room():
+                return
+            if chunk:
+                self._transport.writelines((b"%x\r\n" % len(chunk), chunk, b"\r\n"))
+        self._transport.write(_LAST_CHUNK)
+        self._is_sent = True
+
+    async def _has_room(self) -> bool:
+        """Wait until the server takes more; False when it has answered already, or is gone."""
+        while self._is_full and not self.status and self._failure is None:
+            self._writer = asyncio.get_running_loop().create_future()
+            await self._writer
+        return not self.status and self._failure is None
+
+    # Answers
+
+    async def begun(self) -> int:
+        """Wait for the status. This and all that read raise Broken."""
+        while not self.status:
+            if self._failure is not None:
+                raise self._failure
+            await self._wait()
+        return self.status
+
+    async def read(self, most: int) -> bytes:
+        """Wait for the whole body; one that is larger than anything a server of ours says is not waited for."""
+        parts: list[bytes] = []
+        size = 0
+        while data := await self._take():
+            parts.append(data)
+            size += len(data)
+            if size > most:
+                self.abort()
+                raise Internal(f"the server's answer is larger than {most} bytes")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body as it comes; the server is held back while nobody asks."""
+        while data := await self._take():
+            yield data
+
+    async def _take(self) -> bytes:
+        while not self._chunks:
+            if self.is_complete:
+                return b""
+            if self._failure is not None:
+                raise self._failure
+            await self._wait()
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._buffered = 0
+        self.resume_reading()
+        return data
+
+    async def end(self, seconds: float) -> None:
+        """Cancel the call: half-close, and wait until the server has ended it or answered after all."""
+        if self.is_complete:
+            return
+        if not self._transport.can_write_eof():  # TLS has no half-closed connections
+            self.abort()
+            return
+        self._is_ended = True
+        self.write_eof()
+        await self.wait_for_answer(seconds)
+
+    async def wait_for_answer(self, seconds: float) -> None:
+        """Wait until the answer is complete or never will be, but not longer. A large one is dropped as it comes."""
+        self._is_dropping = True
+        self.resume_reading()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.is_complete and not self.is_lost:
+                    await self._wait()
+
+    async def _wait(self) -> None:
+        self._reader = asyncio.get_running_loop().create_future()
+        await self._reader
+
+    def _wake(self) -> None:
+        for waiter in (self._reader, self._writer):
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    # Called by the transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The server closed, or is gone."""
+        self.is_lost = True
+        if self._failure is None:
+            self._failure = Broken(_describe(error))
+        self._owner.forget(self)
+        self._wake()
+
+    def pause_writing(self) -> None:
+        """The server does not take what is written."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """The server takes more."""
+        self._is_full = False
+        self._wake()
+
+    def data_received(self, data: bytes) -> None:
+        """Some of the answer. What nobody has asked for ends the connection."""
+        if not self._is_asked:
+            self.abort()
+            return
+        if not self.status:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"the server's answer is not valid HTTP: {error}")
+        if not self.status and self._head_bytes > _MOST_HEAD_BYTES:
+            self._fail("the head of the server's answer does not end")
+        self._wake()
+
+    def give_up(self) -> None:
+        """The server's machine is gone."""
+        self._fail("its machine does not answer any more")
+
+    def _fail(self, reason: str) -> None:
+        self._failure = Broken(reason)
+        self.abort()
+
+    # Called by the parser
+
+    def on_message_begin(self) -> None:
+        """What comes behind the answer says that there will be no other: a server that stops says so."""
+        self._is_ended = self._is_ended or self.is_complete
+
+    def on_headers_complete(self) -> None:
+        """The head has come; interim answers are not passed on."""
+        if not self.is_complete and (status := self._parser.get_status_code()) >= 200:
+            self.status = status
+
+    def on_body(self, data: bytes) -> None:
+        """Some of the body."""
+        if self.is_complete:
+            return
+        self._chunks.append(data)
+        self._buffered += len(data)
+        if self._buffered > _MOST_BUFFERED_BYTES:
+            if self._is_dropping:
+                self._chunks.clear()
+            else:
+                self.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """The answer is complete."""
+        if self.status and not self.is_complete:
+            self.is_complete = True
+            self._is_asked = False
+            self._can_be_kept = self._parser.should_keep_alive()
+
+
+def _describe(error: Exception | None) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "the server closed it before it had answered" if error is None else str(error)
