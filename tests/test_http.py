@@ -692,6 +692,26 @@ async def test_a_request_that_is_done_when_it_is_cancelled_is_answered() -> None
         assert await client.rest() == b""
 
 
+async def test_an_upgrade_that_is_cancelled_while_it_is_made_is_released() -> None:
+    started, released = asyncio.Event(), asyncio.Event()
+
+    async def nobody(stream: Stream) -> None:
+        raise AssertionError
+
+    async def stubborn(request: Request) -> Answer:
+        started.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return Upgrade((), nobody, release=released.set, outlives_eof=True)
+
+    async with serve(stubborn) as port, connect(port) as client:
+        client.send(b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+        await started.wait()
+        client.writer.write_eof()
+        assert await client.rest() == b""
+        assert released.is_set()
+
+
 async def test_a_server_that_closes_cancels_handlers_after_its_grace() -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 

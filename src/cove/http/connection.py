@@ -336,6 +336,10 @@ class HttpConnection(Endpoint):
 
     def _upgrade(self, upgrade: Upgrade) -> None:
         assert self.request.is_upgrade, "the client has asked for no upgrade"
+        if self._has_client_ended:  # it has cancelled, and would never end the raw connection
+            upgrade.release()
+            self.finish(keep_alive=False)
+            return
         self._transport.write(render_switch(upgrade.headers))
         self._taker = stream = Stream(self._transport, outlives_eof=upgrade.outlives_eof)
         self.switch()

@@ -265,6 +265,10 @@ class SocketRelay(Relay):
         if not self._exchange.request.is_upgrade:
             self.upstream_failed()
             return
+        if self._has_client_ended:  # it has cancelled, and would never end the raw connection
+            self._drop_upstream()
+            self._exchange.cut()
+            return
         self._is_raw = True
         self._exchange.write(data)
         self._exchange.switch()
