@@ -128,6 +128,21 @@ def test_what_cannot_be_copied_is_named(cove: Cli, sandbox: str, source: str, ta
     assert b"Traceback" not in end.stderr
 
 
+def test_no_more_than_was_agreed_comes_out(cove: Cli, sandbox: str, tmp_path: Path) -> None:
+    cove("exec", "--in", sandbox, "mkdir t; head -c 100000 /dev/zero > t/x; ln -s t/x link; truncate -s 5T bomb")
+    here = tmp_path / "here"
+    for target in (str(here), "-", f"{sandbox}:/tmp/copy"):
+        for source in (f"{sandbox}:t/x", f"{sandbox}:link"):
+            done = cove("cp", "--max-bytes", "10K", source, target)
+            assert (done.returncode, b"larger max_bytes" in done.stderr) == (125, True), done.stderr
+        assert cove("cp", f"{sandbox}:bomb", target).returncode == 125
+        if target != "-":
+            assert cove("cp", "--max-bytes", "10K", f"{sandbox}:t", target).returncode == 125
+    assert not here.exists()
+    assert cove("cp", "--max-bytes", "100K", f"{sandbox}:t/x", str(here)).returncode == 0
+    assert here.stat().st_size == 100_000
+
+
 def test_a_link_that_leads_out_of_a_tree_is_refused_here(cove: Cli, sandbox: str, tmp_path: Path) -> None:
     cove.text("exec", "--in", sandbox, "mkdir bad; ln -s ../../../../etc/passwd bad/link")
     end = cove("cp", f"{sandbox}:bad", str(tmp_path / "bad"))

@@ -7,19 +7,24 @@ unpacked is complete in a directory of its own before anything of the target cha
 import errno
 import os
 import stat
+from itertools import islice
 
 if __package__:
     from cove.agent import tar
+    from cove.agent.content import data_ranges
     from cove.agent.files import TEMPORARY
     from cove.agent.tar import Truncated
     from cove.agent.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
 else:
     import tar
+    from content import data_ranges
     from files import TEMPORARY
     from tar import Truncated
     from unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
 
 CHUNK = 1 << 20
+# stat(2): what st_blocks counts.
+BLOCK_BYTES = 512
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -69,16 +74,15 @@ class Stream:
         while view:
             view = view[self.ready(4, os.write, self.fd, view) :]
 
-    def send_file(self, file, size):
-        # type: (int, int) -> None
-        """So many bytes of a file; what a shrinking file lacks is zero."""
-        at = 0
-        while at < size:
-            sent = self.ready(4, os.sendfile, self.fd, file, at, min(size - at, CHUNK))
+    def send_file(self, file, start, end):
+        # type: (int, int, int) -> None
+        """Some bytes of a file; what a shrinking file lacks is zero."""
+        while start < end:
+            sent = self.ready(4, os.sendfile, self.fd, file, start, min(end - start, CHUNK))
             if not sent:
-                self.write_zeros(size - at)
+                self.write_zeros(end - start)
                 return
-            at += sent
+            start += sent
 
     def write_zeros(self, size):
         # type: (int) -> None
@@ -185,9 +189,20 @@ class Packing:
             self.directory(fd, parts)
         elif stat.S_ISREG(found.st_mode):
             self.budget.spend(found.st_size)
-            self.member(tar.Member(tar.FILE, parts, found.st_mode, found.st_size, int(found.st_mtime)))
-            self.stream.send_file(fd, found.st_size)
-            self.stream.write(bytes(tar.padding(found.st_size)))
+            self.file(fd, tar.Member(tar.FILE, parts, found.st_mode, found.st_size, int(found.st_mtime)), found)
+
+    def file(self, fd, member, found):
+        # type: (int, tar.Member, os.stat_result) -> None
+        """Its content, without the holes if there are any."""
+        ranges = [(0, member.size)]
+        if found.st_blocks * BLOCK_BYTES < found.st_size:
+            data = list(islice(data_ranges(fd, member.size), tar.MOST_RANGES))
+            if data != ranges and len(data) < tar.MOST_RANGES:
+                ranges = member.ranges = data
+        self.member(member)
+        for start, end in ranges:
+            self.stream.send_file(fd, start, end)
+        self.stream.write(bytes(tar.padding(sum([end - start for start, end in ranges]))))
 
     def member(self, member):
         # type: (tar.Member) -> None

@@ -1,4 +1,7 @@
-"""The content of one regular file into another, by the kernel alone. Used on both sides of the border."""
+"""The content of one regular file into another, by the kernel alone: holes stay holes. Used on both sides.
+
+A file system that cannot tell where holes are says that all is data: lseek(2).
+"""
 
 import errno
 import os
@@ -17,3 +20,46 @@ def copy_range(read, write, at, size):
             raise
     os.lseek(write, at, os.SEEK_SET)
     return os.sendfile(write, read, at, size)
+
+
+def data_ranges(fd, size):
+    # type: (int, int) -> Iterator[tuple[int, int]]
+    """Where the first so many bytes of a file are no holes: beginnings and ends."""
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+            end = min(os.lseek(fd, start, os.SEEK_HOLE), size)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # only a hole is left, or the file has shrunk
+            if error.errno != errno.EINVAL:
+                raise
+            start, end = at, size
+        if start >= size:
+            return
+        yield start, end
+        at = end
+
+
+def copy_data(read, write, size, step, check=lambda: None):
+    # type: (int, int, int, int, Callable[[], object]) -> None
+    """Copy the first so many bytes into an empty file, `check` called before each step."""
+    for start, end in data_ranges(read, size):
+        reached = copy_span(read, write, start, end, step, check)
+        if reached < end:
+            size = reached  # it has shrunk
+            break
+    os.ftruncate(write, size)
+
+
+def copy_span(read, write, at, end, step, check):
+    # type: (int, int, int, int, int, Callable[[], object]) -> int
+    """Copy up to an end; returns how far it came."""
+    while at < end:
+        check()
+        copied = copy_range(read, write, at, min(step, end - at))
+        if not copied:
+            break
+        at += copied
+    return at

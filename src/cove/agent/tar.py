@@ -9,6 +9,9 @@ REGULAR = (FILE, b"\0", b"7")
 PAX, PAX_GLOBAL, GNU_NAME, GNU_LINK = b"x", b"g", b"L", b"K"
 MOST_OCTAL = 8 << 30
 MOST_SIZE = 1 << 62
+# A file with more pieces of data between holes is sent with its holes.
+MOST_RANGES = 10000
+SPARSE = {b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0"}
 
 
 class Refused(Exception):
@@ -20,9 +23,13 @@ class Truncated(Refused):
 
 
 class Member:
-    """One entry: `parts` are the checked names of its path, none of which leads anywhere else."""
+    """One entry: `parts` are the checked names of its path, none of which leads anywhere else.
 
-    __slots__ = ("kind", "link", "mode", "mtime", "parts", "size")
+    A file with holes has `ranges`, where its data is. When it is read, `stored` is how much of the archive it takes
+    with the list of them, which `read_ranges` gives.
+    """
+
+    __slots__ = ("kind", "link", "mode", "mtime", "parts", "ranges", "size", "stored")
 
     def __init__(self, kind, parts, mode=0o644, size=0, mtime=0, link=b""):
         # type: (bytes, list[bytes], int, int, int, bytes) -> None
@@ -32,6 +39,8 @@ class Member:
         self.size = size
         self.mtime = mtime
         self.link = link
+        self.ranges = None  # type: list[tuple[int, int]] | None
+        self.stored = None  # type: int | None
 
 
 def padding(size):
@@ -46,6 +55,8 @@ def encode_member(member):
     name = b"./" + b"/".join(member.parts)
     if member.kind == DIRECTORY and member.parts:
         name += b"/"
+    if member.ranges is not None:
+        return encode_sparse(member, name)
     extended = []
     for key, value, most in ((b"path", name, 100), (b"linkpath", member.link, 100)):
         if len(value) > most:
@@ -58,6 +69,58 @@ def encode_member(member):
     data = b"".join(extended)
     first = header(b"@", PAX, 0o644, len(data), 0, b"")
     return first + data + bytes(padding(len(data))) + plain
+
+
+def encode_sparse(member, name):
+    # type: (Member, bytes) -> bytes
+    """A file with holes, as GNU tar does it in its format 1.0: its data comes after a list of where that belongs."""
+    ranges = [*member.ranges, (member.size, member.size)]
+    numbers = [len(ranges)] + [number for start, end in ranges for number in (start, end - start)]
+    places = b"".join([b"%d\n" % number for number in numbers])
+    places += bytes(padding(len(places)))
+    stored = len(places) + sum([end - start for start, end in ranges])
+    facts = {**SPARSE, b"GNU.sparse.name": name, b"GNU.sparse.realsize": b"%d" % member.size}
+    if stored >= MOST_OCTAL:
+        facts[b"size"] = b"%d" % stored
+    data = b"".join([pax_record(key, value) for key, value in facts.items()])
+    first = header(b"@", PAX, 0o644, len(data), 0, b"")
+    plain = header(b"./GNUSparseFile.0", FILE, member.mode, stored, member.mtime, b"")
+    return first + data + bytes(padding(len(data))) + plain + places
+
+
+def read_ranges(source, member):
+    # type: (Source, Member) -> list[tuple[int, int]]
+    """Where the data of a file with holes belongs, checked: in order, within the file, and all that is stored."""
+    name = shown(b"/".join(member.parts))
+    numbers, taken = read_numbers(source, member.stored, name)
+    ranges = []  # type: list[tuple[int, int]]
+    at = total = 0
+    for start, length in zip(numbers[::2], numbers[1::2]):
+        if start < at or start + length > member.size:
+            raise Refused("a sparse file whose pieces overlap: %s" % name)
+        at = start + length
+        total += length
+        ranges.append((start, at))
+    if total != member.stored - taken:
+        raise Refused("a sparse file with other pieces than it says: %s" % name)
+    return ranges
+
+
+def read_numbers(source, most, name):
+    # type: (Source, int, str) -> tuple[list[int], int]
+    """The numbers of a list that begins with half of how many there are, and how many bytes it takes."""
+    data = b""
+    taken = 0
+    numbers = []  # type: list[int]
+    while not numbers or len(numbers) < 2 * numbers[0] + 1:
+        if taken + BLOCK > most or numbers[:1] > [MOST_RANGES + 1]:
+            raise Refused("a sparse file with too long a list: %s" % name)
+        *lines, data = (data + source.read(BLOCK)).split(b"\n")
+        taken += BLOCK
+        numbers += [decimal(line) for line in lines]
+        if len(data) > BLOCK:
+            raise Refused("a sparse file with a damaged list: %s" % name)
+    return numbers[1 : 2 * numbers[0] + 1], taken
 
 
 def pax_record(key, value):
@@ -139,10 +202,12 @@ def make_member(block, kind, size, extended, lenient):
         name = text(block[345:500]) + b"/" + name
     name = extended.get(b"path", name)
     link = extended.get(b"linkpath", text(block[157:257]))
-    if any(key.startswith(b"GNU.sparse") for key in extended):
-        raise Refused("a sparse file: %s" % shown(name))
     if b"size" in extended:
         size = decimal(extended[b"size"])
+    stored = None
+    if any(key.startswith(b"GNU.sparse") for key in extended):
+        name = check_sparse(extended, kind, name)
+        stored, size = size, decimal(extended[b"GNU.sparse.realsize"])
     if kind in REGULAR:
         kind = DIRECTORY if name.endswith(b"/") else FILE
     if kind not in (FILE, HARD_LINK, SYMLINK, DIRECTORY):
@@ -157,7 +222,21 @@ def make_member(block, kind, size, extended, lenient):
         raise Refused("a file without a name")
     if kind == SYMLINK and (not lenient or not link or b"\0" in link):
         check_link(parts, link)
-    return Member(kind, parts, number(block[100:108]) & 0o777, size, number(block[136:148]), link)
+    member = Member(kind, parts, number(block[100:108]) & 0o777, size, number(block[136:148]), link)
+    member.stored = stored
+    return member
+
+
+def check_sparse(extended, kind, name):
+    # type: (dict[bytes, bytes], bytes, bytes) -> bytes
+    """The name of a file with holes; only the format that we write is read."""
+    is_known = all(extended.get(key) == value for key, value in SPARSE.items())
+    if not is_known or kind not in REGULAR or b"GNU.sparse.realsize" not in extended:
+        raise Refused("a sparse file of an unknown format: %s" % shown(name))
+    name = extended.get(b"GNU.sparse.name", name)
+    if name.endswith(b"/"):
+        raise Refused("a sparse file that is a directory: %s" % shown(name))
+    return name
 
 
 def check_name(name):

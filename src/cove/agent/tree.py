@@ -9,7 +9,7 @@ import os
 import re
 import stat
 
-from content import copy_range
+from content import copy_data
 from files import TEMPORARY, close, open_old
 from pattern import decode, has_magic, name_matcher, path_matcher
 from tar import Refused
@@ -18,6 +18,7 @@ MOST_ENTRIES = 200000
 MOST_SEARCHED = 64 << 20
 MOST_LINE = 2000
 BINARY_PROBE = 8192
+COPY_BYTES = 1 << 30
 OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -254,9 +255,7 @@ def copy_file(source, destination):
         temporary = beside(destination)
         write = os.open(temporary, CREATE_FILE, 0o600)
         try:
-            at = 0
-            while at < found.st_size and (copied := copy_range(read, write, at, found.st_size - at)):
-                at += copied
+            copy_data(read, write, found.st_size, COPY_BYTES)
             os.fchmod(write, found.st_mode & 0o777)
             os.utime(write, ns=(found.st_atime_ns, found.st_mtime_ns))
             os.rename(temporary, destination)

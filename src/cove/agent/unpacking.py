@@ -101,12 +101,23 @@ class Unpacking:
         # type: (tar.Member, int, bytes) -> None
         fd = os.open(name, CREATE_FILE, 0o600, dir_fd=directory)
         try:
-            self.stream.receive_file(fd, member.size)
+            self.content(member, fd)
             os.fchmod(fd, member.mode)
             os.utime(fd, (member.mtime, member.mtime))
         finally:
             os.close(fd)
-        self.stream.read(tar.padding(member.size))
+
+    def content(self, member, fd):
+        # type: (tar.Member, int) -> None
+        if member.stored is None:
+            self.stream.receive_file(fd, member.size)
+            self.stream.read(tar.padding(member.size))
+            return
+        for start, end in tar.read_ranges(self.stream, member):
+            os.lseek(fd, start, os.SEEK_SET)
+            self.stream.receive_file(fd, end - start)
+        os.ftruncate(fd, member.size)
+        self.stream.read(tar.padding(member.stored))
 
     def link(self, member, name):
         # type: (tar.Member, bytes) -> None

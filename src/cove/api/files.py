@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from os import PathLike
 
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
+from cove.model.file import MOST_DOWNLOAD_BYTES
 
 
 class Files(ABC):
@@ -119,10 +120,11 @@ class Files(ABC):
         """
 
     @abstractmethod
-    async def download(self, path: str, local: str | PathLike[str]) -> None:
+    async def download(self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES) -> None:
         """Copy a file, or what is in a directory, from the sandbox to `local` on this program's machine.
 
-        What comes is not trusted: links that lead out of it are refused, and no set-user-id bit survives.
+        What comes is not trusted: links that lead out of it are refused, and no set-user-id bit survives. More than
+        `max_bytes`, 16 GiB by default, raises FileTooLarge; holes count, and stay holes.
         """
 
     @abstractmethod

@@ -36,6 +36,7 @@ from cove.model import (
     TerminalInfo,
     Usage,
 )
+from cove.model.file import MOST_DOWNLOAD_BYTES
 
 T = TypeVar("T", bound=api.Destroyable)
 
@@ -275,12 +276,13 @@ class Files:
         """
         self._portal.call(lambda: self._inner.upload(local, path))
 
-    def download(self, path: str, local: str | PathLike[str]) -> None:
+    def download(self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES) -> None:
         """Copy a file, or what is in a directory, from the sandbox to `local` on this program's machine.
 
-        What comes is not trusted: links that lead out of it are refused, and no set-user-id bit survives.
+        What comes is not trusted: links that lead out of it are refused, and no set-user-id bit survives. More than
+        `max_bytes`, 16 GiB by default, raises FileTooLarge; holes count, and stay holes.
         """
-        self._portal.call(lambda: self._inner.download(path, local))
+        self._portal.call(lambda: self._inner.download(path, local, max_bytes=max_bytes))
 
     def read_archive(self, path: str = ".") -> Generator[bytes, None, None]:
         """What is in a directory as an uncompressed tar stream, with names relative to it."""

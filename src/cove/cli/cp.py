@@ -12,13 +12,16 @@ import typer
 from cove.api import Files
 from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import BROKEN_PIPE, STDOUT
+from cove.cli.options import parse_size
 from cove.cli.progress import Counted, progress
 from cove.cli.signals import finish
 from cove.cli.streams import Streams
-from cove.client.file_transfer import download, upload
+from cove.client.file_transfer import at_most, download, upload
 from cove.core.identifier import SANDBOX_ID
-from cove.errors import IsDirectory, ValidationFailed
+from cove.errors import FileTooLarge, IsDirectory, ValidationFailed
 from cove.model import FileKind
+from cove.model.file import MOST_DOWNLOAD_BYTES
+from cove.runtime.file_transfer import limited
 
 _INSIDE = re.compile(rf"({SANDBOX_ID}):(.*)", re.DOTALL)
 _STREAM = "-"
@@ -27,6 +30,9 @@ _STREAM = "-"
 def cp(
     source: Annotated[str, typer.Argument(metavar="SRC", help="ID:/path, a path here, or -", show_default=False)],
     target: Annotated[str, typer.Argument(metavar="DST", help="ID:/path, a path here, or -", show_default=False)],
+    max_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Take at most so much out of a sandbox; 16G by default.")
+    ] = None,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -42,7 +48,9 @@ def cp(
 
     tar c . | cove cp - my-sandbox:/tmp/all.tar
     """
-    finish(_copy(Server.named(url, api_key), _parse(source), _parse(target)))
+    most = parse_size("--max-bytes", max_bytes)
+    limit = MOST_DOWNLOAD_BYTES if most is None else most
+    finish(_copy(Server.named(url, api_key), _parse(source), _parse(target), limit))
 
 
 class _Inside(NamedTuple):
@@ -57,15 +65,17 @@ def _parse(text: str) -> _Inside | str:
     return _Inside(found[1], found[2] or ".") if found else text
 
 
-async def _copy(server: Server, source: _Inside | str, target: _Inside | str) -> int:
+async def _copy(server: Server, source: _Inside | str, target: _Inside | str, max_bytes: int) -> int:
     try:
         match source, target:
             case _Inside(), _Inside():
-                await _between(server, source, target)
+                with limited(source.path, max_bytes):
+                    await _between(server, source, target, max_bytes)
             case str(), _Inside():
                 await _into(server, source, target)
             case _Inside(), str():
-                await _out(server, source, target)
+                with limited(source.path, max_bytes):
+                    await _out(server, source, target, max_bytes)
             case _:
                 raise ValidationFailed("neither side is in a sandbox: write one as ID:/path")
     except BrokenPipeError:
@@ -84,35 +94,36 @@ async def _into(server: Server, source: str, target: _Inside) -> None:
             await upload(Counted(sandbox.files, count), source, path)
 
 
-async def _out(server: Server, source: _Inside, target: str) -> None:
+async def _out(server: Server, source: _Inside, target: str, max_bytes: int) -> None:
     async with server.sandbox(source.id) as sandbox:
         if target == _STREAM:
-            await _print(sandbox.files, source.path)
+            await _print(sandbox.files, source.path, max_bytes)
             return
         path = _local_landing(target, _name(source.path))
-        with progress(_name(source.path), await _size_inside(sandbox.files, source.path)) as count:
-            await download(Counted(sandbox.files, count), source.path, path)
+        with progress(_name(source.path), await _size_inside(sandbox.files, source.path, max_bytes)) as count:
+            await download(Counted(sandbox.files, count), source.path, path, max_bytes)
 
 
-async def _between(server: Server, source: _Inside, target: _Inside) -> None:
+async def _between(server: Server, source: _Inside, target: _Inside, max_bytes: int) -> None:
     async with server.sandbox(source.id) as giver, server.sandbox(target.id) as taker:
         path = await _landing(taker.files, target.path, _name(source.path))
-        with progress(_name(source.path), await _size_inside(giver.files, source.path)) as count:
+        with progress(_name(source.path), await _size_inside(giver.files, source.path, max_bytes)) as count:
             files = Counted(giver.files, count)
             if await _is_directory(giver.files, source.path):
-                async with aclosing(files.read_archive(source.path)) as archive:
+                async with aclosing(at_most(max_bytes, files.read_archive(source.path))) as archive:
                     await taker.files.write_archive(path, archive)
             else:
                 mode = (await files.stat(source.path)).mode & 0o777
-                async with aclosing(files.read_stream(source.path)) as chunks:
+                async with aclosing(at_most(max_bytes, files.read_stream(source.path))) as chunks:
                     await taker.files.write_stream(path, chunks, mode=mode)
 
 
-async def _print(files: Files, path: str) -> None:
+async def _print(files: Files, path: str, max_bytes: int) -> None:
     if await _is_directory(files, path):
         raise IsDirectory(f"{path} is a directory: `cove exec --in ID 'tar c {path}'` prints one", path=path)
+    await _size_inside(files, path, max_bytes)
     streams = Streams()
-    async with aclosing(files.read_stream(path)) as chunks:
+    async with aclosing(at_most(max_bytes, files.read_stream(path))) as chunks:
         async for chunk in chunks:
             await streams.write(STDOUT, chunk)
 
@@ -151,6 +162,10 @@ def _size(path: str) -> int | None:
     return os.path.getsize(path) if os.path.isfile(path) else None
 
 
-async def _size_inside(files: Files, path: str) -> int | None:
+async def _size_inside(files: Files, path: str, max_bytes: int) -> int | None:
     found = await files.stat(path)
-    return found.size if found.kind is FileKind.FILE else None
+    if found.kind is not FileKind.FILE:
+        return None
+    if found.size > max_bytes:
+        raise FileTooLarge(f"{path} has {found.size} bytes")
+    return found.size

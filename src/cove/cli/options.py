@@ -68,10 +68,10 @@ class Shape:
             network=self.network or Network.NONE,
             mounts=tuple(_parse_mount(text, on_server=on_server) for text in self.mounts or ()),
             limits=Limits(
-                memory=_parse_size("--memory", self.memory),
+                memory=parse_size("--memory", self.memory),
                 cpus=self.cpus,
                 pids=self.pids,
-                disk=_parse_size("--disk", self.disk),
+                disk=parse_size("--disk", self.disk),
             ),
         )
 
@@ -108,7 +108,8 @@ def _parse_variable(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
-def _parse_size(option: str, text: str | None) -> int | None:
+def parse_size(option: str, text: str | None) -> int | None:
+    """The number of bytes, as `512M` or `2G` say it."""
     if text is None:
         return None
     found = _SIZE.fullmatch(text)

@@ -10,12 +10,20 @@ from typing import Protocol
 
 from cove.agent.archive import Budget, Stream, pack, unpack
 from cove.agent.tar import Refused, Truncated
-from cove.errors import IsDirectory, ValidationFailed
+from cove.errors import FileTooLarge, IsDirectory, ValidationFailed
 from cove.linux.remove_tree import remove_tree
 from cove.model import FileInfo, FileKind
 from cove.runtime.file_archive import read_pipe
-from cove.runtime.file_content import Stop, finished, settled, start_transfer, translated, write_all
-from cove.runtime.file_transfer import MOST_BYTES, MOST_ENTRIES, make_local, make_pipe, open_local
+from cove.runtime.file_content import Stop, finished, settled, start_transfer, translated, write_sparse
+from cove.runtime.file_transfer import (
+    MOST_BYTES,
+    MOST_ENTRIES,
+    check_most,
+    limited,
+    make_local,
+    make_pipe,
+    open_local,
+)
 from cove.runtime.stdin import Stdin
 
 _CHUNK_BYTES = 1 << 20
@@ -57,14 +65,27 @@ async def upload(files: Contents, local: str, path: str) -> None:
             os.close(source)
 
 
-async def download(files: Contents, path: str, local: str) -> None:
+async def download(files: Contents, path: str, local: str, max_bytes: int) -> None:
     """A file or a directory from there to here."""
-    try:
-        await _download_file(files, path, local)
-    except IsDirectory:
-        if await finished(os.path.isfile, local):
-            raise
-        await _download_tree(files, path, local)
+    check_most(max_bytes)
+    with limited(path, max_bytes):
+        try:
+            await _download_file(files, path, local, max_bytes)
+        except IsDirectory:
+            if await finished(os.path.isfile, local):
+                raise
+            await _download_tree(files, path, local, max_bytes)
+
+
+async def at_most(max_bytes: int, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The chunks, or FileTooLarge as soon as there are more bytes."""
+    count = 0
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            count += len(chunk)
+            if count > max_bytes:
+                raise FileTooLarge(f"more than {max_bytes} bytes")
+            yield chunk
 
 
 async def _read(descriptor: int) -> AsyncGenerator[bytes, None]:
@@ -98,18 +119,23 @@ def _pack_into(local: bytes, write: int, stop: Stop) -> None:
         os.close(write)
 
 
-async def _download_file(files: Contents, path: str, local: str) -> None:
+async def _download_file(files: Contents, path: str, local: str, max_bytes: int) -> None:
     found = await files.stat(path)
-    mode = found.mode & 0o777 if found.kind is FileKind.FILE else _MODE_BEHIND_A_LINK
+    is_file = found.kind is FileKind.FILE
+    if is_file and found.size > max_bytes:
+        raise FileTooLarge(f"more than {max_bytes} bytes")
     with translated(local):
-        async with aclosing(files.read_stream(path)) as chunks:
+        async with aclosing(at_most(max_bytes, files.read_stream(path))) as chunks:
             first = await anext(chunks, b"")
             write, temporary = await finished(make_local, local)
             try:
-                await finished(write_all, write, first)
+                await finished(write_sparse, write, first, 0)
+                size = len(first)
                 async for chunk in chunks:
-                    await finished(write_all, write, chunk)
-                await finished(os.fchmod, write, mode)
+                    await finished(write_sparse, write, chunk, size)
+                    size += len(chunk)
+                await finished(os.ftruncate, write, size)
+                await finished(os.fchmod, write, found.mode & 0o777 if is_file else _MODE_BEHIND_A_LINK)
                 await finished(os.rename, temporary, local)
             except BaseException:
                 await finished(os.unlink, temporary)
@@ -118,13 +144,13 @@ async def _download_file(files: Contents, path: str, local: str) -> None:
                 os.close(write)
 
 
-async def _download_tree(files: Contents, path: str, local: str) -> None:
+async def _download_tree(files: Contents, path: str, local: str, max_bytes: int) -> None:
     read, write = make_pipe()
     os.set_blocking(read, False)
     stdin = Stdin(write)
     try:
         with Stop() as stop:
-            unpacking = start_transfer(_unpack_from, read, local, stop)
+            unpacking = start_transfer(_unpack_from, read, local, max_bytes, stop)
             unpacking.add_done_callback(lambda _: stdin.close())
             try:
                 await _feed(stdin, files, path)
@@ -150,10 +176,10 @@ async def _feed(stdin: Stdin, files: Contents, path: str) -> None:
     stdin.close()
 
 
-def _unpack_from(read: int, local: str, stop: Stop) -> None:
+def _unpack_from(read: int, local: str, max_bytes: int, stop: Stop) -> None:
     os.makedirs(os.path.dirname(local) or ".", exist_ok=True)
     target = local.encode("utf-8", "surrogateescape")
     try:
-        unpack(Stream(read, stop.wait), target, Budget(MOST_BYTES, MOST_ENTRIES), remove_tree)
+        unpack(Stream(read, stop.wait), target, Budget(max_bytes, MOST_ENTRIES), remove_tree)
     except (Refused, Truncated) as error:
         raise ValidationFailed(f"{local}: refused: {error}") from None

@@ -13,6 +13,7 @@ from cove.client.calls import Calls
 from cove.client.patience import Patience
 from cove.errors import ConnectionLost, FileTooLarge, Unreachable, ValidationFailed
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
+from cove.model.file import MOST_DOWNLOAD_BYTES
 from cove.wire import operations, requests
 from cove.wire.coding import decode_json
 from cove.wire.operations import AnyOperation
@@ -152,9 +153,9 @@ class Files(api.Files):
         """See api.Files."""
         await file_transfer.upload(self, os.fspath(local), path)
 
-    async def download(self, path: str, local: str | PathLike[str]) -> None:
+    async def download(self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES) -> None:
         """See api.Files."""
-        await file_transfer.download(self, path, os.fspath(local))
+        await file_transfer.download(self, path, os.fspath(local), max_bytes)
 
     def read_archive(self, path: str = ".") -> AsyncGenerator[bytes, None]:
         """See api.Files."""

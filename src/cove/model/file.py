@@ -5,6 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
+MOST_DOWNLOAD_BYTES = 16 << 30
+
 
 class FileKind(StrEnum):
     """What stands under a name; a link is not followed."""

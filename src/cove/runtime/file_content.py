@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from cove.agent.content import copy_range
+from cove.agent.content import copy_data, copy_range
 from cove.errors import from_errno
 from cove.runtime.threads import start_in_thread
 
@@ -19,6 +19,7 @@ T = TypeVar("T")
 CHUNK_BYTES = 1 << 20
 _COPY_BYTES = 32 << 20
 _WINDOW_BYTES = 64 << 10
+_HOLE_BYTES = 64 << 10
 
 
 class Stopped(Exception):
@@ -148,17 +149,30 @@ def _split(descriptor: int, text: bytes) -> Iterator[list[bytes]]:
 
 
 def copy_all(read: int, write: int, most_bytes: int | None, stop: Stop) -> None:
-    """Copy what the file holds at the beginning; what is appended meanwhile is left out."""
+    """Copy what the file holds at the beginning into an empty one; what is appended meanwhile is left out."""
     size = os.fstat(read).st_size
     if most_bytes is not None and size > most_bytes:
         raise OSError(errno.EFBIG, "too large")
-    at = 0
-    while at < size:
-        stop.check()
-        copied = copy_range(read, write, at, min(_COPY_BYTES, size - at))
-        if not copied:
-            return
-        at += copied
+    copy_data(read, write, size, _COPY_BYTES, stop.check)
+
+
+def write_sparse(descriptor: int, data: bytes, at: int) -> None:
+    """Write at that place of a new file; whole blocks of zeros stay holes. The size is for the caller to set."""
+    begin = 0
+    while begin < len(data):
+        end = begin + _HOLE_BYTES - (at + begin) % _HOLE_BYTES
+        block = data[begin:end]
+        if block.count(0) != len(block):
+            write_at(descriptor, block, at + begin)
+        begin = end
+
+
+def write_at(descriptor: int, data: bytes, at: int) -> None:
+    """Write everything at that place."""
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(descriptor, view, at)
+        view, at = view[count:], at + count
 
 
 def write_over(read: int, write: int) -> None:

@@ -10,14 +10,14 @@ import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from cove.agent.archive import Budget, Stream, pack, unpack
 from cove.agent.tar import Refused, Truncated
 from cove.core.file_path import decode_path
-from cove.errors import ValidationFailed, from_errno
+from cove.errors import FileTooLarge, ValidationFailed, from_errno
 from cove.linux.remove_tree import remove_tree
 from cove.runtime.errand import Errand, Errands
 from cove.runtime.file_access import FileAccess
@@ -44,23 +44,40 @@ async def upload(access: FileAccess, errands: Errands, local: str, path: bytes) 
         os.close(source)
 
 
-async def download(access: FileAccess, errands: Errands, path: bytes, local: str) -> None:
+async def download(access: FileAccess, errands: Errands, path: bytes, local: str, max_bytes: int) -> None:
     """From the sandbox to here."""
     found = await access.stat(path, follow=True)
-    if found.is_directory:
-        await _download_tree(errands, path, local)
-        return
-    source = await access.open(path, os.O_RDONLY)
+    with limited(decode_path(path), max_bytes):
+        if found.is_directory:
+            await _download_tree(errands, path, local, max_bytes)
+            return
+        source = await access.open(path, os.O_RDONLY)
+        try:
+            await _download_file(source, local, max_bytes)
+        finally:
+            os.close(source)
+
+
+@contextmanager
+def limited(subject: str, max_bytes: int) -> Iterator[None]:
+    """Name the limit in FileTooLarge."""
     try:
-        await _download_file(source, local)
-    finally:
-        os.close(source)
+        yield
+    except FileTooLarge:
+        raise FileTooLarge(f"{subject} has more than {max_bytes} bytes: give a larger max_bytes") from None
 
 
-async def copy_between(read: int, write: int, subject: str) -> None:
+def check_most(max_bytes: int) -> int:
+    """Return the limit of a transfer, or raise ValidationFailed."""
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
+        raise ValidationFailed(f"max_bytes must be a number of bytes, not {max_bytes!r}")
+    return max_bytes
+
+
+async def copy_between(read: int, write: int, subject: str, most_bytes: int = MOST_BYTES) -> None:
     """Copy contents in a thread; a cancelled caller's copy stops soon."""
     with Stop() as stop, translated(subject):
-        work = start_transfer(copy_all, read, write, MOST_BYTES, stop)
+        work = start_transfer(copy_all, read, write, most_bytes, stop)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -70,11 +87,11 @@ async def copy_between(read: int, write: int, subject: str) -> None:
             raise
 
 
-async def _download_file(source: int, local: str) -> None:
+async def _download_file(source: int, local: str, max_bytes: int) -> None:
     with translated(local):
         write, temporary = await finished(make_local, local)
         try:
-            await copy_between(source, write, local)
+            await copy_between(source, write, local, max_bytes)
             await finished(_finish_local, source, write, temporary, local)
         except BaseException:
             await finished(os.unlink, temporary)
@@ -130,15 +147,15 @@ async def upload_tree(
     await _exchange(errand, write_archive, write)
 
 
-async def _download_tree(errands: Errands, path: bytes, local: str) -> None:
+async def _download_tree(errands: Errands, path: bytes, local: str, max_bytes: int) -> None:
     def receive(stream: Stream) -> None:
         os.makedirs(os.path.dirname(local) or ".", exist_ok=True)
-        unpack(stream, local.encode("utf-8", "surrogateescape"), Budget(MOST_BYTES, MOST_ENTRIES), remove_tree)
+        unpack(stream, local.encode("utf-8", "surrogateescape"), Budget(max_bytes, MOST_ENTRIES), remove_tree)
 
     read, write = make_pipe()
     try:
         errand = await errands.start(
-            "pack", path, b"%d" % MOST_BYTES, b"%d" % MOST_ENTRIES, subject=decode_path(path), stdin=write
+            "pack", path, b"%d" % max_bytes, b"%d" % MOST_ENTRIES, subject=decode_path(path), stdin=write
         )
     except BaseException:
         os.close(read)

@@ -13,6 +13,7 @@ from cove.core.command import encode_text
 from cove.core.file_path import below, decode_path, name_of, resolve_path
 from cove.errors import FileNotFound, FileTooLarge, LimitExceeded, ValidationFailed
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
+from cove.model.file import MOST_DOWNLOAD_BYTES
 from cove.runtime import file_watch
 from cove.runtime.errand import Errands
 from cove.runtime.file_access import SMALL_BYTES, FileAccess, check_mode, make_info
@@ -29,7 +30,7 @@ from cove.runtime.file_content import (
     translated,
     write_all,
 )
-from cove.runtime.file_transfer import copy_between, download, upload
+from cove.runtime.file_transfer import check_most, copy_between, download, upload
 
 T = TypeVar("T")
 
@@ -275,9 +276,9 @@ class Files(api.Files):
         """See api.Files."""
         await upload(self._access, self._errands, os.fspath(local), self._path(path))
 
-    async def download(self, path: str, local: str | PathLike[str]) -> None:
+    async def download(self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES) -> None:
         """See api.Files."""
-        await download(self._access, self._errands, self._path(path), os.fspath(local))
+        await download(self._access, self._errands, self._path(path), os.fspath(local), check_most(max_bytes))
 
     async def read_archive(self, path: str = ".", *, exclude: Sequence[str] = ()) -> AsyncGenerator[bytes, None]:
         """See api.Files. Paths below `path` that are excluded are left out, with all below them."""
