@@ -85,6 +85,7 @@ class Host:
     etc: str
     proc_files: tuple[str, ...]
     proc_directories: tuple[str, ...]
+    empty: str
     agent: str
     interpreter: str
     interpreter_prefix: str | None
@@ -163,8 +164,7 @@ def _etc(spec: SandboxSpec, host: Host) -> list[str]:
 
 def _devices(host: Host) -> list[str]:
     masks = [word for name in host.proc_files for word in ("--ro-bind", "/dev/null", f"/proc/{name}")]
-    for name in host.proc_directories:
-        masks += ["--size", "4096", "--perms", "0555", "--tmpfs", f"/proc/{name}", "--remount-ro", f"/proc/{name}"]
+    masks += [word for name in host.proc_directories for word in ("--ro-bind", host.empty, f"/proc/{name}")]
     return [
         *("--proc", "/proc", *masks, "--dev", "/dev"),
         *("--size", str(SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"),

@@ -76,7 +76,8 @@ class Embedded:
 
     async def _start(self, id: str, spec: SandboxSpec) -> Sandbox:
         machine = await self._examine()
-        spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
+        if spec.mounts:
+            spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
         place = await in_thread(machine.home.allocate)
         try:
             sandbox = Sandbox(id, spec, machine, place)

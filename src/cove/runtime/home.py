@@ -87,6 +87,7 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.sandboxes = path / "sandboxes"
+        self.empty = path / "empty"
         self._users = UserIds(path / "users")
         self._is_root = os.geteuid() == 0
 
@@ -103,10 +104,11 @@ class Home:
         mode = 0o711 if self._is_root else 0o700
         self._claim(mode)
         # `sandboxes` comes first: by it the directory is known.
-        for path in (self.sandboxes, *(self.path / name for name in ("agent", "executor", "etc"))):
+        for path in (self.sandboxes, self.empty, *(self.path / name for name in ("agent", "executor", "etc"))):
             with suppress(FileExistsError):
                 path.mkdir(mode=mode)
                 path.chmod(mode)
+        self.empty.chmod(0o555)
         users = self.path / "users"
         users.mkdir(mode=0o700, exist_ok=True)
         users.chmod(0o700)

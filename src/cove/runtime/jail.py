@@ -22,9 +22,9 @@ from cove.runtime.home import Place
 from cove.runtime.isolation import Launch, backend_of
 from cove.runtime.link import Link
 from cove.runtime.machine import Machine
-from cove.runtime.mounts import open_mounts
+from cove.runtime.mounts import OpenMounts, open_mounts
 from cove.runtime.shared_limits import Holder, make_holder
-from cove.runtime.threads import in_starter_thread, in_thread, start_in_thread
+from cove.runtime.threads import in_starter_thread, in_thread
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 5.0
@@ -110,7 +110,9 @@ async def start_jail(
         undo.callback(ours.close)
         info = _pipe(stack, stack)
         errors = _pipe(undo, stack)
-        mounts = await in_thread(stack.enter_context, open_mounts(spec.mounts, str(machine.home.path)))
+        mounts = OpenMounts()
+        if spec.mounts:
+            mounts = await in_thread(stack.enter_context, open_mounts(spec.mounts, str(machine.home.path)))
         launch = Launch(
             machine=machine,
             place=place,
@@ -120,25 +122,17 @@ async def start_jail(
             control=theirs.fileno(),
             info=info[1],
         )
-        backend = backend_of(spec.isolation)
-        user_id = place.user_id if backend.has_user_of_its_own else None
-        command, keep = await in_thread(backend.command, launch, stack)
-        holder = start_in_thread(make_holder, machine.interpreter.path) if backend.tells_agent_pid else None
-        pid, pidfd = await in_starter_thread(_popen, command, keep, errors[1], user_id)
+        pid, pidfd, holder = await in_starter_thread(_launch, launch, stack, errors[1])
         undo.pop_all()
         link = Link(ours, lambda reason: jail.lose(reason))  # noqa: PLW0108  # the jail is made in the next line
         jail = Jail(pid, link, groups, errors[0], _watch(pidfd, pid))
         try:
             async with asyncio.timeout(_START_SECONDS):
-                inside = await _begin(jail, info[0], launch)
-                jail.agent_pid = inside
-                if holder is not None and jail._agent is not None:  # nothing has run inside yet
-                    await _hold_limits(groups, await holder, inside)
-                    await in_thread(mounts.finish, jail._agent, inside)
+                await _begin(jail, info[0], launch)
+                if holder is not None:  # nothing has run inside yet
+                    await in_thread(_finish, jail, holder, mounts)
         except BaseException as error:
-            await in_thread(mounts.abandon)
-            if holder is not None:
-                await in_thread((await holder).close)
+            await in_thread(_abandon, holder, mounts)
             complaint = jail.read_errors()
             await jail.close()
             if not isinstance(error, TimeoutError | OSError):
@@ -154,6 +148,34 @@ def _pipe(read_stack: ExitStack, write_stack: ExitStack) -> tuple[int, int]:
     read_stack.callback(os.close, read)
     write_stack.callback(os.close, write)
     return read, write
+
+
+def _launch(launch: Launch, stack: ExitStack, errors: int) -> tuple[int, int, Holder | None]:
+    """Start our child and, beside it, what will set the limits that need its jail: one visit to the thread."""
+    backend = backend_of(launch.spec.isolation)
+    command, keep = backend.command(launch, stack)
+    pid, pidfd = _popen(command, keep, errors, launch.place.user_id if backend.has_user_of_its_own else None)
+    try:
+        return pid, pidfd, make_holder(launch.machine.interpreter.path) if backend.tells_agent_pid else None
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        reap(pid)
+        os.close(pidfd)
+        raise
+
+
+def _finish(jail: Jail, holder: Holder, mounts: OpenMounts) -> None:
+    """Limit and mount what only a jail that stands can be given."""
+    assert jail._agent is not None
+    jail.groups.not_held = holder.hold(jail.agent_pid)
+    holder.close()
+    mounts.finish(jail._agent, jail.agent_pid)
+
+
+def _abandon(holder: Holder | None, mounts: OpenMounts) -> None:
+    mounts.abandon()
+    if holder is not None:
+        holder.close()
 
 
 def _popen(command: list[str], keep: Sequence[int], errors: int, user_id: int | None) -> tuple[int, int]:
@@ -204,43 +226,33 @@ def _guess(error: Exception, spec: SandboxSpec) -> str:
     return f"it ended before it was ready: {memory} bytes of memory may be too few, try a higher limit"
 
 
-async def _hold_limits(groups: SandboxGroups, holder: Holder, agent: int) -> None:
-    """Before anything runs inside."""
-    groups.not_held = await in_thread(holder.hold, agent)
-    await in_thread(holder.close)
-
-
-async def _begin(jail: Jail, info: int, launch: Launch) -> int:
-    """Wait for the agent's first word; meanwhile, while its interpreter still starts, move it to its groups.
-
-    Returns the agent's pid on the host.
-    """
+async def _begin(jail: Jail, info: int, launch: Launch) -> None:
+    """Wait for the agent's first word; meanwhile, while its interpreter still starts, move it to its groups."""
     entering = asyncio.get_running_loop().create_task(_settle(jail, info, launch))
     try:
         await _await_hello(jail)
-        return await entering
+        await entering
     finally:
         entering.cancel()
         await asyncio.gather(entering, return_exceptions=True)
 
 
-async def _settle(jail: Jail, info: int, launch: Launch) -> int:
-    """Do what is done to the agent from outside."""
-    inside = jail.pid
+async def _settle(jail: Jail, info: int, launch: Launch) -> None:
+    """Do what is done to the agent from outside while it starts."""
+    jail.agent_pid = jail.pid
     if backend_of(launch.spec.isolation).tells_agent_pid:
-        inside = await _read_child_pid(info)
-        jail._agent = os.pidfd_open(inside)
-        await in_thread(_settle_child, jail._agent, inside, launch)
-    if jail.groups.all:
-        await in_thread(jail.groups.enter, inside)
-    return inside
+        jail.agent_pid = await _read_child_pid(info)
+        jail._agent = os.pidfd_open(jail.agent_pid)
+    await in_thread(_settle_agent, jail, launch)
 
 
-def _settle_child(agent: int, pid: int, launch: Launch) -> None:
-    """As its own user: root may lack the capability to set the limits of another user's process."""
-    with as_user(launch.place.user_id):
-        resource.prlimit(pid, resource.RLIMIT_CORE, (CORE_BYTES, CORE_BYTES))
-    launch.mounts.prepare(launch.machine.attach_command, agent, pid, launch.place.user_id)
+def _settle_agent(jail: Jail, launch: Launch) -> None:
+    """Its limits as its own user: root may lack the capability to set those of another user's process."""
+    if jail._agent is not None:
+        with as_user(launch.place.user_id):
+            resource.prlimit(jail.agent_pid, resource.RLIMIT_CORE, (CORE_BYTES, CORE_BYTES))
+        launch.mounts.prepare(launch.machine.attach_command, jail._agent, jail.agent_pid, launch.place.user_id)
+    jail.groups.enter(jail.agent_pid)
 
 
 async def _read_child_pid(info: int) -> int:

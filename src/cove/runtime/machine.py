@@ -54,6 +54,7 @@ class Machine:
             etc=str(self.etc.current()),
             proc_files=tuple(name for name in MASKED_PROC_FILES if os.path.exists(f"/proc/{name}")),
             proc_directories=tuple(name for name in MASKED_PROC_DIRECTORIES if os.path.isdir(f"/proc/{name}")),
+            empty=str(self.home.empty),
             agent=str(self.agent),
             interpreter=self.interpreter_inside,
             interpreter_prefix=self.interpreter.prefix,

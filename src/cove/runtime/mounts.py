@@ -34,8 +34,8 @@ _ATTACH_SECONDS = 20.0
 class OpenMounts:
     """The mounts of one start: `sources` are held until the jail stands, `_helper` runs if any mount is staged."""
 
-    mounts: tuple[Mount, ...]
-    sources: tuple[Found, ...]
+    mounts: tuple[Mount, ...] = ()
+    sources: tuple[Found, ...] = ()
     _helper: "subprocess.Popen[bytes] | None" = None
 
     @property

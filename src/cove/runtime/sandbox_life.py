@@ -31,7 +31,7 @@ from cove.runtime.errand import Errands
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
 from cove.runtime.git import Git
-from cove.runtime.groups import make_groups
+from cove.runtime.groups import SandboxGroups, make_groups
 from cove.runtime.home import Place
 from cove.runtime.isolation import backend_of
 from cove.runtime.jail import Jail, start_jail
@@ -105,9 +105,7 @@ class SandboxLife(AsyncSandbox):
             raise
 
     async def _start(self) -> None:
-        limits, place = self._spec.limits, self._place
-        has_disk = await in_thread(attach_disk, place.path, limits, place.user_id)
-        groups = await in_thread(make_groups, self._machine.hierarchies, place.key, limits, has_disk=has_disk)
+        groups = await in_thread(self._make_groups)
         try:
             jail = await start_jail(self._machine, self._place, self._spec, groups, self.lose)
         except BaseException:
@@ -119,6 +117,11 @@ class SandboxLife(AsyncSandbox):
             await jail.close()
             raise
         self._has_jail = True
+
+    def _make_groups(self) -> SandboxGroups:
+        limits, place = self._spec.limits, self._place
+        has_disk = attach_disk(place.path, limits, place.user_id)
+        return make_groups(self._machine.hierarchies, place.key, limits, has_disk=has_disk)
 
     async def open(self, jail: Jail) -> None:
         """Take over a started jail."""
