@@ -13,7 +13,7 @@ class Capture:
     def __init__(self, limit: int) -> None:
         self._head_limit = limit - limit // 2
         self._tail_limit = limit // 2
-        self._head = bytearray()
+        self._head: deque[bytes | bytearray] = deque()
         self._tail: deque[bytes | bytearray] = deque()
         self._tail_bytes = 0
         self.total = 0
@@ -25,10 +25,10 @@ class Capture:
 
     def append(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
+        room = self._head_limit - self.total
         self.total += len(data)
-        room = self._head_limit - len(self._head)
         if room > 0:
-            self._head += data[:room]
+            _append(self._head, data[:room])
             data = data[room:]
         if data and self._tail_limit:
             self._append_tail(data)
@@ -36,18 +36,22 @@ class Capture:
     def getvalue(self) -> bytes:
         """The retained bytes: the head, then the tail."""
         if not self._tail:
-            return bytes(self._head)
+            return b"".join(self._head)
         surplus = self._tail_bytes - self._tail_limit
-        first = self._tail[0][surplus:] if surplus > 0 else self._tail[0]
-        return b"".join([self._head, first, *list(self._tail)[1:]])
+        first = memoryview(self._tail[0])[max(0, surplus) :]
+        return b"".join([*self._head, first, *list(self._tail)[1:]])
 
     def _append_tail(self, data: bytes) -> None:
-        last = self._tail[-1] if self._tail else None
-        if isinstance(last, bytearray) and len(last) + len(data) <= _BLOCK_BYTES:
-            last += data
-        else:
-            # Large chunks are kept as they are, without a copy; small ones share a block.
-            self._tail.append(data if len(data) >= _BLOCK_BYTES // 2 else bytearray(data))
+        _append(self._tail, data)
         self._tail_bytes += len(data)
         while self._tail_bytes - len(self._tail[0]) >= self._tail_limit:
             self._tail_bytes -= len(self._tail.popleft())
+
+
+def _append(blocks: "deque[bytes | bytearray]", data: bytes) -> None:
+    """Keep large chunks as they are, without a copy; small ones share a block."""
+    last = blocks[-1] if blocks else None
+    if isinstance(last, bytearray) and len(last) + len(data) <= _BLOCK_BYTES:
+        last += data
+    elif data:
+        blocks.append(data if len(data) >= _BLOCK_BYTES // 2 else bytearray(data))
