@@ -19,7 +19,7 @@ _OUTPUT_BYTES = 50_000_000
 class Session(Protocol):
     """What is used of a session here."""
 
-    async def exec(self, command: str) -> ExecResult: ...
+    async def exec(self, command: str, *, timeout: float | None = None) -> ExecResult: ...
     async def delete(self) -> None: ...
 
 
@@ -31,6 +31,7 @@ async def run(plan: Plan) -> list[Figure]:
         session: Session = await sandbox.create_session()
         return [
             *await _latency(sandbox, session, plan),
+            *await _timeouts(session, plan),
             await _throughput(sandbox, plan),
             await _creation(sandbox, plan),
             await _output(session, plan),
@@ -54,6 +55,29 @@ async def _latency(sandbox: AsyncSandbox, session: Session, plan: Plan) -> list[
         Figure(name=name, unit=Unit.SECONDS, subject=subject, floor=floor, floor_name=label, target=at_most(limit))
         for label, floor, limit in floors
     ]
+
+
+async def _timeouts(session: Session, plan: Plan) -> list[Figure]:
+    """What a timeout adds to a command, right after the last one and after pauses of different length."""
+    figures = []
+    for idle, full, quick in ((0.0, 1000, 200), (0.05, 100, 20), (0.3, 40, 12), (0.7, 20, 6)):
+        subject, floor = await interleave(
+            [timed(lambda: session.exec(":", timeout=60)), timed(lambda: session.exec(":"))],
+            repetitions=plan.times(full, quick),
+            warm_up=3,
+            idle=idle,
+        )
+        figures.append(
+            Figure(
+                name=f"session.exec : with a timeout, after {idle:g} s",
+                unit=Unit.SECONDS,
+                subject=subject,
+                floor=floor,
+                floor_name="without a timeout",
+                target=at_most(1.25),
+            )
+        )
+    return figures
 
 
 async def _throughput(sandbox: AsyncSandbox, plan: Plan) -> Figure:
