@@ -107,6 +107,12 @@ class AsyncSandbox(ABC):
 
         A string is run as `bash -c` would; a list is run without a shell. When `timeout` is over, everything the
         command started is ended and the result says `timed_out`.
+
+        It returns when the command has ended. To read output while it comes, start a process:
+
+            process = await sandbox.start_process(command, keep=False)
+            async for event in process.logs(): ...
+            exit = await process.wait()
         """
 
     @abstractmethod

@@ -28,8 +28,15 @@ class Session(ABC):
         """Run one command in the shell. Commands of one session run one at a time, in the order they came.
 
         `cwd` and `env` hold for this call only. When `timeout` is over the command is interrupted and the session
-        goes on with its state; if bash cannot be brought back, it is restarted and the result says so. A command
-        that ends the shell (`exit`, `exec`) raises SessionTerminated.
+        goes on with its state; if bash cannot be brought back, it is restarted and the result says so. The time
+        counts from the call: a command whose turn has not come by then is not started. A command that ends the
+        shell (`exit`, `exec`) raises SessionTerminated.
+
+        It returns when the command has ended. To read output while it comes, start a process:
+
+            process = await session.start_process(command, keep=False)
+            async for event in process.logs(): ...
+            exit = await process.wait()
         """
 
     @abstractmethod
@@ -45,7 +52,10 @@ class Session(ABC):
         keep: bool = True,
         lossless: bool = False,
     ) -> Process:
-        """Start a process from a copy of the session's state; it changes nothing in the session."""
+        """Start a process from a copy of the session's state; it changes nothing in the session.
+
+        A session with more than 16 MiB of state raises LimitExceeded here.
+        """
 
     @abstractmethod
     async def set_env(self, env: Mapping[str, str | None]) -> None:
@@ -57,7 +67,7 @@ class Session(ABC):
 
     @abstractmethod
     async def env(self) -> dict[str, str]:
-        """The exported variables after the last completed command."""
+        """The exported variables after the last completed command; LimitExceeded where they are over 2 MiB."""
 
     @abstractmethod
     async def delete(self) -> None:

@@ -569,8 +569,15 @@ class Session:
         """Run one command in the shell. Commands of one session run one at a time, in the order they came.
 
         `cwd` and `env` hold for this call only. When `timeout` is over the command is interrupted and the session
-        goes on with its state; if bash cannot be brought back, it is restarted and the result says so. A command
-        that ends the shell (`exit`, `exec`) raises SessionTerminated.
+        goes on with its state; if bash cannot be brought back, it is restarted and the result says so. The time
+        counts from the call: a command whose turn has not come by then is not started. A command that ends the
+        shell (`exit`, `exec`) raises SessionTerminated.
+
+        It returns when the command has ended. To read output while it comes, start a process:
+
+            process = await session.start_process(command, keep=False)
+            async for event in process.logs(): ...
+            exit = await process.wait()
         """
         return self._portal.call(
             lambda: self._inner.exec(command, cwd=cwd, env=env, timeout=timeout, stdin=stdin, max_output=max_output)
@@ -588,7 +595,10 @@ class Session:
         keep: bool = True,
         lossless: bool = False,
     ) -> "Process":
-        """Start a process from a copy of the session's state; it changes nothing in the session."""
+        """Start a process from a copy of the session's state; it changes nothing in the session.
+
+        A session with more than 16 MiB of state raises LimitExceeded here.
+        """
         return Process(
             self._portal.call(
                 lambda: self._inner.start_process(
@@ -607,7 +617,7 @@ class Session:
         return self._portal.call(lambda: self._inner.cwd())
 
     def env(self) -> dict[str, str]:
-        """The exported variables after the last completed command."""
+        """The exported variables after the last completed command; LimitExceeded where they are over 2 MiB."""
         return self._portal.call(lambda: self._inner.env())
 
     def delete(self) -> None:
@@ -845,6 +855,12 @@ class Sandbox:
 
         A string is run as `bash -c` would; a list is run without a shell. When `timeout` is over, everything the
         command started is ended and the result says `timed_out`.
+
+        It returns when the command has ended. To read output while it comes, start a process:
+
+            process = await sandbox.start_process(command, keep=False)
+            async for event in process.logs(): ...
+            exit = await process.wait()
         """
         return self._portal.call(
             lambda: self._inner.exec(command, cwd=cwd, env=env, timeout=timeout, stdin=stdin, max_output=max_output)
