@@ -6,7 +6,7 @@ import textwrap
 import pytest
 from inside import commands_inside
 
-from cove import AsyncSandbox, ProcessAlreadyExists
+from cove import AsyncSandbox, ProcessAlreadyExists, ValidationFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -146,3 +146,63 @@ async def test_a_process_survives_a_session_whose_shell_was_replaced() -> None:
         await session.delete()
         assert (await process.wait(10)).outcome == "killed"
         assert await commands_inside(sandbox) == []
+
+
+CLOSES_IN_GOOD_ORDER = """import os, signal, sys, time
+def close(number, frame):
+    os.write(1, b"closing\\n")
+    time.sleep(0.3)
+    os.write(1, b"closed\\n")
+    sys.exit(7)
+signal.signal(signal.SIGTERM, close)
+os.write(1, b"ready\\n")
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("padding", [0, 300_000], ids=["short", "long"])
+@pytest.mark.parametrize("words", [False, True], ids=["line", "words"])
+@pytest.mark.parametrize("from_session", [True, False], ids=["session", "sandbox"])
+async def test_a_program_told_to_end_closes_in_good_order(from_session: bool, words: bool, padding: int) -> None:
+    if words and padding:
+        pytest.skip("one word is never that long")
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await sandbox.files.write("/tmp/program.py", CLOSES_IN_GOOD_ORDER)
+        await session.exec("f() { :; }; set -o pipefail")
+        command = ["python3", "/tmp/program.py"] if words else f": {'x' * padding}\npython3 /tmp/program.py"
+        process = await (session if from_session else sandbox).start_process(command)
+        await process.wait_for_log("ready", timeout=20)
+        await process.terminate(grace=20)
+        result = await process.output()
+        assert result.stdout == "ready\nclosing\nclosed\n"
+        assert result.exit_code == (143 if padding else 7)
+
+
+async def test_a_program_is_the_leader_of_its_process_as_with_bash() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("x=1")
+        process = await session.start_process("sleep 1000")
+        assert await commands_inside(sandbox) == ["/bin/bash -s", "sleep 1000"]
+        await process.kill()
+
+
+async def test_a_process_gets_the_sessions_own_bash_env_and_none_otherwise() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        ask = "echo ${BASH_ENV-none} $0 $#; ls /proc/$$/fd | grep -c 6"
+        assert (await (await session.start_process(ask)).output()).stdout == "none bash 0\n0\n"
+        await session.exec("export BASH_ENV=/tmp/own; set -- a b")
+        assert (await (await session.start_process(ask)).output()).stdout == "/tmp/own bash 2\n0\n"
+
+
+async def test_a_read_only_variable_is_not_changed_for_a_process() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("readonly fixed=1; readonly IFS=x")
+        with pytest.raises(ValidationFailed):
+            await session.start_process("true", env={"fixed": "2"})
+        long = "echo $fixed # " + "y" * 300_000
+        assert (await (await session.start_process(long, env={"A": "b"})).output()).stdout == "1\n"

@@ -192,6 +192,56 @@ async def test_what_a_call_changed_for_itself_is_undone_after_its_timeout() -> N
             assert "B" not in await session.env()
 
 
+@pytest.mark.parametrize("command", ["sleep 100", "f() { sleep 100; }; f", "f() { while :; do :; done; }; f"])
+@pytest.mark.parametrize(
+    "setting", ["trap 'y=1' DEBUG", "set -T; trap 'y=1' DEBUG", "set -E; trap 'y=1' DEBUG", "shopt -s extdebug; set -E"]
+)
+async def test_a_timeout_keeps_the_debug_trap_and_the_options_that_go_with_it(setting: str, command: str) -> None:
+    show = "trap -p DEBUG; echo $-; shopt extdebug"
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec(setting)
+        before = await session.exec(show)
+        for _ in range(2):
+            assert not (await time_out(session, command)).session_restarted
+            assert (await session.exec(show)).stdout == before.stdout
+
+
+async def test_a_debug_trap_of_the_interrupted_command_itself_is_kept() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await time_out(session, "trap 'y=1' DEBUG; sleep 100")
+        assert (await session.exec("trap -p DEBUG")).stdout == "trap -- 'y=1' DEBUG\n"
+
+
+STARTS_MORE = [
+    "echo $(sleep 100 | cat) $(touch /tmp/ran)",
+    "echo $(sleep 100 >/dev/null) $(touch /tmp/ran)",
+    "y=$(exec sleep 100 >/dev/null)$(touch /tmp/ran)",
+    "[[ $(sleep 100) == $(touch /tmp/ran) ]]",
+    "g() { echo $(exec sleep 100 >/dev/null) $(touch /tmp/ran); touch /tmp/ran; }; g; touch /tmp/ran",
+    "(sleep 100; touch /tmp/ran); touch /tmp/ran",
+    "bash -c 'sleep 100; touch /tmp/ran'",
+    "sleep 100 | (cat; touch /tmp/ran)",
+]
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.timeout(600)
+async def test_a_timed_out_command_starts_nothing_more_whatever_its_shape(rounds: int) -> None:
+    async with AsyncSandbox.create() as sandbox:
+
+        async def interrupt(command: str) -> None:
+            session = await sandbox.create_session()
+            await session.exec("x=kept")
+            marked = command.replace("/tmp/ran", f"/tmp/ran.{session.id}")
+            for _ in range(rounds):
+                assert (await session.exec(marked, timeout=0.03)).timed_out
+                assert (await session.exec(f"echo $x; ls /tmp/ran.{session.id}")).stdout == "kept\n", command
+
+        await asyncio.gather(*(interrupt(command) for command in STARTS_MORE))
+
+
 async def test_a_timeout_of_zero_is_over_at_once() -> None:
     async with AsyncSandbox.create() as sandbox:
         session = await sandbox.create_session()

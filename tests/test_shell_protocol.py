@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -6,8 +7,8 @@ from hypothesis import strategies as st
 
 from cove import shell
 from cove.agent.protocol import ProtocolError
-from cove.core import shell_protocol
-from cove.core.shell_protocol import Exports, Report, ReportDecoder, encode_command, loop_script
+from cove.core.shell_exports import parse_exports
+from cove.core.shell_protocol import Report, ReportDecoder, encode_command, loop_script
 
 pytestmark = pytest.mark.pure
 
@@ -31,7 +32,8 @@ def test_reports_are_found_however_their_bytes_arrive(reports: list[tuple[str, i
 @pytest.mark.parametrize(
     "forged",
     [
-        b"\0\0\0\0",
+        b"1\x000\0/\0" * 1000,
+        b"\0\0\0",
         b"1\0\0/\0\0",
         b"1\0-1\0/\0\0",
         b"1\0256\0/\0\0",
@@ -56,23 +58,67 @@ def test_any_bytes_are_reports_or_refused(data: bytes) -> None:
         said = ReportDecoder().feed(data)
     except ProtocolError:
         return
-    assert len(said) <= data.count(0)
+    assert len(said) == data.count(0) // 3
 
 
-def test_a_report_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_protocol, "_MOST_FIELD_BYTES", 1000)
+def test_a_report_without_an_end_is_refused() -> None:
     decoder = ReportDecoder()
-    assert decoder.feed(b"x" * 600) == []
+    assert decoder.feed(b"x" * 200_000) == []
     with pytest.raises(ProtocolError):
-        decoder.feed(b"x" * 600)
+        decoder.feed(b"x" * 200_000)
 
 
-def test_exports_are_an_environment_and_forged_ones_are_refused() -> None:
-    text = b'declare -x A="1"\ndeclare -x B\ndeclare -ax C=([0]="1")\ndeclare -x D=$\'a\\nb\'\n'
-    assert Exports(text).environment() == {"A": "1", "D": "a\nb"}
-    for forged in (b"garbage", b'declare -x A="1"\nnope', b"declare -x 1=2"):
-        with pytest.raises(ProtocolError):
-            Exports(forged).environment()
+def environment(text: bytes) -> dict[str, str]:
+    """What all steps together read."""
+    parsing = parse_exports(text)
+    while True:
+        try:
+            next(parsing)
+        except StopIteration as done:
+            found: dict[str, str] = done.value
+            return found
+
+
+def test_exports_are_an_environment() -> None:
+    text = b'declare -x A="1"\ndeclare -x B\ndeclare -ax C=([0]="1" [x]=$\'a\\)\')\n'
+    assert environment(text + b"declare -x D=$'a\\nb'\ndeclare -x E=\"\"\n") == {"A": "1", "D": "a\nb", "E": ""}
+    assert environment(b"declare -x A=plain\ndeclare -x B=") == {"A": "plain", "B": ""}
+    assert environment(b"declare -x A=$'\\a\\e\\E\\x\\303\\274'") == {"A": "\a\x1b\x1bxü"}
+    assert environment(b'declare -x A="\\a\\"\\$"') == {"A": '\\a"$'}
+
+
+@pytest.mark.parametrize(
+    "forged", [b"garbage", b'declare -x A="1"\nnope', b"declare -x 1=2", b'declare -x A="', b'declare -x A="1"x']
+)
+def test_forged_exports_are_refused(forged: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        environment(forged)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b'declare -x A="' + b"\\\\" * 500_000 + b'"',
+        b"declare -x A=$'" + b"\\377" * 250_000 + b"'",
+        b"declare -x A\n" * 80_000,
+        b'declare -x A="' + b"\xff" * 1_000_000 + b'"',
+        b"declare -ax A=(" + b" " * 1_000_000 + b")",
+        b'declare -x A="1"\n' * 60_000,
+    ],
+    ids=["escapes", "octal", "unset", "bytes", "list", "many"],
+)
+def test_no_step_through_forged_exports_takes_long(forged: bytes) -> None:
+    parsing = parse_exports(forged)
+    longest = 0.0
+    while True:
+        began = time.thread_time()
+        try:
+            next(parsing)
+        except StopIteration:
+            break
+        finally:
+            longest = max(longest, time.thread_time() - began)
+    assert longest < 0.010
 
 
 @given(command=FIELD, stdout=FIELD.filter(bytes.isascii))

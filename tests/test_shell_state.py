@@ -1,4 +1,4 @@
-"""A shell's state survives the way through text into a fresh bash."""
+"""A shell's state survives the way through a snapshot into a fresh bash."""
 
 import os
 import subprocess
@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from test_shell_protocol import environment
 
 from cove import shell as shell_files
-from cove.agent.protocol import ProtocolError
-from cove.core.session_script import apply_script, process_invocation, set_script
-from cove.core.shell_state import ShellState, parse_declarations, parse_exports, parse_snapshot, quote, unquote
+from cove.agent import shell_state
+from cove.agent.shell_state import BadSnapshot, declarations
+from cove.core.session_script import apply_script, check_script, process_invocation, quote, set_script
 
 PROLOGUE = Path(shell_files.__file__).parent / "session.bash"
 ENVIRONMENT = {"HOME": "/home", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"}
@@ -37,11 +38,9 @@ def take(folder: Path, script: bytes, env: dict[str, str] = ENVIRONMENT) -> byte
     ).stdout
 
 
-def again(folder: Path, state: ShellState) -> ShellState:
-    """The state of a fresh bash that was made the same."""
-    script = state.script(traps=True).encode("utf-8", "surrogateescape")
-    script += b"__cove_last=%d\n" % state.status
-    return parse_snapshot(take(folder, script, {}))
+def script(folder: Path, text: bytes) -> bytes:
+    """What a fresh bash executes to become as one that has executed the text."""
+    return shell_state.script(take(folder, text), True)
 
 
 TEXT = st.one_of(
@@ -153,25 +152,31 @@ def test_a_fresh_bash_made_from_a_snapshot_has_the_same_state(
     is_posix = bool({"set -o posix", "POSIXLY_CORRECT=1"} & set(lines))
     # In POSIX mode such a name ends a shell that is not interactive: there is no state to compare.
     assume(not (is_posix and any(line.startswith(("f-.:@()", "function a/b", "declare()")) for line in lines)))
-    script = "\n".join([*lines, *traps, "\\builtin trap - EXIT ERR", "\\builtin set -e" if errexit else ""]).encode(
+    text = "\n".join([*lines, *traps, "\\builtin trap - EXIT ERR", "\\builtin set -e" if errexit else ""]).encode(
         "utf-8", "surrogateescape"
     )
-    state = parse_snapshot(take(folder, script))
-    assert again(folder, state) == state
+    made = script(folder, text)
+    assert shell_state.script(take(folder, made, {}), True) == made
 
 
 def test_everything_bash_owns_and_everything_of_ours_is_left_out(folder: Path) -> None:
-    state = parse_snapshot(take(folder, b"x=1; f() { :; }"))
-    assert {variable.name for variable in state.variables} >= {"x", "PATH", "IFS"}
-    assert not any(variable.name.startswith("__cove") for variable in state.variables)
-    assert {"BASHPID", "PPID", "UID", "RANDOM", "PWD"}.isdisjoint(variable.name for variable in state.variables)
-    assert "__cove" not in state.functions
-    assert "RTMAX-7" not in state.traps
+    lines = script(folder, b"x=1; f() { :; }").splitlines()
+    assert b'declare -- x="1"' in lines
+    assert any(line.startswith(b"declare -- IFS=") for line in lines)
+    assert not [line for line in lines if b"__cove" in line and line != b"__cove_last=0"]
+    assert not [line for line in lines if b"RTMAX-7" in line]
+    owned = {b"BASHPID", b"PPID", b"UID", b"RANDOM", b"PWD"}
+    assert owned.isdisjoint(line.split(b" ")[2].partition(b"=")[0] for line in lines if line.startswith(b"declare -"))
 
 
-def test_readonly_names_are_known(folder: Path) -> None:
-    state = parse_snapshot(take(folder, b"readonly a=1; declare -r b; declare -ra c=(1); d=1"))
-    assert state.readonly_names == {"a", "b", "c"}
+def test_a_process_gets_no_traps_and_what_it_has_of_its_own(folder: Path) -> None:
+    made = shell_state.script(take(folder, b"x=1; trap 'echo no' EXIT; cd /usr"), False)
+    assert b"echo no" not in made
+    assert b"__cove" not in made
+    assert b"\n\\builtin . /dev/fd/61\n" in made
+
+
+EMPTY = b"/\0\x000\x000\x000\0"
 
 
 @pytest.mark.parametrize(
@@ -183,23 +188,54 @@ def test_readonly_names_are_known(folder: Path) -> None:
         b"/\0\x000\0-\0",
         b"/\0\x000\x005\0a\0",
         b"/\0\x000\x000\x00999999999999\0a\0",
-        b"/\0\x000\x000\x000\0" + b"\0" * 4,
-        b"/\0\x000\x000\x000\0" + b"022\0\0\0\0\0" + b"nope\0" + b"\0\0\0",
-        b"/\0\x000\x000\x000\0" + b"022\0\0\0\0\0\0" + b"garbage\0" + b"\0\0",
+        EMPTY + b"\0" * 4,
+        EMPTY + b"022\0\0\0\0\0" + b"nope\0" + b"\0\0\0",
+        EMPTY + b"022\0\0\0\0\0\0" + b"garbage\0" + b"\0\0",
+        EMPTY + b"022\0\0\0\0\0\0" + b'declare -- x="\0' + b"\0\0",
+        EMPTY + b"022\0\0\0\0\0\0" + b'declare -- x="a" y\0' + b"\0\0",
+        EMPTY + b"022\0\0\0\0\0\0" + b"declare -a x=([0]\0" + b"\0\0",
+        b"\0" * (shell_state.MOST_FIELDS + 1),
         b"9" * 6000,
     ],
 )
 def test_a_forged_snapshot_is_refused(forged: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        parse_snapshot(forged)
+    with pytest.raises(BadSnapshot):
+        shell_state.script(forged, True)
 
 
-@given(st.text(max_size=60))
-def test_any_text_is_declarations_or_refused(text: str) -> None:
+@given(st.binary(max_size=60))
+@example(b'declare -- x="')
+@example(b"declare -a x=([")
+def test_any_text_is_declarations_or_refused(text: bytes) -> None:
     try:
-        list(parse_declarations(text))
-    except ProtocolError:
+        list(declarations(text))
+    except BadSnapshot:
         return
+
+
+def test_a_value_that_is_not_quoted_ends_with_its_line() -> None:
+    assert list(declarations(b"declare -- x=plain\ndeclare -a y=([0]=a b)")) == [
+        (b"x", b"declare -- x=plain"),
+        (b"y", b"declare -a y=([0]=a b)"),
+    ]
+
+
+def test_scripts_carry_names_and_values_as_words() -> None:
+    assert apply_script(None, {"A": "it's", "B": None}) == "__cove_apply '' 'A=it'\\''s' 'B' || __cove_result=$?"
+    assert apply_script("/a b", {}) == "__cove_apply '/a b' || __cove_result=$?"
+    assert set_script({"A": ""}) == "__cove_set 'A=' || __cove_result=$?"
+    assert check_script({"A": "", "B": None}) == "__cove_check 'A' 'B' || __cove_result=$?"
+
+
+def test_a_process_gets_its_command_as_any_bash_does_and_what_is_long_by_descriptor() -> None:
+    text = process_invocation("echo $x", 9, "/usr", {"A": "b", "C": None})
+    assert (text.argv, text.snapshot, text.is_session) == ((b"/bin/bash", b"-c", b"echo $x"), 9, False)
+    assert text.env == {b"BASH_ENV": b"/dev/fd/62"}
+    assert b"\nexport A='b'\nunset -v C\ncd -- '/usr'" in text.files[61]
+    assert process_invocation(["echo", "a b"], 9, "/tmp", {}).files[63] == b"echo\0a b\0"
+    long = process_invocation("#" * 200_000, 9, "/tmp", {})
+    assert long.files[63] == b"#" * 200_000 + b"\0"
+    assert len(long.argv[2]) < 1000
 
 
 @settings(max_examples=40)
@@ -207,32 +243,5 @@ def test_any_text_is_declarations_or_refused(text: str) -> None:
 def test_exports_are_read_as_bash_means_them(values: dict[str, str]) -> None:
     env = {os.fsencode(name): value.encode("utf-8", "surrogateescape") for name, value in values.items()}
     printed = subprocess.run(["bash", "-c", "declare -px"], env=env, stdout=subprocess.PIPE, check=True).stdout
-    found = parse_exports(printed.decode("utf-8", "surrogateescape"))
+    found = environment(printed)
     assert {name: found[name] for name in values} == values
-
-
-def test_an_unquoted_value_is_itself() -> None:
-    assert unquote("plain") == "plain"
-    assert unquote("$'\\a\\e\\E\\x'") == "\a\x1b\x1bx"
-    assert unquote("$'\\303\\274'") == "ü"
-    (found,) = parse_declarations("declare -a x=([0]=a\\\nb)")
-    assert found.text == "declare -a x=([0]=a\\\nb)"
-    assert [each.value for each in parse_declarations('declare -- x="unterminated')] == ['"unterminated']
-
-
-def test_scripts_carry_names_and_values_as_words() -> None:
-    assert apply_script(None, {"A": "it's", "B": None}) == "__cove_apply '' 'A=it'\\''s' 'B' || __cove_result=$?"
-    assert apply_script("/a b", {}) == "__cove_apply '/a b' || __cove_result=$?"
-    assert set_script({"A": ""}) == "__cove_set 'A=' || __cove_result=$?"
-
-
-def test_a_process_gets_the_state_and_its_command_by_descriptor(folder: Path) -> None:
-    state = parse_snapshot(take(folder, b"x=1; trap 'echo no' EXIT; cd /usr"))
-    text = process_invocation("echo $x", state, None, {"A": "b", "C": None})
-    words = process_invocation(["echo", "a b"], state, "/tmp", {})
-    assert text.files[63] == b"echo $x\0"
-    assert words.files[63] == b"echo\0a b\0"
-    assert b"echo no" not in text.files[62]
-    assert b"'/usr'" in text.files[62]
-    assert b"'/tmp'" in words.files[62]
-    assert b"export A='b'" in text.files[62]

@@ -17,6 +17,7 @@ SIGACTION_BYTES = 64
 SIGNAL_SET_BYTES = 8
 
 FACT_BYTES = 8192
+LABEL = b"Max file locks"
 SIGNAL_SETS = (b"SigIgn", b"SigCgt", b"SigBlk", b"ShdPnd")
 NOTHING = b"nothing"
 LIVES_ON = b"lives on"
@@ -129,11 +130,39 @@ def parents():
     return found
 
 
+def lives(pid):
+    # type: (int) -> bool
+    """Whether a process runs. One to be reaped runs no more."""
+    facts = stat_fields(pid)
+    return bool(facts) and facts[0] not in (b"Z", b"X")
+
+
 def lives_since(pid, ticks):
     # type: (int, int) -> bool
-    """Whether a process runs that started then or later, in clock ticks since boot. One to be reaped runs no more."""
+    """Whether a process started then or later, in clock ticks since boot."""
     facts = stat_fields(pid)
-    return bool(facts) and facts[0] not in (b"Z", b"X") and int(facts[19]) >= ticks
+    return bool(facts) and int(facts[19]) >= ticks
+
+
+def label(pid):
+    # type: (int) -> bytes
+    """What a shell has written into a limit that means nothing to Linux and that every child inherits.
+
+    setrlimit(2), RLIMIT_LOCKS. Empty where there is none.
+    """
+    words = read_fact(pid, "limits").partition(LABEL)[2].split()
+    return words[0] if words and words[0].isdigit() and words[0] != b"0" else b""
+
+
+def memory_file(content):
+    # type: (bytes) -> int
+    """A descriptor of an anonymous file with this content, at its beginning."""
+    fd = posix.memfd_create("cove", posix.MFD_CLOEXEC)
+    view = memoryview(content)
+    while view:
+        view = view[posix.write(fd, view) :]
+    posix.lseek(fd, 0, 0)
+    return fd
 
 
 def stat_fields(pid):

@@ -17,6 +17,7 @@ import protocol
 DRAIN_BYTES = 65536
 FIRST_SPARE_DESCRIPTOR = 100
 PURSUIT_SECONDS = 1.0
+HOLD_SECONDS = 0.1
 
 # Unless a process handles them, nothing ends by these: signal(7).
 ENDS_NOTHING = (
@@ -39,7 +40,6 @@ class Launcher:
         self.sock = sock
         self.wakeup = wakeup
         self.main = 0
-        self.marked = frozenset()  # type: frozenset[int]
         self.busy = False
         self.draining = set()  # type: set[int]
         self.poll = select.poll()
@@ -80,16 +80,18 @@ class Launcher:
         if verb == b"spawn":
             self.spawn(rest.split(b"\0"), descriptors)
         elif verb == b"signal":
-            sent, scope, ticks = rest.split(b"\0")
+            sent, scope, label, ticks = rest.split(b"\0")
             number = int(sent)
-            chosen = self.choose(scope, int(ticks))
-            self.signal(chosen, number)
+            if scope == b"new":
+                chosen = self.interrupt(number, label, int(ticks))
+            elif scope == b"feeding":
+                chosen = [pid for pid in self.find_labelled(label, int(ticks)) if kernel.feeds(pid, self.main)]
+            else:
+                chosen = self.choose(scope)
+                self.signal(chosen, number)
             if scope == b"tree" and number not in ENDS_NOTHING:
                 chosen = self.pursue(chosen, number)
             self.send(b"signaled", protocol.encode_number(len(chosen)))
-        elif verb == b"mark":
-            self.marked = frozenset(kernel.descendants(posix.getpid()))
-            self.send(b"marked", protocol.encode_number(len(self.marked)))
         elif verb == b"drain":
             for fd in descriptors:
                 self.draining.add(fd)
@@ -98,15 +100,42 @@ class Launcher:
             raise protocol.ProtocolError("unknown verb")
         return True
 
-    def choose(self, scope, ticks):
-        # type: (bytes, int) -> list[int]
+    def choose(self, scope):
+        # type: (bytes) -> list[int]
         if scope == b"main":
             return [self.main] if self.main else []
-        if scope == b"tree":
-            return list(kernel.descendants(posix.getpid()))
-        # What an old process has started since is no newer than that.
-        below = kernel.descendants(posix.getpid(), self.marked - {self.main})
-        return [pid for pid in below if pid != self.main and kernel.lives_since(pid, ticks)]
+        return list(kernel.descendants(posix.getpid()))
+
+    def interrupt(self, number, label, ticks):
+        # type: (int, bytes, int) -> list[int]
+        """Signal what a shell's command has started, all of it at the same time.
+
+        One after the other, a subshell would see its program die and go on before it is told to end itself.
+        """
+        chosen = self.find_labelled(label, ticks)
+        until = time.monotonic() + HOLD_SECONDS
+        held = set()  # type: set[int]
+        while number and not held.issuperset(chosen) and time.monotonic() < until:
+            kernel.signal_all([pid for pid in chosen if pid not in held], _signal.SIGSTOP)
+            held.update(chosen)
+            chosen = self.find_labelled(label, ticks)
+        self.signal(chosen, number)
+        kernel.signal_all(held, _signal.SIGCONT)
+        return chosen
+
+    def find_labelled(self, label, ticks):
+        # type: (bytes, int) -> list[int]
+        """What a shell's command has started: by its label, or by its age where it has lost that."""
+        found = []
+        for pid in kernel.descendants(posix.getpid()):
+            own = kernel.label(pid)
+            if (
+                pid != self.main
+                and (own == label or (not own and kernel.lives_since(pid, ticks)))
+                and kernel.lives(pid)
+            ):
+                found.append(pid)
+        return found
 
     def signal(self, chosen, number):
         # type: (list[int], int) -> None
@@ -146,11 +175,13 @@ class Launcher:
         cwd, targets, tty, argc = fields[:4]
         argv = fields[4 : 4 + int(argc)]
         environ = dict([entry.split(b"=", 1) for entry in fields[4 + int(argc) :]])
-        step = b"cwd"
+        step = b"state"
         try:
+            numbers = restore_states(targets.split(b","), descriptors) if targets else []
+            step = b"cwd"
             posix.chdir(cwd)
             step = b"program"
-            self.main = self.start(argv, environ, [int(each) for each in targets.split(b",") if each], descriptors, tty)
+            self.main = self.start(argv, environ, numbers, descriptors, tty)
             self.busy = True
         except OSError as error:
             self.send(b"refused", step, protocol.encode_number(error.errno or errno.EIO))
@@ -214,6 +245,24 @@ class Launcher:
             self.poll.unregister(fd)
             self.draining.discard(fd)
             posix.close(fd)
+
+
+def restore_states(targets, descriptors):
+    # type: (list[bytes], list[int]) -> list[int]
+    """The numbers of the targets. Where one is a shell's snapshot, its descriptor becomes the script made from it."""
+    numbers = []
+    for at, target in enumerate(targets):
+        numbers.append(int(target.rstrip(protocol.SNAPSHOTS)))
+        if not target.isdigit():
+            import shell_state
+
+            try:
+                text = shell_state.script(kernel.read_all(descriptors[at]), target[-1:] == protocol.SESSION)
+            except shell_state.BadSnapshot:
+                raise OSError(errno.EBADMSG, "not a snapshot") from None
+            posix.close(descriptors[at])
+            descriptors[at] = kernel.memory_file(text)
+    return numbers
 
 
 def file_actions(targets, descriptors, tty):

@@ -29,15 +29,15 @@ memfd is its last descriptor.
                           ok tag ...                 (+ fd)       the answer to the request with that tag
                           error tag errno                         the request failed
 
-    runtime -> launcher   spawn cwd targets tty argc argv... env...   + one fd a target
-                          signal number scope ticks               scope tree: every process below the launcher;
-                                                                  main: the spawned one; new: those below it that
-                                                                  came after `mark` and, with ticks, not before them
-                          mark                                    remember what is below the launcher now
+    runtime -> launcher   spawn cwd targets tty argc argv... env...   + one fd a target: see SNAPSHOTS
+                          signal number scope label ticks         scope tree: every process below the launcher;
+                                                                  main: the spawned one; new: what has that label,
+                                                                  and of what has none that which came since;
+                                                                  feeding: those of them that the spawned one reads
+                                                                  from, which are only counted
                           drain                      + fds        read these to their end, for nobody
     launcher -> runtime   ready                                   parked
                           started pid | refused step errno        the answer to spawn
-                          marked count                            the answer to mark
                           signaled count                          the answer to signal
                           stopped                                 the spawned process was stopped by a signal
                           exit status user system maxrss empty    the spawned process ended
@@ -48,6 +48,10 @@ LIMIT = 65536
 MAX_DESCRIPTORS = 16
 
 LARGE = b"large"
+
+# After the number of a target: what comes is a shell's snapshot, and the script made from it is what is handed on.
+SESSION, PROCESS = b"s", b"p"
+SNAPSHOTS = SESSION + PROCESS
 
 MOST_ERRNO = 4095
 MOST_WAIT_STATUS = 0xFFFF

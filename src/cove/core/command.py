@@ -12,11 +12,13 @@ MAX_ENTRY_BYTES = 131072
 
 # By its path, because PATH is the caller's; the last argument makes `$0` and messages say `bash`.
 _SHELL, _SHELL_NAME = b"/bin/bash", b"bash"
-SCRIPT_DESCRIPTOR = 63
+# What a process from a session's state does of its own, that state, and a command too long for an argument.
+OWN_DESCRIPTOR, STATE_DESCRIPTOR, SCRIPT_DESCRIPTOR = 61, 62, 63
 # BASH_EXECUTION_STRING is where `bash -c` itself keeps the command.
-_READ_SCRIPT = (
-    f'IFS= read -r -d "" -u {SCRIPT_DESCRIPTOR} BASH_EXECUTION_STRING; '
-    f'exec {SCRIPT_DESCRIPTOR}<&-; eval "$BASH_EXECUTION_STRING"'
+READ_SCRIPT = f"mapfile -d '' -t -n 1 -u {SCRIPT_DESCRIPTOR} BASH_EXECUTION_STRING; exec {SCRIPT_DESCRIPTOR}<&-"
+# Where bash cannot become the program that it runs last, it lives until that has ended in good order.
+RUN_SCRIPT = (
+    "\\builtin trap '\\builtin trap - TERM; \\builtin kill -TERM $$' TERM; \\builtin eval \"$BASH_EXECUTION_STRING\""
 )
 _FOREVER = 100 * 365 * 86400
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -27,12 +29,18 @@ Environment = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A validated command; `files` are what it finds open under these descriptor numbers."""
+    """A validated command; `files` are what it finds open under these descriptor numbers.
+
+    With a snapshot (a descriptor of the caller's) it finds the script that restores that shell's state under
+    STATE_DESCRIPTOR: a session's with its traps, or a process's.
+    """
 
     argv: tuple[bytes, ...]
     env: Mapping[bytes, bytes] = field(default_factory=dict)
     cwd: bytes = b"/"
     files: Mapping[int, bytes] = field(default_factory=dict)
+    snapshot: int | None = None
+    is_session: bool = False
 
 
 def build_invocation(command: Command, *, cwd: str, env: Mapping[str, str]) -> Invocation:
@@ -92,7 +100,7 @@ def _argv(command: Command) -> tuple[tuple[bytes, ...], bytes | None]:
         line = encode_text(command, "command")
         if len(line) < MAX_ENTRY_BYTES:
             return (_SHELL, b"-c", line, _SHELL_NAME), None
-        return (_SHELL, b"-c", _READ_SCRIPT.encode(), _SHELL_NAME), line
+        return (_SHELL, b"-c", f"{READ_SCRIPT}; {RUN_SCRIPT}".encode(), _SHELL_NAME), line
     if not isinstance(command, Sequence) or isinstance(command, bytes):  # type: ignore[unreachable]  # callers err
         raise ValidationFailed(f"command must be a string or a list of strings, not {type(command).__name__}")
     if not command or not command[0]:

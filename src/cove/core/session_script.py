@@ -1,22 +1,23 @@
 """The scripts with which the runtime changes a session's shell for one call, or starts a process from its state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from cove.core.command import SCRIPT_DESCRIPTOR, Invocation
-from cove.core.shell_state import ShellState, quote
+from cove.core.command import (
+    MAX_ENTRY_BYTES,
+    OWN_DESCRIPTOR,
+    READ_SCRIPT,
+    RUN_SCRIPT,
+    SCRIPT_DESCRIPTOR,
+    STATE_DESCRIPTOR,
+    Invocation,
+)
 
-STATE_DESCRIPTOR = 62
-
-# What `apply` reports when it changed nothing.
+# What `apply` and `check` report when they changed nothing.
 READONLY_STATUS = 3
 CWD_STATUS = 4
 
-_READ_COMMAND = f'IFS= read -r -d "" -u {SCRIPT_DESCRIPTOR} BASH_EXECUTION_STRING; exec {SCRIPT_DESCRIPTOR}<&-'
-_SHELL_STUB = f'{_READ_COMMAND}; . /dev/fd/{STATE_DESCRIPTOR}; builtin eval "$BASH_EXECUTION_STRING"'
-_PROGRAM_STUB = (
-    f"mapfile -d '' -t -u {SCRIPT_DESCRIPTOR} __cove_argv; exec {SCRIPT_DESCRIPTOR}<&-; "
-    f'. /dev/fd/{STATE_DESCRIPTOR}; builtin exec "${{__cove_argv[@]}}"'
-)
+_READ_PROGRAM = f"mapfile -d '' -t -u {SCRIPT_DESCRIPTOR} __cove_argv; exec {SCRIPT_DESCRIPTOR}<&-"
+_RUN_PROGRAM = b'\\builtin exec -- "${__cove_argv[@]}"'
 
 
 def apply_script(cwd: str | None, env: Mapping[str, str | None]) -> str:
@@ -28,6 +29,7 @@ def apply_script(cwd: str | None, env: Mapping[str, str | None]) -> str:
 
 
 RESTORE_SCRIPT = "__cove_restore"
+SNAPSHOT_SCRIPT = '__cove_snapshot "$@"'
 # Not even `:`, which may be a function of the user's.
 NOTHING_SCRIPT = ""
 
@@ -35,6 +37,11 @@ NOTHING_SCRIPT = ""
 def set_script(env: Mapping[str, str | None]) -> str:
     """Export and unset for good; its status is 0, or READONLY_STATUS when nothing was changed."""
     return _call("__cove_set", *_assignments(env))
+
+
+def check_script(env: Mapping[str, str | None]) -> str:
+    """Change nothing; its status is READONLY_STATUS when one of these cannot be changed."""
+    return _call("__cove_check", *env)
 
 
 def _assignments(env: Mapping[str, str | None]) -> list[str]:
@@ -46,22 +53,47 @@ def _call(*words: str) -> str:
     return " ".join([words[0], *map(quote, words[1:])]) + " || __cove_result=$?"
 
 
+def quote(text: str) -> str:
+    """A word that bash reads as exactly this text."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
 def process_invocation(
-    command: str | Sequence[str], state: ShellState, cwd: str | None, env: Mapping[str, str | None]
+    command: str | Sequence[str], snapshot: int, cwd: str, env: Mapping[str, str | None]
 ) -> Invocation:
-    """A process that starts from a shell's state: variables, functions, options, directory; no traps."""
-    directory = quote(cwd if cwd is not None else state.cwd)
-    complaint = f"\\builtin echo cove: cannot enter directory {directory} >&2"
-    enter = f"\\builtin cd -- {directory} 2>/dev/null || {{ {complaint}; \\builtin exit 1; }}"
-    script = state.script(traps=False, env=env, before_options=f"\\builtin exec {STATE_DESCRIPTOR}<&-\n{enter}")
-    if isinstance(command, str):
-        stub, content = _SHELL_STUB, command.encode("utf-8", "surrogateescape") + b"\0"
-    else:
-        stub = _PROGRAM_STUB
-        content = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in command)
+    """A process that starts from a shell's state: variables, functions, options, directory; no traps.
+
+    bash reads that state as its startup file, and then is given the command as any `bash -c` is: what it runs last
+    takes its place.
+    """
+    own = [f"exec {OWN_DESCRIPTOR}<&-", "BASH_ARGV0=bash", *_environment_lines(env), _enter(cwd)]
+    files = {}
+    if not isinstance(command, str):
+        line = _RUN_PROGRAM
+        files[SCRIPT_DESCRIPTOR] = b"".join(_encode(word) + b"\0" for word in command)
+        own.append(_READ_PROGRAM)
+    elif len(line := _encode(command)) >= MAX_ENTRY_BYTES:
+        files[SCRIPT_DESCRIPTOR] = line + b"\0"
+        line = RUN_SCRIPT.encode()
+        own.append(READ_SCRIPT)
     return Invocation(
-        argv=(b"/bin/bash", b"-c", stub.encode(), b"bash"),
-        env={},
+        argv=(b"/bin/bash", b"-c", line),
+        env={b"BASH_ENV": b"/dev/fd/%d" % STATE_DESCRIPTOR},
         cwd=b"/",
-        files={STATE_DESCRIPTOR: script.encode("utf-8", "surrogateescape"), SCRIPT_DESCRIPTOR: content},
+        files={OWN_DESCRIPTOR: _encode("\n".join(own) + "\n"), **files},
+        snapshot=snapshot,
     )
+
+
+def _environment_lines(env: Mapping[str, str | None]) -> Iterator[str]:
+    for name, value in env.items():
+        yield f"unset -v {name}" if value is None else f"export {name}={quote(value)}"
+
+
+def _enter(cwd: str) -> str:
+    complaint = f"echo cove: cannot enter directory {quote(cwd)} >&2"
+    return f"cd -- {quote(cwd)} 2>/dev/null || {{ {complaint}; exit 1; }}"
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

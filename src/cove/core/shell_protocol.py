@@ -4,14 +4,17 @@ import re
 from dataclasses import dataclass
 
 from cove.agent.protocol import ProtocolError
-from cove.core.shell_state import parse_exports
 
 # How often a shell can be interrupted before it ends and is restored from its snapshot.
 _LOOPS = 1000
-_MOST_FIELD_BYTES = 16 << 20
+# A directory of any depth that a shell has gone to step by step is less.
+_MOST_REPORT_BYTES = 256 << 10
 _REPORT_FIELDS = 3
+# Between two looks of the runtime: the end of a command, and that the shell was interrupted.
+_MOST_REPORTS = 64
 
-INTERNAL = "i"
+# How ids begin: of the runtime's own work, and of what says that the trap for an interruption was taken.
+INTERNAL, TRAPPED = "i", "t"
 # Tells the shell to run what is in its command file.
 GO = b"go\0"
 # What in a command the shell has to know of before it runs it, by letters. Looked for here: bash needs minutes to
@@ -40,44 +43,21 @@ class Report:
     cwd: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exports:
-    """What the shell says after a report: its exported variables, as bash prints them."""
-
-    text: bytes
-
-    def environment(self) -> dict[str, str]:
-        """The exported variables."""
-        return parse_exports(self.text.decode("utf-8", "surrogateescape"))
-
-
 class ReportDecoder:
     """Bytes in, reports out. Anything else is a ProtocolError."""
 
     def __init__(self) -> None:
-        self._fields: list[bytes] = []
-        self._rest = bytearray()
+        self._begun = bytearray()
 
     def feed(self, data: bytes) -> list[Report]:
         """The reports that these bytes complete."""
-        fields = self._fields = self._fields + split_fields(self._rest, data)
-        said = []
-        while len(fields) >= _REPORT_FIELDS:
-            said.append(_parse(*fields[:_REPORT_FIELDS]))
-            del fields[:_REPORT_FIELDS]
-        return said
-
-
-def split_fields(rest: bytearray, data: bytes) -> list[bytes]:
-    """The fields, ended by NUL, that these bytes complete; what is begun of the next stays in the rest."""
-    *fields, begun = data.split(b"\0")
-    if fields and rest:
-        fields[0] = bytes(rest + fields[0])
-        rest.clear()
-    rest += begun
-    if len(rest) > _MOST_FIELD_BYTES:
-        raise ProtocolError("what the shell says has no end")
-    return fields
+        self._begun += data
+        count = self._begun.count(b"\0") // _REPORT_FIELDS
+        if len(self._begun) > _MOST_REPORT_BYTES or count > _MOST_REPORTS:
+            raise ProtocolError("more than a shell has to say")
+        *fields, rest = bytes(self._begun).split(b"\0", count * _REPORT_FIELDS)
+        self._begun[:] = rest
+        return [_parse(*fields[at : at + _REPORT_FIELDS]) for at in range(0, len(fields), _REPORT_FIELDS)]
 
 
 def _parse(id: bytes, status: bytes, cwd: bytes) -> Report:

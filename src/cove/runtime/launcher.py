@@ -75,15 +75,8 @@ class Launcher:
         """It is known to have ended before it read the last spawn request: nothing was started."""
         return self._is_spawn_last and self._has_left_unread
 
-    def signal(self, number: int, scope: bytes = b"tree", ticks: int = 0) -> "asyncio.Future[int]":
+    def signal(self, number: int, scope: bytes = b"tree", label: bytes = b"", ticks: int = 0) -> "asyncio.Future[int]":
         """Signal what `scope` says: see `agent.protocol`. Gives their number; 0 when it is gone."""
-        return self._ask(b"signal\0%d\0%s\0%d" % (number, scope, ticks))
-
-    def mark(self) -> "asyncio.Future[int]":
-        """Remember what runs now as old."""
-        return self._ask(b"mark")
-
-    def _ask(self, packet: bytes) -> "asyncio.Future[int]":
         reply: asyncio.Future[int] = self._loop.create_future()
         if self.closed:
             reply.set_result(0)
@@ -92,7 +85,7 @@ class Launcher:
             self._replies.append((reply, due))
             if self._overdue is None:
                 self._overdue = self._loop.call_at(due, self._on_overdue)
-            self._tell(packet)
+            self._tell(b"signal\0%d\0%s\0%s\0%d" % (number, scope, label, ticks))
         return reply
 
     def _on_overdue(self) -> None:
@@ -169,7 +162,7 @@ class Launcher:
                 raise ProtocolError("a launcher did not say it was ready")
             pass_credentials(self._sock, False)
             self.host_pid.set_result(sender)
-        elif fields[0] in (b"marked", b"signaled") and len(fields) == 2 and self._replies:
+        elif fields[0] == b"signaled" and len(fields) == 2 and self._replies:
             _resolve(self._replies.popleft()[0], protocol.number(fields[1]))
         elif self.tenant is not None:
             self.tenant.launcher_said(fields)

@@ -15,7 +15,7 @@ PROLOGUE = "session.bash"
 PACKAGES = "node_modules"
 
 _AGENT_MODULES = (
-    *("attach", "files", "init", "kernel", "launcher", "protocol"),
+    *("attach", "files", "init", "kernel", "launcher", "protocol", "shell_state"),
     *("archive", "compressed", "content", "errand", "fingerprint", "pattern", "tar", "tree", "unpacking", "watch"),
 )
 _COMPILE = "import py_compile, sys; [py_compile.compile(s, s + 'c', 'cove/' + s, True) for s in sys.argv[1:]]"

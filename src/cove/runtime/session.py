@@ -15,16 +15,17 @@ from cove.core.session_script import (
     READONLY_STATUS,
     RESTORE_SCRIPT,
     apply_script,
+    check_script,
     process_invocation,
     set_script,
 )
 from cove.errors import (
     CoveError,
     Internal,
+    LimitExceeded,
     SandboxDestroyed,
     SessionNotFound,
     SessionTerminated,
-    SpawnFailed,
     ValidationFailed,
 )
 from cove.model import ExecResult, Outcome, SessionInfo, SessionStatus
@@ -34,11 +35,13 @@ from cove.runtime.processes import Processes
 from cove.runtime.session_call import SessionCall
 from cove.runtime.session_shell import SessionShell
 from cove.runtime.shell import ShellEnded
+from cove.runtime.shell_snapshot import MOST_STATE_BYTES, ShellSnapshot, StateTooLarge
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import CWD_EXIT_CODE, KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE
 
 # The snapshot for recovery is taken when the session has been idle for this long: more than a busy client takes from
-# one command to the next, for it costs as much as several commands.
+# one command to the next, for it costs as much as several commands. Where commands have timeouts, it is taken as soon
+# as one has ended and the last is not too young.
 _IDLE_SECONDS = 0.5
 
 _T = TypeVar("_T")
@@ -71,6 +74,7 @@ class Session(api.Session):
         self._turn = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
         self._last_used = 0.0
+        self._has_timeouts = False
         self._end: SessionTerminated | None = None
         self._deleting: asyncio.Task[None] | None = None
 
@@ -99,28 +103,48 @@ class Session(api.Session):
         """See api.Session."""
         seconds = self._timeout if timeout is None else check_timeout(timeout)
         call = SessionCall(command, cwd=cwd, env=env, timeout=seconds, stdin=stdin, max_output=max_output)
-        async with self._turn:
-            if self._shell.needs_recovery:
-                await self._shell.recovered()
+        if seconds is None:
+            await self._begin()
+        elif not await self._begin_until(call.deadline):
+            return call.give_up(self.id)
+        try:
             self._check()
-            try:
-                if call.timeout is not None:
-                    await self._prepare_timeout(call)
-                result = await (self._run_changed(call) if call.changes_shell else self._run(call))
-                return self._tell_of_replacement(result) if self._shell.is_replaced else result
-            except asyncio.CancelledError:
-                self._shell.start_settling(call.ticks)
-                raise
-            except ShellEnded as error:
-                return self._on_shell_end(call, error)
-            finally:
-                self._schedule_snapshot()
+            return await self._exec(call)
+        finally:
+            self._turn.release()
 
-    async def _prepare_timeout(self, call: SessionCall) -> None:
-        await self._shell.snapshot_if_old()
-        if (launcher := self._shell.current.process.launcher) is not None:
-            await launcher.mark()
-            call.ticks = 0
+    async def _begin(self) -> None:
+        """Take the turn, which the caller releases."""
+        await self._turn.acquire()
+        if self._shell.needs_recovery:
+            try:
+                await self._shell.recovered()
+            except asyncio.CancelledError:
+                self._turn.release()
+                raise
+
+    async def _begin_until(self, deadline: float) -> bool:
+        self._has_timeouts = True
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._begin()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _exec(self, call: SessionCall) -> ExecResult:
+        try:
+            if call.timeout is not None:
+                await self._shell.snapshot_if_old()
+            result = await (self._run_changed(call) if call.changes_shell else self._run(call))
+            return self._tell_of_replacement(result) if self._shell.is_replaced else result
+        except asyncio.CancelledError:
+            self._shell.start_settling(call.ticks)
+            raise
+        except ShellEnded as error:
+            return self._on_shell_end(call, error)
+        finally:
+            self._schedule_snapshot()
 
     async def _run_changed(self, call: SessionCall) -> ExecResult:
         """Run with a directory and variables of its own, which are taken back afterwards."""
@@ -154,7 +178,7 @@ class Session(api.Session):
         shell = self._shell
         shell.is_stale = True
         running = shell.current.start(call.text, call.captures, call.stdin)
-        if not await running.wait(call.timeout):
+        if not await running.wait(None if call.timeout is None else max(0.0, call.deadline - self._loop.time())):
             return await self._time_out(call)
         report = running.report()
         if not call.changes_shell:
@@ -225,13 +249,16 @@ class Session(api.Session):
         async with self._turn:
             await self._shell.recovered()
             self._check()
-            state = await self._work(self._shell.snapshot())
-            if not state.readonly_names.isdisjoint(checked):
-                raise ValidationFailed(f"one of {', '.join(checked)} is read-only in session {self.id}")
-            directory = cwd if cwd is None or cwd.startswith("/") else f"{state.cwd}/{cwd}"
+            state = await self._snapshot(checked)
+            directory = self._shell.cwd if cwd is None else cwd
             process = await self._processes.start(
                 command,
-                process_invocation(command, state, directory, checked),
+                process_invocation(
+                    command,
+                    state.descriptor,
+                    directory if directory.startswith("/") else f"{self._shell.cwd}/{directory}",
+                    checked,
+                ),
                 id=id,
                 timeout=seconds,
                 stdin=stdin,
@@ -245,6 +272,14 @@ class Session(api.Session):
             self._check()
         return process
 
+    async def _snapshot(self, env: Mapping[str, str | None]) -> ShellSnapshot:
+        """The state for a process that has these variables of its own."""
+        if env:
+            report = await self._work(self._shell.current.run_internal(check_script(env)))
+            if report.status != 0:
+                raise ValidationFailed(f"one of {', '.join(env)} is read-only in session {self.id}")
+        return await self._work(self._shell.snapshot())
+
     async def _work(self, work: Awaitable[_T]) -> _T:
         """Do something of our own in the shell."""
         try:
@@ -254,8 +289,11 @@ class Session(api.Session):
             raise
         except ShellEnded as error:
             raise self._termination(error) from None
-        except ProtocolError as error:
-            raise SpawnFailed(f"the state of session {self.id} cannot be read: {error}") from None
+        except StateTooLarge:
+            raise LimitExceeded(
+                f"the state of session {self.id} is over {MOST_STATE_BYTES >> 20} MiB, too much for a process to start "
+                "from: unset what is large, or use sandbox.start_process"
+            ) from None
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """See api.Session."""
@@ -309,16 +347,23 @@ class Session(api.Session):
         if self._idle is not None:
             self._idle.cancel()
         self._shell.current.close()
+        self._shell.close_snapshot()
 
     def _schedule_snapshot(self) -> None:
         self._last_used = self._loop.time()
         if self._idle is None:
-            self._idle = self._loop.call_later(_IDLE_SECONDS, self._on_idle)
+            self._idle = self._loop.call_later(max(0.0, self._snapshot_delay), self._on_idle)
+
+    @property
+    def _snapshot_delay(self) -> float:
+        if self._has_timeouts:
+            return self._shell.snapshot_delay
+        return self._last_used + _IDLE_SECONDS - self._loop.time()
 
     def _on_idle(self) -> None:
         """One timer for a whole series of commands: it looks when the last of them ended."""
         self._idle = None
-        left = self._last_used + _IDLE_SECONDS - self._loop.time()
+        left = self._snapshot_delay
         if left > 0:
             self._idle = self._loop.call_later(left, self._on_idle)
         elif self.is_running and self._shell.is_stale and not self._spawner.closed:
@@ -331,5 +376,5 @@ class Session(api.Session):
             if self.is_running and self._shell.current.is_alive and not self._shell.needs_recovery:
                 try:
                     await self._shell.snapshot()
-                except (ShellEnded, ProtocolError):
+                except (ShellEnded, StateTooLarge):
                     return  # the next command finds out; the last good snapshot stays

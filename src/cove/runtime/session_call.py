@@ -1,14 +1,16 @@
 """One `session.exec` on its way: what was asked, checked, and what has come back so far."""
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from cove.core.capture import Capture
 from cove.core.command import build_invocation, check_environment, encode_text
-from cove.core.shell_state import quote
+from cove.core.session_script import quote
 from cove.model import ExecResult, Outcome
 from cove.runtime.exec import check_max_output, check_stdin
+from cove.runtime.supervised import TIMEOUT_EXIT_CODE
 
 _TICKS_PER_SECOND = 100
 
@@ -16,7 +18,19 @@ _TICKS_PER_SECOND = 100
 class SessionCall:
     """The checked arguments, the clock and the captures of one call."""
 
-    __slots__ = ("began", "captures", "command", "cwd", "env", "started_at", "stdin", "text", "ticks", "timeout")
+    __slots__ = (
+        "began",
+        "captures",
+        "command",
+        "cwd",
+        "deadline",
+        "env",
+        "started_at",
+        "stdin",
+        "text",
+        "ticks",
+        "timeout",
+    )
 
     def __init__(
         self,
@@ -33,6 +47,7 @@ class SessionCall:
         self.cwd = None if cwd is None else encode_text(cwd, "cwd").decode("utf-8", "surrogateescape")
         self.env = check_environment(env)
         self.timeout = timeout
+        self.deadline = 0.0 if timeout is None else asyncio.get_running_loop().time() + timeout
         self.stdin = check_stdin(stdin)
         limit = check_max_output(max_output)
         self.captures = (Capture(limit), Capture(limit))
@@ -55,6 +70,11 @@ class SessionCall:
     def output(self) -> str:
         """What it has printed so far."""
         return self.captures[0].getvalue().decode("utf-8", "replace")
+
+    def give_up(self, session_id: str) -> ExecResult:
+        """Say that its time was up before its turn came: nothing was started."""
+        self.captures[1].append(b"cove: the session was busy until the time was up: nothing was started\n")
+        return self.result(session_id, Outcome.TIMED_OUT, TIMEOUT_EXIT_CODE)
 
     def result(self, session_id: str, outcome: Outcome, exit_code: int | None) -> ExecResult:
         """What the caller gets."""

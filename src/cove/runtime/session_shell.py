@@ -8,19 +8,20 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 
-from cove.agent.protocol import ProtocolError
 from cove.core.session_script import NOTHING_SCRIPT, RESTORE_SCRIPT
-from cove.core.shell_protocol import Exports, Report
-from cove.core.shell_state import ShellState
+from cove.core.shell_protocol import Report
 from cove.errors import CoveError
 from cove.runtime.shell import Shell, ShellEnded
+from cove.runtime.shell_snapshot import ShellSnapshot, StateTooLarge
 from cove.runtime.spawner import Spawner
 from cove.runtime.threads import in_thread
 
-# A command that may be interrupted wants a snapshot that is not older than this.
-_OLD_SECONDS = 0.25
+# From one snapshot to the next, in a session whose commands may be interrupted: while it waits, and while it does not.
+_YOUNG_SECONDS, _OLD_SECONDS = 0.25, 1.0
+# Of the time that passes, this part at most goes into snapshots: those of a large state are rare.
+_SNAPSHOT_SHARE = 0.05
 
-StartShell = Callable[[ShellState | None], Awaitable[Shell]]
+StartShell = Callable[[ShellSnapshot | None], Awaitable[Shell]]
 
 
 class SessionShell:
@@ -37,13 +38,14 @@ class SessionShell:
         self.is_replaced = False
         self.restored_command: str | None = None
         self._env: Mapping[str, str] = dict(env)
-        self._exports: tuple[Shell, asyncio.Future[Exports]] | None = None
+        self._exports: tuple[Shell, asyncio.Future[bytes | None]] | None = None
         self._old: list[Shell] = []
         self._start_shell = start_shell
         self._spawner = spawner
         self._loop = asyncio.get_running_loop()
-        self._state: ShellState | None = None
-        self._state_time = 0.0
+        self._state: ShellSnapshot | None = None
+        self._snapshot_time = -_OLD_SECONDS
+        self._snapshot_seconds = 0.0
         self._recovery: asyncio.Task[None] | None = None
         self._is_abandoned = False
 
@@ -64,7 +66,7 @@ class SessionShell:
             self._exports = (self.current, self.current.exports)
 
     async def env(self) -> dict[str, str]:
-        """The exported variables. Raises ShellEnded, or ProtocolError when the shell tells nonsense."""
+        """The exported variables. Raises ShellEnded, LimitExceeded, or ProtocolError when the shell tells nonsense."""
         if self._exports is None:
             return dict(self._env)
         shell, exports = self._exports
@@ -110,28 +112,46 @@ class SessionShell:
         try:
             if shell.is_busy:
                 await self._interrupt(shell, ticks)
-            if shell.process.launcher is not None:
-                # A mark that the caller did not wait for must not be set on the next command's processes.
-                await shell.process.launcher.signal(0, b"main")
             if shell is self.current:
                 self.note(await shell.run_internal(RESTORE_SCRIPT))
         except (ShellEnded, CoveError):
             return  # the next call finds a shell that has ended
 
-    async def snapshot(self) -> ShellState:
-        """The state as it is now."""
+    async def snapshot(self) -> ShellSnapshot:
+        """The state as it is now. Raises StateTooLarge; then the last one that was not stays."""
         if self._state is None or self.is_stale:
-            self._state = await self.current.snapshot()
+            began = self._loop.time()
+            try:
+                state, report = await self.current.snapshot()
+            finally:
+                self._snapshot_time = self._loop.time()
+                self._snapshot_seconds = self._snapshot_time - began
+            self.close_snapshot()
+            self._state = state
+            self.note(report)
             self.state_command = self.last_command
             self.is_stale = False
-            self._state_time = self._loop.time()
         return self._state
 
+    @property
+    def snapshot_delay(self) -> float:
+        """How long the next snapshot has to wait, so that a quick series of commands does not pay for each."""
+        return self._snapshot_time + self._pause(_YOUNG_SECONDS) - self._loop.time()
+
     async def snapshot_if_old(self) -> None:
-        """A command that may be interrupted gets a recent snapshot to fall back on, but not each of a quick series."""
-        if self.is_stale and self._loop.time() > self._state_time + _OLD_SECONDS:
-            with contextlib.suppress(ProtocolError):  # the last good one stays
+        """Give a command that may be interrupted something recent to fall back on, where no pause was long enough."""
+        if self.is_stale and self._loop.time() > self._snapshot_time + self._pause(_OLD_SECONDS):
+            with contextlib.suppress(StateTooLarge):  # the last good one stays
                 await self.snapshot()
+
+    def _pause(self, seconds: float) -> float:
+        return max(seconds, self._snapshot_seconds / _SNAPSHOT_SHARE)
+
+    def close_snapshot(self) -> None:
+        """Free the last snapshot. Idempotent."""
+        if self._state is not None:
+            self._state.close()
+            self._state = None
 
     async def end(self) -> None:
         """End it with all that its commands have started, and remove its files."""
@@ -142,4 +162,5 @@ class SessionShell:
             await asyncio.wait([self._recovery])
             await self.current.process.sweep()
         self.current.close()
+        self.close_snapshot()
         await in_thread(self.current.channel.remove)

@@ -10,7 +10,6 @@ from cove import shell as shell_files
 from cove.core.command import Invocation, check_timeout, encode_environment, encode_text
 from cove.core.identifier import check_id, new_identifier
 from cove.core.shell_protocol import loop_script
-from cove.core.shell_state import ShellState
 from cove.errors import FileNotFound, LimitExceeded, SessionAlreadyExists, SessionNotFound, SpawnFailed
 from cove.model import SessionInfo
 from cove.runtime.files import Files
@@ -20,6 +19,7 @@ from cove.runtime.session import Session
 from cove.runtime.session_shell import SessionShell
 from cove.runtime.shell import Shell
 from cove.runtime.shell_channel import ShellChannel, open_channel
+from cove.runtime.shell_snapshot import ShellSnapshot
 from cove.runtime.spawner import Spawner
 from cove.runtime.threads import in_thread
 
@@ -82,15 +82,14 @@ class Sessions:
         )
         return session
 
-    async def _start_shell(self, cwd: str, env: Mapping[str, str], state: ShellState | None) -> Shell:
-        """A bash at its loop: fresh, or made from a state."""
+    async def _start_shell(self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None) -> Shell:
+        """A bash at its loop: fresh, or made from a snapshot."""
         self._shells += 1
         number = self._shells
         inside = f"{self._inside}/{number}"
-        restore = None if state is None else state.script(traps=True)
         loops = await in_thread(_loops)
         path = self._place.shell / str(number)
-        opening = asyncio.ensure_future(in_thread(open_channel, path, inside, self._place.user_id, restore))
+        opening = asyncio.ensure_future(in_thread(open_channel, path, inside, self._place.user_id))
         try:
             channel = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -102,12 +101,14 @@ class Sessions:
             raise SpawnFailed(f"the session's files cannot be made: {error.strerror}. Nothing was started.") from None
         ours = {"BASH_ENV": self._prologue, "__cove_directory": inside}
         if state is not None:
-            ours |= {"__cove_restored": "1", "__cove_last": str(state.status)}
+            ours["__cove_restored"] = "1"
         invocation = Invocation(
             argv=(b"/bin/bash", b"-s"),
             env=encode_environment(ours if state is not None else {**env, **ours}),
             cwd=b"/" if state is not None else encode_text(cwd, "cwd"),
             files={0: loops},
+            snapshot=None if state is None else state.descriptor,
+            is_session=True,
         )
         try:
             process = await self._spawner.spawn(invocation, _drop)

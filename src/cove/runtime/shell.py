@@ -10,20 +10,21 @@ which then is the one it was born with, and is ended.
 import asyncio
 import os
 import signal
-from functools import partial
 
 from cove.agent.protocol import ProtocolError
 from cove.core.capture import Capture
-from cove.core.session_script import NOTHING_SCRIPT
-from cove.core.shell_protocol import INTERNAL, Exports, Report, ReportDecoder
-from cove.core.shell_state import ShellState, parse_snapshot
-from cove.errors import CoveError
+from cove.core.session_script import NOTHING_SCRIPT, SNAPSHOT_SCRIPT
+from cove.core.shell_exports import parse_exports
+from cove.core.shell_protocol import INTERNAL, TRAPPED, Report, ReportDecoder
+from cove.errors import CoveError, LimitExceeded
+from cove.linux.fork_ban import ForkBan, ban_forks
 from cove.linux.packets import close_all
 from cove.model import Outcome, ProcessExit
 from cove.runtime.pump import Pump
 from cove.runtime.shell_channel import ShellChannel
-from cove.runtime.shell_exports import ShellExports
+from cove.runtime.shell_exports import MOST_EXPORT_BYTES, ShellExports
 from cove.runtime.shell_output import ShellOutput
+from cove.runtime.shell_snapshot import ShellSnapshot
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
 from cove.runtime.threads import in_thread
@@ -31,17 +32,20 @@ from cove.runtime.threads import in_thread
 INTERRUPT_SIGNAL = signal.SIGRTMAX - 7
 # How long a command has to go after each of these, before the next is tried.
 _ESCALATION = ((signal.SIGINT, 0.2), (signal.SIGTERM, 0.3), (signal.SIGKILL, 0.3))
+# How long a shell that runs takes to be trapped, and how often it is tried: where it can be woken, and where it waits.
+_TRAP_SECONDS, _MOST_TRIES, _TRIES = 0.0125, 20, 3
 # A shell at its loop reports within microseconds; these are for a busy machine.
 _REPORT_SECONDS = 0.1
 _FIRST_LOOK_SECONDS, _LOOK_SECONDS = 0.02, 0.4
 # A shell that gets no time of the machine has not read yet; one whose fifo somebody has filled never will.
-_STARVED_SECONDS = 30.0
+_STARVED_SECONDS = 60.0
 _LEFTOVER_SECONDS, _HELD_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 5.0, 0.005
 _INTERNAL_SECONDS = 5.0
+# For a state of any size.
+_SNAPSHOT_SECONDS = 60.0
 # How slowly a shell may read what it is to run.
 _READ_BYTES_PER_SECOND = 100_000
 _KILL_SECONDS = 1.0
-_MOST_STATE_BYTES = 64 << 20
 
 
 class ShellEnded(Exception):
@@ -55,12 +59,13 @@ class ShellEnded(Exception):
 class ShellCommand:
     """A command under way. It ends once, whoever still waits for it."""
 
-    __slots__ = ("_end", "_waiters", "id", "reading_seconds", "since")
+    __slots__ = ("_end", "_waiters", "id", "is_interrupted", "reading_seconds", "since")
 
     def __init__(self, id: str, since: float, size: int) -> None:
         self.id = id
         self.since = since
         self.reading_seconds = size / _READ_BYTES_PER_SECOND
+        self.is_interrupted = False
         self._end: Report | ShellEnded | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -72,11 +77,19 @@ class ShellCommand:
     def end(self, end: Report | ShellEnded) -> None:
         """Say how it ended."""
         self._end = end
+        self._wake()
+
+    def interrupt(self) -> None:
+        """Say that the shell has been told to leave it, and executes nothing more of it."""
+        self.is_interrupted = True
+        self._wake()
+
+    def _wake(self) -> None:
         for waiter in self._waiters:
             _wake(waiter)
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Until it is over or the time is; returns whether it is over."""
+        """Until it is over or the time is, or it is interrupted; returns whether it is over."""
         if self._end is None:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
@@ -107,11 +120,13 @@ class Shell:
         self._loop = asyncio.get_running_loop()
         self._decoder = ReportDecoder()
         self._count = 0
+        # By this the processes of the last command of the user are known: see session.bash.
+        self._label = b""
         self._running: ShellCommand | None = None
-        self.exports: asyncio.Future[Exports] | None = None
+        self.exports: asyncio.Future[bytes | None] | None = None
         self._exports = ShellExports(channel.exports, self._on_fault)
         self._output = ShellOutput(channel)
-        self._snapshot: asyncio.Task[bytes] | None = None
+        self._snapshot: asyncio.Task[tuple[ShellSnapshot, Report]] | None = None
         self._look: asyncio.TimerHandle | None = None
         self._seen: ShellCommand | None = None
         process.when_stopped(self._on_stopped)
@@ -132,7 +147,9 @@ class Shell:
         """Start one command."""
         if self.is_alive:
             self._output.begin(captures)
-        return self._go("", command, stdin)
+        running = self._go("", command, stdin)
+        self._label = running.id.encode()
+        return running
 
     async def run_internal(self, script: str) -> Report:
         """Run a line of our own that prints nothing and leaves `$?` alone. It takes microseconds, or never ends."""
@@ -144,46 +161,116 @@ class Shell:
     async def settle(self) -> None:
         """Wait for a line of our own that a cancelled caller has left running."""
         running = self._running
-        if running is not None and not await running.wait(_INTERNAL_SECONDS + running.reading_seconds):
+        if running is None or await running.wait(_INTERNAL_SECONDS + running.reading_seconds):
+            return
+        # One that has not even read it may have many variables to tell of.
+        if self.channel.has_been_read or not await running.wait(_STARVED_SECONDS):
             await self.kill()
 
-    async def environment(self, exports: "asyncio.Future[Exports]") -> dict[str, str]:
+    async def environment(self, exports: "asyncio.Future[bytes | None]") -> dict[str, str]:
         """The exported variables after a command. They follow its report within microseconds."""
         self._exports.watch()
-        return (await asyncio.shield(exports)).environment()
+        text = await asyncio.shield(exports)
+        if text is None:
+            raise LimitExceeded(
+                f"the exported variables are over {MOST_EXPORT_BYTES >> 20} MiB, or there are so many variables that "
+                "bash takes seconds to list them: unset some"
+            )
+        parsing = parse_exports(text)
+        while True:
+            try:
+                next(parsing)
+            except StopIteration as done:
+                environment: dict[str, str] = done.value
+                return environment
+            await asyncio.sleep(0)
 
-    async def snapshot(self) -> ShellState:
-        """The shell's whole state. What it says is read to its end also when the caller is cancelled."""
-        if self._snapshot is not None:
+    async def snapshot(self) -> tuple[ShellSnapshot, Report]:
+        """The shell's whole state, which the caller closes. What it says is read to its end in any case.
+
+        Raises StateTooLarge, or ShellEnded.
+        """
+        while self._snapshot is not None:
             await asyncio.wait([self._snapshot])
         self._snapshot = self._loop.create_task(self._take_snapshot())
-        self._snapshot.add_done_callback(_retrieve)
-        return parse_snapshot(await asyncio.shield(self._snapshot))
-
-    async def _take_snapshot(self) -> bytes:
-        content = bytearray()
-        collector = Pump(os.dup(self.channel.state), partial(_collect, content))
+        self._snapshot.add_done_callback(self._snapshot_taken)
+        task = self._snapshot
         try:
-            await self.run_internal('__cove_snapshot "$@"')
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_discard)
+            raise
+
+    def _snapshot_taken(self, task: "asyncio.Task[tuple[ShellSnapshot, Report]]") -> None:
+        self._snapshot = None
+
+    async def _take_snapshot(self) -> tuple[ShellSnapshot, Report]:
+        snapshot = ShellSnapshot()
+        collector = Pump(os.dup(self.channel.state), snapshot.append)
+        try:
+            await self.settle()
+            command = self._go(INTERNAL, SNAPSHOT_SCRIPT.encode(), None)
+            if not await command.wait(_SNAPSHOT_SECONDS):
+                await self.kill()
+            report = command.report()
             if (descriptor := collector.finish()) is not None:
                 os.close(descriptor)
+            snapshot.seal()
+        except BaseException:
+            snapshot.close()
+            raise
         finally:
             collector.close()
-        return bytes(content)
+        return snapshot, report
 
     async def interrupt(self, ticks: int) -> Report | None:
-        """End the running command and what it started, keep the shell. None: it does not come back."""
+        """End the running command and what it started, keep the shell. None: it does not come back.
+
+        bash takes the trap between commands, or when it is woken while it reads what it substitutes; then it executes
+        nothing more. Where it does not, because it waits for a process, it may be in the middle of the words of a
+        command, and would go on to the next substitution when that process is ended: it is kept from starting any.
+        """
         command = self._running
-        for number, seconds in _ESCALATION:
-            await self._signal(INTERRUPT_SIGNAL, b"main")
-            await self._signal(number, b"new", ticks)
-            if command is None or await command.wait(seconds):
-                break
-        await self.end_leftovers(ticks)
+        ban = None if command is None or await self._is_trapped(command, ticks) else await self._ban_forks()
+        try:
+            await self._end_command(command, ticks)
+        finally:
+            if ban is not None:
+                await asyncio.shield(in_thread(ban.lift))
         if not self.is_alive or self._running is not None:
             return None
         # A signal that came too late must not hit the next command.
         return await self.run_internal(NOTHING_SCRIPT)
+
+    async def _is_trapped(self, command: ShellCommand, ticks: int) -> bool:
+        """Interrupt the shell, more than once: a signal that comes just before it begins to wait does not wake it."""
+        await self._signal(INTERRUPT_SIGNAL, b"main")
+        tries = _MOST_TRIES if await self._signal(0, b"feeding", ticks) else _TRIES
+        for _ in range(tries):
+            if command.is_interrupted or await command.wait(_TRAP_SECONDS):
+                return True
+            await self._signal(INTERRUPT_SIGNAL, b"main")
+        return command.is_interrupted
+
+    async def _end_command(self, command: ShellCommand | None, ticks: int) -> None:
+        for number, seconds in _ESCALATION:
+            await self._signal(number, b"new", ticks)
+            if command is None or await self._is_over(command, seconds):
+                break
+            await self._signal(INTERRUPT_SIGNAL, b"main")
+        await self.end_leftovers(ticks)
+
+    async def _is_over(self, command: ShellCommand, seconds: float) -> bool:
+        until = self._loop.time() + seconds
+        while not command.is_over and (left := until - self._loop.time()) > 0:
+            await command.wait(left)
+        return command.is_over
+
+    async def _ban_forks(self) -> ForkBan | None:
+        launcher = self.process.launcher
+        if launcher is None or not launcher.host_pid.done() or launcher.host_pid.exception() is not None:
+            return None
+        return await in_thread(ban_forks, launcher.host_pid.result(), self.process.pid, self.channel.user_id)
 
     async def end_leftovers(self, ticks: int) -> None:
         """Background jobs ignore INT: bash(1), signals. Those of this command get TERM, and KILL if they do not go.
@@ -198,7 +285,7 @@ class Shell:
 
     async def _signal(self, number: int, scope: bytes, ticks: int = 0) -> int:
         launcher = self.process.launcher
-        return 0 if launcher is None else await launcher.signal(number, scope, ticks)
+        return 0 if launcher is None else await launcher.signal(number, scope, self._label, ticks)
 
     async def kill(self) -> None:
         """End the shell alone; its background jobs live on."""
@@ -262,6 +349,10 @@ class Shell:
 
     def _take_report(self, report: Report) -> None:
         running = self._running
+        if report.id.startswith(TRAPPED):
+            if running is not None and report.id == f"{TRAPPED}{running.id}":
+                running.interrupt()
+            return
         if running is None or report.id != running.id:
             raise ProtocolError("a report that nobody waits for")
         self._finish_output()
@@ -318,12 +409,7 @@ def _wake(waiter: "asyncio.Future[None]") -> None:
         waiter.set_result(None)
 
 
-def _retrieve(task: "asyncio.Task[bytes]") -> None:
-    """Whoever asked may be gone."""
-    if not task.cancelled():
-        task.exception()
-
-
-def _collect(content: bytearray, data: bytes) -> None:
-    if len(content) < _MOST_STATE_BYTES:
-        content += data
+def _discard(task: "asyncio.Task[tuple[ShellSnapshot, Report]]") -> None:
+    """Whoever asked is gone."""
+    if not task.cancelled() and task.exception() is None:
+        task.result()[0].close()

@@ -18,7 +18,9 @@ from cove.linux.remove_tree import remove_tree
 
 _FIFO_MODE = 0o600
 _READABLE_INSIDE = 0o640
-_COMMAND, _INPUT, _RESTORE = "command", "input", "restore"
+_COMMAND, _INPUT = "command", "input"
+# The last is for the shell alone.
+_FIFOS = ("go", "done", "exports", "state", "debug")
 NOWHERE = "/dev/null"
 _NOTHING = struct.pack("i", 0)
 
@@ -34,6 +36,7 @@ class ShellChannel:
     done: int
     exports: int
     state: int
+    debug: int
     command: int
     pair: int = 0
     closed: bool = False
@@ -88,7 +91,7 @@ class ShellChannel:
         """Close what is open. Idempotent."""
         if not self.closed:
             self.closed = True
-            for descriptor in (self.go, self.done, self.exports, self.state, self.command):
+            for descriptor in (self.go, self.done, self.exports, self.state, self.debug, self.command):
                 os.close(descriptor)
 
     def remove(self) -> None:
@@ -96,24 +99,24 @@ class ShellChannel:
         remove_tree(self._root)
 
 
-def open_channel(path: Path, inside: str, user_id: int | None, restore: str | None) -> ShellChannel:
+def open_channel(path: Path, inside: str, user_id: int | None) -> ShellChannel:
     """Make the directory and open what stays open. Blocks."""
     path.mkdir(mode=0o700)
     admit_group(path, user_id)
     with contextlib.ExitStack() as undo:
         undo.callback(remove_tree, str(path))
-        for name in ("go", "done", "exports", "state", "out.0", "err.0"):
+        for name in (*_FIFOS, "out.0", "err.0"):
             _make_fifo(path / name, user_id)
-        for name, content in ((_COMMAND, ""), (_INPUT, ""), (_RESTORE, restore or "")):
-            _make_file(path / name, content.encode("utf-8", "surrogateescape"), user_id)
+        for name in (_COMMAND, _INPUT):
+            _make_file(path / name, user_id)
         opened = []
-        for name in ("go", "done", "exports", "state", _COMMAND):
+        for name in (*_FIFOS, _COMMAND):
             # Read and write: a fifo of which we hold both ends never ends and never refuses to open.
             opened.append(os.open(path / name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
             undo.callback(os.close, opened[-1])
         undo.pop_all()
-        go, done, exports, state, command = opened
-        return ShellChannel(path, inside, user_id, go, done, exports, state, command)
+        go, done, exports, state, debug, command = opened
+        return ShellChannel(path, inside, user_id, go, done, exports, state, debug, command)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
@@ -122,10 +125,9 @@ def _write_all(descriptor: int, content: bytes) -> None:
         written += os.pwrite(descriptor, content[written:], written)
 
 
-def _make_file(path: Path, content: bytes, group: int | None) -> None:
+def _make_file(path: Path, group: int | None) -> None:
     """Make a file that the shell can only read, and others not even that."""
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(content)
         if group is not None:
             os.fchown(file.fileno(), -1, group)
         os.fchmod(file.fileno(), _READABLE_INSIDE)

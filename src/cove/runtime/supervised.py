@@ -18,8 +18,8 @@ from functools import partial
 
 import msgspec
 
-from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, ProtocolError, encode, number
-from cove.core.command import Invocation
+from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, PROCESS, SESSION, ProtocolError, encode, number
+from cove.core.command import STATE_DESCRIPTOR, Invocation
 from cove.core.output_log import STDERR, STDOUT
 from cove.errors import CoveError
 from cove.linux.memory_file import sealed_file
@@ -95,6 +95,8 @@ class Supervised:
                 descriptors |= extra
                 for number, content in self._invocation.files.items():
                     descriptors[number] = given.enter_context(sealed_file(content)).fileno()
+                if self._invocation.snapshot is not None:
+                    descriptors[STATE_DESCRIPTOR] = self._invocation.snapshot
                 launcher.spawn(spawn_request(self._invocation, list(descriptors), tty), list(descriptors.values()))
             except OSError:
                 launcher.close()
@@ -264,6 +266,9 @@ class Supervised:
         if step == b"cwd":
             exit_code = CWD_EXIT_CODE
             message = b"cove: cannot enter directory " + self._invocation.cwd + b": " + reason.encode() + b"\n"
+        elif step == b"state":
+            exit_code = NOT_EXECUTABLE_EXIT_CODE
+            message = b"cove: the state of the session cannot be restored: " + reason.encode() + b"\n"
         else:
             is_missing = code in (2, 20)
             exit_code = NOT_FOUND_EXIT_CODE if is_missing else NOT_EXECUTABLE_EXIT_CODE
@@ -410,12 +415,17 @@ def spawn_request(invocation: Invocation, targets: Sequence[int], tty: bytes = b
     return encode(
         b"spawn",
         invocation.cwd,
-        ",".join(map(str, targets)).encode(),
+        b",".join(_target(invocation, number) for number in targets),
         tty,
         b"%d" % len(invocation.argv),
         *invocation.argv,
         *environment_entries(invocation.env),
     )
+
+
+def _target(invocation: Invocation, number: int) -> bytes:
+    is_snapshot = number == STATE_DESCRIPTOR and invocation.snapshot is not None
+    return b"%d" % number + ((SESSION if invocation.is_session else PROCESS) if is_snapshot else b"")
 
 
 def environment_entries(env: Mapping[bytes, bytes]) -> list[bytes]:

@@ -6,7 +6,8 @@
 # work; CARE has an `s` where the command may set options, a `t` where it may set traps, and a `v` where it may do
 # so in a way that must not be looked into. When it has ended, the shell writes ID, status and working directory,
 # each ended by NUL, to the fifo `done`, and then, while the caller already goes on, the exported variables and a
-# NUL to the fifo `exports`.
+# NUL to the fifo `exports`. bash needs time in proportion to the square of their number to list its variables; where
+# that is seconds, only a byte 1 is written there for a while.
 # All of these lie in the directory $__cove, which is read-only for the sandbox. Nothing stays open while a
 # command runs, so there is nothing to close by accident. What could be redefined is called through `builtin`.
 # Text that is read while the user's aliases hold says `\builtin`.
@@ -18,13 +19,21 @@
 # function it is in: bash(1), shopt. `break 0` is an error, but leaves all loops: it skips and breaks at once;
 # where there is no loop, `break` succeeds without effect. A signal that comes early, in a function of ours, makes
 # the command one that does nothing; one that comes late is followed by work of the runtime's own, and forgotten.
+# First of all the handler tells the runtime that it runs, as a report whose id starts with "t".
+# The user's own DEBUG trap is put aside meanwhile. In a function bash hides it, so the loop writes it down before
+# each command: to the fifo `debug`, from which the shell reads it itself, for bash has no other way without a fork.
+#
+# Every process that a command starts inherits the command's number as its limit of file locks, which Linux does not
+# use: setrlimit(2). By that the launcher knows what belongs to which command.
 
 unset BASH_ENV
 BASH_ARGV0=bash
 declare -r __cove=$__cove_directory
 unset __cove_directory
-declare -r __cove_skip='if [[ $BASH_COMMAND == __cove_* ]]; then \builtin trap - DEBUG; \builtin shopt -u extdebug; \builtin set +T; else \builtin break 0 2>/dev/null && __cove_status 2; fi'
-declare -r __cove_interrupt='if [[ ${FUNCNAME-} == __cove_* ]]; then __cove_early=1; [[ $__cove_id != [0-9]* ]] || __cove_next[5]="__cove_status 130"; else \builtin shopt -s extdebug; \builtin trap "$__cove_skip" DEBUG; \builtin break 0 2>/dev/null; fi'
+declare -r __cove_skip='if [[ $BASH_COMMAND == __cove_* ]]; then __cove_resume; else \builtin break 0 2>/dev/null && __cove_status 2; fi'
+declare -r __cove_interrupt='\builtin printf "t%s\0000\0\0" "$__cove_id" >"$__cove/done"; if [[ ${FUNCNAME-} == __cove_* ]]; then __cove_early=1; [[ $__cove_id != [0-9]* ]] || __cove_next[5]="__cove_status 130"; else if [[ -z $__cove_aside ]]; then [[ -n ${FUNCNAME-} ]] || { \builtin trap -p DEBUG >"$__cove/debug"; __cove_recall; }; __cove_aside=$-:$BASHOPTS; \builtin shopt -s extdebug; \builtin trap "$__cove_skip" DEBUG; fi; \builtin break 0 2>/dev/null; fi'
+# One for each command after which the exports are not told, because bash took seconds to list its variables.
+declare -r __cove_many=xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
 declare -r __cove_trailer=$'\n\n{ __cove_result=$?; } >/dev/null 2>&1'
 __cove_last=${__cove_last:-0}
 __cove_id=
@@ -33,6 +42,10 @@ __cove_result=
 __cove_early=
 __cove_trusted=
 __cove_retried=
+__cove_aside=
+__cove_debug=
+__cove_silent=
+__cove_since=
 __cove_has_traps=${__cove_restored-}
 shopt -s expand_aliases
 
@@ -48,9 +61,35 @@ __cove_wait() {
     [[ ${__cove_next-} == go ]] || builtin exit 125
     builtin mapfile -d '' -t -n 6 __cove_next <"$__cove/command"
     __cove_id=${__cove_next-}
+    [[ -z $__cove_has_traps ]] || __cove_recall
+    [[ $__cove_id == i* ]] || builtin ulimit -S -x "$__cove_id" || __cove_label
     [[ -z ${__cove_next[4]}$__cove_has_traps && $- != *e* ]] || __cove_care
     [[ -z $__cove_early ]] || __cove_forgo
     builtin return "$__cove_last"
+}
+
+# The label could not be set at once. Without any, what belongs to a command is known by its age.
+__cove_label() {
+    __cove_enable
+    builtin ulimit -S -x "$__cove_id" || builtin ulimit -S -x 0
+}
+
+# Read back the DEBUG trap that was written down.
+__cove_recall() {
+    builtin printf '\0' >"$__cove/debug"
+    builtin mapfile -d '' -t -n 1 __cove_debug <"$__cove/debug"
+}
+
+# The interrupted command is over: the user's DEBUG trap, and the options that `extdebug` changes, are as they were.
+__cove_resume() {
+    builtin trap - DEBUG
+    if [[ :$__cove_aside: != *:extdebug:* ]]; then
+        builtin shopt -u extdebug
+        [[ ${__cove_aside%%:*} != *T* ]] || builtin set -T
+        [[ ${__cove_aside%%:*} != *E* ]] || builtin set -E
+    fi
+    __cove_aside=
+    builtin eval "${__cove_debug-}"
 }
 
 # To bash a failing `eval` is a failure also where what failed in it is none, as in `false && true`. Where that
@@ -88,7 +127,14 @@ __cove_report() {
     until builtin printf '%s\0%s\0%s\0' "$__cove_id" "${__cove_result:-$1}" "${DIRSTACK[0]-${PWD-}}" >"$__cove/done"; do
         __cove_retry
     done
-    until builtin declare -px >"$__cove/exports"; do __cove_retry; done
+    if [[ -z $__cove_silent ]]; then
+        __cove_since=${SECONDS-}
+        until builtin declare -px >"$__cove/exports"; do __cove_retry; done
+        [[ $__cove_since == "${SECONDS-}" || ${SECONDS-} == "$((__cove_since + 1))" ]] || __cove_silent=${__cove_many}
+    else
+        builtin printf '\1' >"$__cove/exports"
+        __cove_silent=${__cove_silent%?}
+    fi
     builtin printf '\0' >"$__cove/exports"
     [[ $__cove_id == i* ]] || __cove_last=${__cove_result:-$1}
     __cove_id='' __cove_result='' __cove_retried=''
@@ -132,16 +178,23 @@ __cove_enable() {
         shopt trap ulimit umask unset
 }
 
-# Export variables (NAME=value) or unset them (NAME) for good. With status 3 nothing has changed: one is read-only.
-__cove_set() {
+# Fail with status 3 where one of these variables (NAME=value or NAME) is read-only.
+__cove_check() {
     __cove_enable
-    builtin local - __cove_each __cove_name __cove_flags
+    builtin local - __cove_each __cove_flags
     builtin set +eu
     for __cove_each; do
         # Not ${!name@a}, which is empty where a variable has attributes but no value.
         builtin eval "__cove_flags=\${${__cove_each%%=*}@a}"
-        [[ $__cove_flags != *r* ]] || return 3
+        [[ $__cove_flags != *r* ]] || builtin return 3
     done
+}
+
+# Export variables (NAME=value) or unset them (NAME) for good. With status 3 nothing has changed: one is read-only.
+__cove_set() {
+    builtin local - __cove_each __cove_name
+    builtin set +eu
+    __cove_check "$@" || builtin return 3
     for __cove_each; do
         __cove_name=${__cove_each%%=*}
         # A list, a number: the value would not arrive as it is.
@@ -219,11 +272,12 @@ __cove_snapshot() {
 }
 
 readonly -f __cove_status __cove_wait __cove_care __cove_forgo __cove_parses __cove_report __cove_trust
+readonly -f __cove_label __cove_recall __cove_resume __cove_check
 readonly -f __cove_retry __cove_enable __cove_set __cove_apply __cove_restore __cove_snapshot
 # shellcheck disable=SC2064 # expanded now, so that no variable is needed later
 trap "$__cove_interrupt" RTMAX-7
 if [[ -n ${__cove_restored-} ]]; then
     unset __cove_restored
     # shellcheck source=/dev/null
-    . "$__cove/restore"
+    . /dev/fd/62
 fi

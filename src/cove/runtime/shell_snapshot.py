@@ -1,0 +1,41 @@
+"""A shell's state as the shell itself wrote it: bytes that are kept and passed on, and never looked into.
+
+What makes a script of them runs inside: see `agent.shell_state`.
+"""
+
+import fcntl
+import os
+
+# More than this is dropped: a session with such a state cannot be restored, nor be the start of a process.
+MOST_STATE_BYTES = 16 << 20
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
+
+
+class StateTooLarge(Exception):
+    """The shell has more state than is kept."""
+
+
+class ShellSnapshot:
+    """Owns an anonymous file; sealed, it can be handed to whoever is to become the same."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("cove", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        """Take the next bytes that the shell writes."""
+        if self.size + len(data) <= MOST_STATE_BYTES:
+            os.pwrite(self.descriptor, data, self.size)
+        self.size += len(data)
+
+    def seal(self) -> None:
+        """Nothing more comes, and nobody can change it. Raises StateTooLarge when not all of it is there."""
+        if self.size > MOST_STATE_BYTES:
+            raise StateTooLarge
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+
+    def close(self) -> None:
+        """Free it. Idempotent."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
