@@ -139,7 +139,7 @@ async def test_what_a_launcher_said_before_it_vanished_counts_also_when_it_left_
 async def test_a_launcher_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "ANSWER_SECONDS", 0.1)
     async with Stage() as stage:
-        assert await asyncio.wait_for(stage.launcher.mark(), 30) == 0
+        assert await asyncio.wait_for(stage.launcher.signal(0), 30) == 0
         stage.agent.send(b"ok", await stage.end_request())
         assert (await asyncio.wait_for(stage.process.ended, 30)).outcome is Outcome.SIGNALED
         assert stage.lost == []
