@@ -42,12 +42,26 @@ BUILT_IN_ENV: Mapping[str, str] = {
 }
 
 # What /proc tells everybody about the host as a whole and daily tools do without; each mask is a mount, which costs a
-# start a tenth of a millisecond. Load, memory, processors and the kernel's version stay: build systems ask for them.
+# start a twentieth of a millisecond. Load, uptime, memory, processors and the kernel's version and file systems stay:
+# build systems, `ps` and `top` ask for them.
 MASKED_PROC_FILES = (
-    *("cmdline", "config.gz", "consoles", "diskstats", "interrupts", "iomem", "kallsyms", "keys", "key-users"),
-    *("locks", "mdstat", "modules", "partitions", "sched_debug", "swaps", "sys/kernel/random/boot_id"),
+    *(
+        "cgroups",
+        "cmdline",
+        "config.gz",
+        "consoles",
+        "crypto",
+        "devices",
+        "diskstats",
+        "interrupts",
+        "iomem",
+        "ioports",
+    ),
+    *("kallsyms", "keys", "key-users", "locks", "mdstat", "misc", "modules", "partitions", "sched_debug", "softirqs"),
+    *("swaps", "sys/fs/dentry-state", "sys/fs/file-nr", "sys/fs/inode-nr", "sys/fs/inode-state"),
+    *("sys/kernel/pty/nr", "sys/kernel/random/boot_id"),
 )
-MASKED_PROC_DIRECTORIES = ("acpi", "asound", "bus", "driver", "fs", "scsi")
+MASKED_PROC_DIRECTORIES = ("acpi", "asound", "bus", "driver", "fs", "irq", "scsi")
 
 
 class Arguments(tuple[str, ...]):

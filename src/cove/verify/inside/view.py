@@ -37,6 +37,15 @@ TOLD = {
     "modules": "the loaded modules",
     "locks": "which files of the host are locked",
     "sys/kernel/random/boot_id": "an id of the running machine",
+    "cgroups": "how many control groups, and so sandboxes, there are",
+    "misc": "the machine's drivers",
+    "devices": "the machine's drivers",
+    "ioports": "the machine's devices",
+    "softirqs": "what the machine's devices do",
+    "crypto": "which parts of the kernel are in use",
+    "sys/fs/file-nr": "how many files others have open",
+    "sys/fs/inode-nr": "how many files others use",
+    "sys/kernel/pty/nr": "how many terminals others have",
     "kcore": "the machine's memory",
     "kmsg": "the kernel's messages",
     "slabinfo": "the kernel's memory",
@@ -103,6 +112,11 @@ _enter(FILES, "open", "the device {} is there", DEVICES, _exists)
 _enter(KERNEL, "switch", "{} can be written", SWITCHES, _open_for_writing)
 for _path, _meaning in TOLD.items():
     _enter(KERNEL, "told", f"{{}} tells {_meaning}", [f"/proc/{_path}"], _read)
+
+
+@probe(KERNEL, "the machine's interrupts are listed")
+def list_interrupts(facts: Facts) -> str:
+    return _list("/proc/irq")
 
 
 @probe(FILES, "a file that lies on the host, readable for everybody, can be read")
