@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +17,12 @@ from programs import places, wait_until_gone
 
 from cove import AsyncSandbox, SandboxSpec
 from cove.model import SandboxStatus
+from cove.server.configuration import built_in_defaults, load
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.starter import Starter
+
+# That of a server which was told nothing.
+CONFIGURATION = load(None, {}, built_in_defaults(Path(tempfile.gettempdir())))
 
 _MAIN = "from cove.cli import main; main()"
 
@@ -30,10 +35,11 @@ class Server:
     home: Path
     url: str
     key: str
+    said: str = ""
 
     def __post_init__(self) -> None:
         self.directory = Directory(self.home)
-        self.starter = Starter(self.home)
+        self.starter = Starter(self.home, CONFIGURATION)
 
     async def create(self, id: str | None = None, **fields: object) -> AsyncSandbox:
         return await AsyncSandbox.create(
@@ -102,7 +108,7 @@ def serving(home: Path, *options: str) -> Iterator[Server]:
         found = re.search(r"http://\S+:\d+", line)
         assert found is not None, line
         key = (home / "key").read_text().strip() if "key is in" in line else ""
-        yield Server(process, home, found[0], key)
+        yield Server(process, home, found[0], key, process.stdout.readline())
     finally:
         process.terminate()
         process.wait(60)
@@ -128,4 +134,4 @@ def left_behind(home: Path) -> list[str]:
     ]
 
 
-DEFAULT = SandboxSpec()
+DEFAULT = CONFIGURATION.admit(SandboxSpec())

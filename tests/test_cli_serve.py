@@ -11,6 +11,11 @@ from commands import COVE
 from leaks import KEYS
 from servers import serving
 
+from cove import Limits
+from cove.cli.serve import describe_defaults
+from cove.linux.cgroup import Hierarchies
+from cove.server.configuration import Configuration
+
 pytestmark = pytest.mark.pure
 
 
@@ -26,12 +31,29 @@ def last_words(home: Path, *options: str, sandboxes: int = 0) -> str:
     ) as server:
         assert server.stdout is not None
         environment["COVE_URL"] = server.stdout.readline().split()[2].rstrip(",")
+        assert server.stdout.readline().startswith("Each sandbox gets")
         for _ in range(sandboxes):
             subprocess.run([COVE, "create"], env=environment, stdout=subprocess.DEVNULL, check=True, timeout=60)
         server.send_signal(signal.SIGTERM)
         output, said = server.communicate(timeout=60)
     assert (output, server.returncode) == ("", 0)
     return said
+
+
+@pytest.mark.parametrize(("options", "found"), [([], False), (["--unlimited"], True)])
+def test_it_says_what_sandboxes_get_and_what_cannot_be_held(options: list[str], found: bool, other_home: Path) -> None:
+    with serving(other_home, *options) as server:
+        said = server.said
+        for name in ("memory", "cpus", "pids", "disk", "lifetime"):
+            assert (f"{name} unlimited" in said) == found, said
+        assert "idle timeout unlimited" in said
+
+
+def test_a_machine_that_cannot_hold_them_is_told_of() -> None:
+    limits = Limits(memory=1 << 30, cpus=2.0, pids=100, disk=1 << 30)
+    said = describe_defaults(Configuration(default_limits=limits), Hierarchies(None))
+    assert all(f"limit {name} " in said.partition("On this machine")[2] for name in ("memory", "cpus", "pids"))
+    assert "On this machine" not in describe_defaults(Configuration(), Hierarchies(None))
 
 
 def test_it_says_what_became_of_the_sandboxes(other_home: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from cove import Limits, Mount, SandboxSpec
 from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Isolation, Network
-from cove.server.configuration import Configuration, OnStop, load
+from cove.server.configuration import DEFAULT_LIFETIME, Configuration, OnStop, built_in_defaults, load
 
 
 def test_a_file_and_options_are_read_and_options_win(tmp_path: Path) -> None:
@@ -101,3 +101,51 @@ def test_limits_and_times_have_defaults_and_limits_have_maxima() -> None:
     assert (configuration.admit(chosen).idle_timeout, configuration.admit(chosen).lifetime) == (5.0, 6.0)
     with pytest.raises(PermissionDenied, match=r"limits\.memory of at most 209715200"):
         configuration.admit(SandboxSpec(limits=Limits(memory=(200 << 20) + 1)))
+
+
+def test_a_server_has_limits_that_nobody_has_configured(tmp_path: Path) -> None:
+    configuration = load(None, {}, built_in_defaults(tmp_path / "not" / "there"))
+    admitted = configuration.admit(SandboxSpec())
+    limits = admitted.limits
+    assert None not in (limits.memory, limits.cpus, limits.pids, limits.disk)
+    assert (admitted.lifetime, admitted.idle_timeout) == (DEFAULT_LIFETIME, None)
+    less = SandboxSpec(limits=Limits(memory=64 << 20, pids=10), lifetime=5.0)
+    assert configuration.admit(less).limits == Limits(memory=64 << 20, pids=10, cpus=limits.cpus, disk=limits.disk)
+    assert configuration.admit(less).lifetime == 5.0
+
+
+def test_no_limit_has_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text(
+        'default_lifetime = "unlimited"\ndefault_idle_timeout = 60\n'
+        '[default_limits]\nmemory = "unlimited"\npids = 7\n[maximum_limits]\ncpus = "unlimited"\n'
+    )
+    built_in = built_in_defaults(tmp_path)
+    admitted = load(path, {}, built_in).admit(SandboxSpec())
+    assert (admitted.limits.memory, admitted.limits.pids, admitted.lifetime, admitted.idle_timeout) == (
+        None,
+        7,
+        None,
+        60,
+    )
+    assert admitted.limits.cpus == built_in["default_limits"]["cpus"]  # type: ignore[index]
+    assert load(None, {}).admit(SandboxSpec()) == SandboxSpec()
+
+
+def test_a_default_is_not_more_than_the_maximum(tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text("[maximum_limits]\nmemory = 33554432\npids = 100000\n")
+    configuration = load(path, {}, built_in_defaults(tmp_path))
+    assert configuration.default_limits.memory == 32 << 20
+    assert configuration.default_limits.pids == 1024
+    assert configuration.admit(SandboxSpec(limits=Limits(pids=100_000))).limits.pids == 100_000
+    with pytest.raises(PermissionDenied, match=r"limits\.memory"):
+        configuration.admit(SandboxSpec(limits=Limits(memory=64 << 20)))
+
+
+@pytest.mark.parametrize("text", ['port = "unlimited"', '[default_limits]\nmemory = "much"', 'default_limits = "none"'])
+def test_only_limits_can_be_unlimited_and_only_by_that_word(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text(text)
+    with pytest.raises(ValidationFailed, match="not valid"):
+        load(path, {}, built_in_defaults(tmp_path))

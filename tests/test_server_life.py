@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from leaks import control_groups, processes_below
 from programs import places, wait_until_gone
-from servers import DEFAULT, eventually, left_behind, serving
+from servers import CONFIGURATION, DEFAULT, eventually, left_behind, serving
 
 from cove import AsyncSandbox, Limits, SandboxSpec, SandboxStatus
 from cove.errors import (
@@ -231,7 +231,7 @@ async def test_warm_sandboxes_are_taken_once_and_replaced(other_home: Path) -> N
         assert first.key in warm
         sandbox = await server.connect("first")
         assert (await sandbox.exec("echo $A; pwd; ls -A /workspace")).stdout == "1\n/tmp\n"
-        assert (await sandbox.info()).spec == spec
+        assert (await sandbox.info()).spec == CONFIGURATION.admit(spec)
         await sandbox.destroy()
         limited = await server.starter.create("limited", SandboxSpec(limits=Limits(pids=100)))
         assert limited.key not in warm

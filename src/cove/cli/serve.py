@@ -1,16 +1,22 @@
 """`cove serve`: many sandboxes for many clients, over HTTP."""
 
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cove.cli.descriptors import say
+from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.model import SandboxStatus
+from cove.runtime.groups import explain_missing
 from cove.runtime.home import default_home
-from cove.server.configuration import OnStop, load
+from cove.server.configuration import UNLIMITED, Configuration, OnStop, built_in_defaults, load
 from cove.server.sandboxes.directory import Directory
 from cove.server.supervisor import Supervisor
+
+_SHOWN = ("memory", "cpus", "pids", "disk")
 
 
 def serve(
@@ -38,6 +44,9 @@ def serve(
     on_stop: Annotated[
         OnStop | None, typer.Option(help="What becomes of sandboxes when the server stops; leave by default.")
     ] = None,
+    unlimited: Annotated[
+        bool, typer.Option("--unlimited", help="No limits for sandboxes but those of the file and of clients.")
+    ] = False,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A TOML file with these options, and what clients may do.")
     ] = None,
@@ -53,14 +62,39 @@ def serve(
         "warm": warm,
         "on_stop": on_stop,
     }
-    configuration = load(config, options)
     state = (home or default_home()).absolute()
-    Supervisor(state, configuration, _tell).run()
+    configuration = load(config, options, None if unlimited else built_in_defaults(state))
+    Supervisor(state, configuration, partial(_tell, configuration)).run()
     say("stopped. " + _what_became(Directory(state), configuration.on_stop))
 
 
-def _tell(line: str) -> None:
-    print(line, flush=True)
+def _tell(configuration: Configuration, line: str) -> None:
+    """The first line is where the server listens; what sandboxes get there follows it."""
+    words = [line, describe_defaults(configuration, find_hierarchies())] if line.startswith("Cove serves") else [line]
+    print("\n".join(words), flush=True)
+
+
+def describe_defaults(configuration: Configuration, hierarchies: Hierarchies) -> str:
+    """One line: what a sandbox gets that does not say what it wants, and what this machine cannot hold of it."""
+    limits = configuration.default_limits
+    each = [f"{name} {_amount(name, getattr(limits, name))}" for name in _SHOWN]
+    times = [
+        f"lifetime {_duration(configuration.default_lifetime)}",
+        f"idle timeout {_duration(configuration.default_idle_timeout)}",
+    ]
+    gets = f"Each sandbox gets, unless it is told otherwise: {', '.join([*each, *times])}."
+    missing = explain_missing(hierarchies, limits)
+    return f"{gets} On this machine {'; '.join(missing)}." if missing else gets
+
+
+def _amount(name: str, value: float | None) -> str:
+    if value is None:
+        return UNLIMITED
+    return f"{value / (1 << 30):.1f} GiB" if name in ("memory", "disk") else f"{value:g}"
+
+
+def _duration(seconds: float | None) -> str:
+    return UNLIMITED if seconds is None else str(timedelta(seconds=seconds)).removesuffix(", 0:00:00")
 
 
 def _what_became(directory: Directory, on_stop: OnStop) -> str:

@@ -97,6 +97,14 @@ def make_groups(hierarchies: Hierarchies, key: str, limits: Limits, *, has_disk:
     return groups
 
 
+def explain_missing(hierarchies: Hierarchies, limits: Limits) -> list[str]:
+    """What this machine does not hold of these limits, or holds in another way. Makes nothing."""
+    chosen, others = choose_settings(limits, hierarchies.controllers, hierarchies.v1)
+    held = {setting.limit for setting in (*chosen, *others)} | _ELSEWHERE
+    missing = tuple(name for name in requested(limits) if name not in held)
+    return SandboxGroups(None, missing=missing, process_limits=stand_ins(limits, missing)).warnings()
+
+
 def find_groups(hierarchies: Hierarchies, key: str) -> SandboxGroups:
     """The groups that another process has made for a sandbox. Blocks."""
     groups = SandboxGroups(None)

@@ -18,6 +18,24 @@ _HIGHEST_PORT = 65535
 
 _MOST_WORKERS = 4
 
+# The word for no limit, in a configuration file: what is not said there has a default.
+UNLIMITED = "unlimited"
+
+# What a sandbox gets that nobody has said anything else about, on a machine that has that much.
+_DEFAULT_MEMORY = 4 << 30
+_DEFAULT_CPUS = 4
+_DEFAULT_PIDS = 1024
+_DEFAULT_DISK = 10 << 30
+_LEAST_DISK = 64 << 20
+_MAY_BE_UNLIMITED = (
+    *Limits.__struct_fields__,
+    *("default_idle_timeout", "default_lifetime", "max_sandboxes"),
+)
+# Of what there is, one sandbox gets at most half.
+_SHARE = 2
+# Long enough that nobody loses what is still wanted, short enough that what was forgotten goes.
+DEFAULT_LIFETIME = 30 * 24 * 3600.0
+
 
 class OnStop(StrEnum):
     """What becomes of the sandboxes when the server is told to stop."""
@@ -117,8 +135,27 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return next((value for value in (wanted, default, most) if value is not None), None)
 
 
-def load(path: Path | None, options: Mapping[str, object]) -> Configuration:
-    """The file's settings, with the options in their place where they were given. Blocks."""
+def built_in_defaults(home: Path) -> dict[str, object]:
+    """The settings by which one sandbox leaves enough of this machine to others, unless the file has them. Blocks."""
+    free = os.statvfs(_existing(home))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = {
+        "memory": min(_DEFAULT_MEMORY, memory // _SHARE),
+        "cpus": float(min(_DEFAULT_CPUS, os.cpu_count() or 1)),
+        "pids": _DEFAULT_PIDS,
+        "disk": max(min(_DEFAULT_DISK, free.f_bavail * free.f_frsize // _SHARE), _LEAST_DISK),
+    }
+    return {"default_limits": limits, "default_lifetime": DEFAULT_LIFETIME}
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)
+
+
+def load(
+    path: Path | None, options: Mapping[str, object], defaults: Mapping[str, object] | None = None
+) -> Configuration:
+    """The file's settings, with the options in their place where they were given, on top of the defaults. Blocks."""
     settings: dict[str, object] = {}
     if path is not None:
         try:
@@ -129,6 +166,33 @@ def load(path: Path | None, options: Mapping[str, object]) -> Configuration:
             raise ValidationFailed(f"{path} is not valid TOML: {error}") from None
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        return msgspec.convert({**settings, **given}, Configuration)
+        return msgspec.convert(_without_unlimited(_merge(defaults or {}, {**settings, **given})), Configuration)
     except msgspec.ValidationError as error:
         raise ValidationFailed(f"the configuration is not valid: {error}") from None
+
+
+def _merge(defaults: Mapping[str, object], settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings win over defaults, limit by limit. A default is no more than the maximum."""
+    merged = {**defaults, **settings}
+    built_in, said, most = (each if isinstance(each, dict) else {} for each in _tables(defaults, settings))
+    limits = {name: _at_most(value, most.get(name)) for name, value in built_in.items()}
+    if isinstance(settings.get("default_limits", {}), dict):
+        merged["default_limits"] = {**limits, **said}
+    return merged
+
+
+def _tables(defaults: Mapping[str, object], settings: Mapping[str, object]) -> tuple[object, object, object]:
+    return defaults.get("default_limits"), settings.get("default_limits"), settings.get("maximum_limits")
+
+
+def _at_most(value: float, most: object) -> float:
+    return min(value, most) if isinstance(most, int | float) else value
+
+
+def _without_unlimited(settings: Mapping[str, object]) -> dict[str, object]:
+    """What is unlimited is not there."""
+    return {
+        name: _without_unlimited(value) if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if value != UNLIMITED or name not in _MAY_BE_UNLIMITED
+    }
