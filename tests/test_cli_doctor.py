@@ -12,7 +12,7 @@ import pytest
 from executors import needs_python
 
 import cove
-from cove.cli.doctor import Status, judge_core_pattern
+from cove.cli.doctor import Status, judge_core_pattern, judge_inotify
 
 # Ctrl-C comes while the subcommand is being imported, which takes most of the time that a short one takes.
 INTERRUPTED_START = """
@@ -62,6 +62,13 @@ def test_doctor_warns_of_a_handler_for_core_files(pattern: str, status: Status) 
     check = judge_core_pattern(pattern)
     assert (check.status, bool(check.advice)) == (status, status is Status.WARNING)
     assert pattern in check.found
+
+
+def test_doctor_warns_a_plain_user_of_few_inotify_instances() -> None:
+    few = judge_inotify(128, has_own_users=False)
+    assert (few.status, "16 for each" in few.found, "sysctl" in few.advice) == (Status.WARNING, True, True)
+    assert judge_inotify(1024, has_own_users=False).status is Status.OK
+    assert judge_inotify(128, has_own_users=True).status is Status.OK
 
 
 def test_doctor_reports_every_check_as_json() -> None:

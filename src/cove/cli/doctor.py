@@ -18,6 +18,7 @@ from cove import AsyncSandbox
 from cove.cli.descriptors import printable
 from cove.cli.table import print_json
 from cove.core.jail import SYSTEM_PATH, USER_ID
+from cove.core.limits import inotify_limits
 from cove.errors import CoveError, SandboxUnavailable
 from cove.linux.bubblewrap import OLDEST, bubblewrap_version, explain_refusal, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
@@ -35,6 +36,8 @@ _TRIAL_SECONDS = 30.0
 _NOBODY = 65534
 _OLDEST_NODE = 20
 _CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
+_INOTIFY_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
+_ENOUGH_INSTANCES = 512
 # core(5): a program, a socket.
 _CORE_HANDLERS = ("|", "@")
 _ELSEWHERE = "Set COVE_HOME to a directory you can write."
@@ -190,6 +193,23 @@ def _check_user() -> Check:
     return _ok("user of the sandbox", f"one of its own for each; inside it is uid {USER_ID}")
 
 
+def _check_shared_limits() -> Check:
+    instances = int(_INOTIFY_INSTANCES.read_text())
+    return judge_inotify(instances, has_own_users=_is_root())
+
+
+def judge_inotify(instances: int, *, has_own_users: bool) -> Check:
+    """Warn of a limit of the user's that few sandboxes together use up."""
+    name = "limits of the user"
+    if has_own_users:
+        return _ok(name, "each sandbox has a user, and so limits, of its own")
+    share = inotify_limits(instances, 1)["max_inotify_instances"]
+    text = f"{instances} inotify instances for all sandboxes and you, {share} for each sandbox"
+    if instances >= _ENOUGH_INSTANCES:
+        return _ok(name, text)
+    return _warning(name, text, "For many sandboxes at once: `sudo sysctl fs.inotify.max_user_instances=1024`.")
+
+
 def _check_core_handler() -> Check:
     return judge_core_pattern(_CORE_PATTERN.read_text().strip())
 
@@ -316,6 +336,7 @@ _CHECKS: tuple[Callable[[], Check], ...] = (
     _check_cgroups,
     _check_interpreter,
     _check_user,
+    _check_shared_limits,
     _check_core_handler,
     _check_home,
     _check_disk,
