@@ -24,7 +24,7 @@ from cove.errors import SandboxNotFound
 from cove.http import Answer, HttpLimits, Request, Response, Stream, Upgrade
 from cove.http.websocket import WebSocket, accept
 from cove.server.gateway.relay import SocketRelay
-from cove.server.gateway.upstream import Upstreams
+from cove.server.gateway.upstream import Upstream, Upstreams
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -48,10 +48,14 @@ def path(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def relaying(
-    path: Path, *, find_again: Callable[[], Awaitable[str]] | None = None, limits: HttpLimits | None = None
+    path: Path,
+    *,
+    find_again: Callable[[], Awaitable[str]] | None = None,
+    limits: HttpLimits | None = None,
+    upstreams: Upstreams | None = None,
 ) -> AsyncIterator[int]:
     """A gateway that passes everything on to that socket."""
-    upstreams = Upstreams()
+    upstreams = upstreams or Upstreams()
 
     def relay(request: Request) -> Answer:
         return SocketRelay(upstreams, str(path), headers=((b"x-added", b"yes"),), find_again=find_again)  # type: ignore[arg-type]
@@ -407,6 +411,42 @@ async def test_a_request_that_the_runtime_has_not_read_is_sent_again(path: Path)
             assert (await client.reply()).body == b"ok"
             assert seen[-1].endswith(b"\r\n\r\n4\r\nbody\r\n0\r\n\r\n")
         assert len(seen) == 12
+
+
+class TcpUpstreams(Upstreams):
+    """Whatever the path, connections go to a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self._port = port
+
+    async def connect(self, path: str) -> Upstream:
+        upstream = Upstream(self, path)
+        await asyncio.get_running_loop().create_connection(lambda: upstream, "127.0.0.1", self._port)
+        return upstream
+
+
+async def test_a_reset_on_tcp_does_not_mean_that_nothing_was_read(path: Path) -> None:
+    loop, connections = asyncio.get_running_loop(), 0
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+
+        async def reset() -> None:
+            nonlocal connections
+            while True:
+                connection, _ = await loop.sock_accept(listener)
+                connections += 1
+                with connection:
+                    await readable(connection)
+
+        resetting = asyncio.ensure_future(reset())
+        upstreams = TcpUpstreams(listener.getsockname()[1])
+        async with relaying(path, upstreams=upstreams) as port, connect(port) as client:
+            reply = await client.ask(method="POST", body=b"abc")
+            assert (reply.status, b"may have had its effect" in reply.body) == (502, True)
+        resetting.cancel()
+        await asyncio.wait([resetting])
+    assert connections == 1
 
 
 async def test_a_runtime_that_never_reads_is_not_tried_for_ever(path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import httptools
@@ -24,6 +25,7 @@ class Upstream(Endpoint):
         self.relay: SocketRelay | None = None
         self.idle_since = 0.0
         self._pool = pool
+        self._tells_unread = False
         self._parser = httptools.HttpResponseParser(self)
         self._is_head_only = False
         self._is_complete = False
@@ -55,14 +57,20 @@ class Upstream(Endpoint):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the transport, as are those below."""
         super().connection_made(transport)
+        self._tells_unread = transport.get_extra_info("socket").family == socket.AF_UNIX
         self._pool.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The runtime is gone, or we have closed."""
+        """The runtime is gone, or we have closed.
+
+        On a unix socket a reset says that something was not read (unix(7)). On TCP it may come from anybody on the
+        way, also after the request was carried out.
+        """
         self._is_broken = True
         self._pool.remove(self)
         if self.relay is not None:
-            self.relay.upstream_lost(is_unread=isinstance(error, ConnectionResetError | BrokenPipeError))
+            was_reset = isinstance(error, ConnectionResetError | BrokenPipeError)
+            self.relay.upstream_lost(is_unread=was_reset and self._tells_unread)
 
     def eof_received(self) -> bool:
         """A raw connection can be closed on one side."""
