@@ -1,13 +1,14 @@
 """The bridge protocol: ids, keys, routes, and the life of a sandbox."""
 
 import json
+import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from bridge_client import BridgeClient, fresh_sandbox, read_events
+from bridge_client import BridgeClient, bridge_server, fresh_sandbox, read_events
 from bridge_fixtures import bridge, server
 from servers import Server
 
@@ -262,3 +263,52 @@ def test_ids_that_nobody_uses_are_forgotten_in_the_end(other_home: Path, monkeyp
     unused = UnusedIds(directory)
     made = [unused.make() for _ in range(50)]
     assert 10 <= sum(map(unused.has, made)) <= 20
+
+
+DOCUMENTS = ("/v1/openapi.json", "/v1/openapi.html", "/v1/openapi")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_who_may_not_see_the_documents_is_told_as_everywhere_in_the_protocol(bridge: BridgeClient, path: str) -> None:
+    refused = bridge.send("GET", path, key="wrong")
+    assert refused.refusal[:2] == (401, "unauthorized")
+    assert refused.headers["www-authenticate"] == "Bearer"
+
+
+def test_the_document_describes_every_path_that_is_answered(bridge: BridgeClient) -> None:
+    described = json.loads(bridge.send("GET", "/v1/openapi.json").body)["paths"]
+    for path in (*DOCUMENTS, "/health", "/metrics"):
+        assert bridge.send("GET", path).status == 200
+        assert "200" in described[path]["get"]["responses"]
+
+
+CONFIGURATION = """
+[bridge_spec]
+env = {NAME = "usual"}
+
+[bridge_spec.limits]
+pids = 50
+
+[bridge_specs.open]
+network = "host"
+env = {NAME = "open"}
+"""
+
+
+def test_sandboxes_are_what_the_configuration_says_by_name_if_a_client_names_one(tmp_path: Path) -> None:
+    (tmp_path / "cove.toml").write_text(CONFIGURATION)
+    with bridge_server("--config", str(tmp_path / "cove.toml")) as server, fresh_sandbox(server) as usual:
+        network = os.readlink("/proc/self/ns/net").encode()
+        assert usual.shell("echo $NAME").stdout == b"usual\n"
+        assert usual.exec("readlink", "/proc/self/ns/net").stdout.strip() != network
+        assert usual.shell("for n in $(seq 100); do sleep 5 & done; wait").exit_code != 0
+        id = usual.send("POST", "/v1/sandbox", b'{"spec": "open"}').json["id"]
+        named = BridgeClient(server, id)
+        assert named.shell("echo $NAME").stdout == b"open\n"
+        assert named.exec("readlink", "/proc/self/ns/net").stdout.strip() == network
+        named.delete()
+        assert named.shell("echo $NAME").stdout == b"usual\n"
+        named.delete()
+        refusal = usual.send("POST", "/v1/sandbox", b'{"spec": "unknown"}').refusal
+        assert refusal[:2] == (400, "invalid_request")
+        assert "unknown" in refusal[2]

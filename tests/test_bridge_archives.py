@@ -137,6 +137,15 @@ def test_hydrate_overwrites_and_leaves_other_files_alone(bridge: BridgeClient) -
     assert bridge.shell("cat a mine d/kept d/x").stdout == b"newmine\nkept\nx"
 
 
+def test_hydrate_replaces_an_empty_directory_by_a_file_and_no_other(bridge: BridgeClient) -> None:
+    bridge.shell("mkdir empty full; echo kept > full/kept")
+    assert bridge.call("POST", "hydrate", make_archive(("empty", b"file"))).status == 200
+    assert bridge.shell("cat empty").stdout == b"file"
+    refusal = bridge.call("POST", "hydrate", make_archive(("new", b"x"), ("full", b"file"))).refusal
+    assert refusal[:2] == (502, "workspace_archive_write_error")
+    assert bridge.shell("cat full/kept; ls").stdout == b"kept\nempty\nfull\n"
+
+
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress], ids=["gzip", "bzip2", "xz"])
 def test_compressed_archives_are_unpacked_too(bridge: BridgeClient, compress: Callable[[bytes], bytes]) -> None:
     content = bytes(range(256)) * 20_000

@@ -1,9 +1,11 @@
 """Sessions, mounts and tunnels of the bridge protocol."""
 
+import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from urllib.parse import urlsplit
 
 import pytest
 from bridge_client import BridgeClient
@@ -93,6 +95,34 @@ def test_sessions_run_beside_each_other(bridge: BridgeClient) -> None:
     with ThreadPoolExecutor(2) as pool:
         ran = pool.map(lambda name: bridge.exec("bash", "-c", script, name, session=name), "ab")
         assert [each.exit_code for each in ran] == [0, 0]
+
+
+def test_what_a_command_in_a_session_prints_comes_while_it_runs(bridge: BridgeClient) -> None:
+    line = "echo out; echo err >&2; while [ ! -e go ]; do sleep 0.01; done; echo last"
+    body = json.dumps({"argv": ["eval", line]}).encode()
+    head = f"POST {bridge.root}/exec HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {bridge.server.key}\r\n"
+    with bridge.connect() as client:
+        client.sendall(f"{head}Session-Id: s1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        said = b""
+        while b"event: stdout\ndata: b3V0Cg==" not in said or b"event: stderr\ndata: ZXJyCg==" not in said:
+            said += client.recv(65536)
+        assert b"event: exit" not in said
+        bridge.exec("touch", "go")
+        while b'{"exit_code":0}' not in said:
+            said += client.recv(65536)
+        assert b"event: stdout\ndata: bGFzdAo=" in said
+
+
+def test_a_command_in_a_session_whose_client_is_gone_is_ended(bridge: BridgeClient) -> None:
+    body = json.dumps({"argv": ["eval", "touch here; sleep 1000"]}).encode()
+    head = f"POST {bridge.root}/exec HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {bridge.server.key}\r\n"
+    bridge.exec("export", "A=1", session="s1")
+    with bridge.connect() as client:
+        client.sendall(f"{head}Session-Id: s1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        until = time.monotonic() + 20
+        while bridge.exec("test", "-e", "here").exit_code != 0:
+            assert time.monotonic() < until
+    assert bridge.shell("echo $A", session="s1", timeout_ms=20_000).stdout == b"1\n"
 
 
 def test_a_timeout_keeps_the_session(bridge: BridgeClient) -> None:
@@ -185,10 +215,11 @@ def test_ports_that_no_tunnel_leads_to_are_400(bridge: BridgeClient, port: str) 
 def test_a_tunnel_is_the_same_until_it_is_deleted(bridge: BridgeClient) -> None:
     first = bridge.call("POST", "tunnel/8000", b"")
     assert first.status == 200
-    assert first.json.keys() == {"id", "port", "url", "hostname", "createdAt"}
+    assert first.json.keys() == {"id", "port", "url", "path_url", "hostname", "createdAt"}
     assert first.json["port"] == 8000
     assert first.json["url"].startswith("http")
     assert first.json["hostname"] in first.json["url"]
+    assert urlsplit(first.json["path_url"]).hostname == "127.0.0.1"
     for body in (b"", b"{}", b"[]", b"5", b'{"other": 1}'):
         assert bridge.call("POST", "tunnel/8000", body).json == first.json
     for _ in range(2):
@@ -226,7 +257,7 @@ def test_a_tunnel_has_the_name_that_it_was_first_given(bridge: BridgeClient) -> 
     for port, name in enumerate(("app", "a-b", "7", "x" * 63), 8000):
         first = bridge.call("POST", f"tunnel/{port}", {"name": name})
         assert first.status == 200
-        assert first.json.keys() == {"id", "port", "url", "hostname", "createdAt", "name"}
+        assert first.json.keys() == {"id", "port", "url", "path_url", "hostname", "createdAt", "name"}
         assert (first.json["port"], first.json["name"]) == (port, name)
         for body in (b"", {"name": "another"}):
             assert bridge.call("POST", f"tunnel/{port}", body).json == first.json

@@ -171,11 +171,26 @@ def merge_directory(source, destination, move):
         if is_directory and there:
             merge_below(source, destination, name, move)
         elif there and stat.S_ISDIR(there.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "a directory is there", name)
+            replace_directory(source, destination, name, move)
         elif there and not move and is_protected(there, name, destination):
             raise PermissionError(errno.EACCES, "a file is there that may not be written", name)
         elif move:
             os.rename(name, name, src_dir_fd=source, dst_dir_fd=destination)
+
+
+def replace_directory(source, destination, name, move):
+    # type: (int, int, str, bool) -> None
+    """An empty directory gives way to what is none, as tar(1) does it."""
+    if move:
+        os.rmdir(name, dir_fd=destination)
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=destination)
+        return
+    below = os.open(name, OPEN_DIRECTORY, dir_fd=destination)
+    try:
+        if os.listdir(below):
+            raise IsADirectoryError(errno.EISDIR, "a directory is there", name)
+    finally:
+        os.close(below)
 
 
 def is_protected(there, name, directory):

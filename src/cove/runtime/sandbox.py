@@ -4,7 +4,7 @@ import builtins
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
-from cove.api import CodeContext, Process, Session, Terminal
+from cove.api import CodeContext, Process, Terminal
 from cove.core.command import Invocation, build_invocation, check_timeout, merge_environment
 from cove.errors import ValidationFailed
 from cove.model import (
@@ -21,6 +21,7 @@ from cove.runtime.code_contexts import run_borrowed
 from cove.runtime.exec import run_command
 from cove.runtime.executor import Weighed
 from cove.runtime.sandbox_life import SandboxLife
+from cove.runtime.session import Session
 
 
 class Sandbox(SandboxLife):

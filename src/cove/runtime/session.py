@@ -32,7 +32,7 @@ from cove.model import ExecResult, Outcome, SessionInfo, SessionStatus
 from cove.runtime.files import Files
 from cove.runtime.process import Process
 from cove.runtime.processes import Processes
-from cove.runtime.session_call import SessionCall
+from cove.runtime.session_call import OnOutput, SessionCall
 from cove.runtime.session_shell import SessionShell
 from cove.runtime.shell import ShellEnded
 from cove.runtime.shell_snapshot import MOST_STATE_BYTES, ShellSnapshot, StateTooLarge
@@ -99,10 +99,13 @@ class Session(api.Session):
         timeout: float | None = None,
         stdin: bytes | str | None = None,
         max_output: int | None = None,
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
-        """See api.Session."""
+        """See api.Session. `on_output` is told what the command prints as it comes."""
         seconds = self._timeout if timeout is None else check_timeout(timeout)
-        call = SessionCall(command, cwd=cwd, env=env, timeout=seconds, stdin=stdin, max_output=max_output)
+        call = SessionCall(
+            command, cwd=cwd, env=env, timeout=seconds, stdin=stdin, max_output=max_output, on_output=on_output
+        )
         if seconds is None:
             await self._begin()
         elif not await self._begin_until(call.deadline):
@@ -158,6 +161,7 @@ class Session(api.Session):
             self._shell.note(report)
             if report.status == CWD_STATUS:
                 complaint = f"cove: cannot go back to directory {before}: the session is now in {report.cwd}\n"
+                call.captures[1].append(encode_text(complaint, "cwd"))
                 result = msgspec.structs.replace(
                     result, stderr_bytes=result.stderr_bytes + encode_text(complaint, "cwd")
                 )

@@ -2,17 +2,41 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from cove.core.capture import Capture
 from cove.core.command import build_invocation, check_environment, encode_text
 from cove.core.session_script import quote
 from cove.model import ExecResult, Outcome
+from cove.model.event import StreamName
 from cove.runtime.exec import check_max_output, check_stdin
 from cove.runtime.supervised import TIMEOUT_EXIT_CODE
 
 _TICKS_PER_SECOND = 100
+
+
+OnOutput = Callable[[StreamName, bytes], None]
+
+
+class _ToldCapture(Capture):
+    """Tells somebody what it takes."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, limit: int, tell: Callable[[bytes], None]) -> None:
+        super().__init__(limit)
+        self._tell = tell
+
+    def append(self, data: bytes) -> None:
+        """See Capture."""
+        super().append(data)
+        self._tell(data)
+
+
+def _told(limit: int, on_output: OnOutput) -> tuple[Capture, Capture]:
+    return _ToldCapture(limit, partial(on_output, "stdout")), _ToldCapture(limit, partial(on_output, "stderr"))
 
 
 class SessionCall:
@@ -41,6 +65,7 @@ class SessionCall:
         timeout: float | None,
         stdin: bytes | str | None,
         max_output: int | None,
+        on_output: OnOutput | None = None,
     ) -> None:
         self.command = command
         self.text = _encode(command)
@@ -50,7 +75,7 @@ class SessionCall:
         self.deadline = 0.0 if timeout is None else asyncio.get_running_loop().time() + timeout
         self.stdin = check_stdin(stdin)
         limit = check_max_output(max_output)
-        self.captures = (Capture(limit), Capture(limit))
+        self.captures = (Capture(limit), Capture(limit)) if on_output is None else _told(limit, on_output)
         self.started_at = datetime.now(UTC)
         self.began = time.perf_counter()
         # What started earlier, in the kernel's own measure, is none of this call's: proc(5), starttime.

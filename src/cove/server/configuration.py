@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
@@ -68,6 +68,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     default_idle_timeout: float | None = None
     default_lifetime: float | None = None
     bridge_fast_path: bool = True
+    bridge_spec: SandboxSpec = SandboxSpec()
+    bridge_specs: dict[str, SandboxSpec] = {}
 
     def __post_init__(self) -> None:
         if self.insecure_no_key and not self.is_loopback:
@@ -80,7 +82,10 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         defaults = SandboxSpec(
             limits=self.default_limits, idle_timeout=self.default_idle_timeout, lifetime=self.default_lifetime
         )
-        for spec in (defaults, SandboxSpec(limits=self.maximum_limits)):
+        for spec in (
+            *(defaults, SandboxSpec(limits=self.maximum_limits)),
+            *(self.bridge_spec, *self.bridge_specs.values()),
+        ):
             check_spec(spec)
         for port in (self.port, self.chosen_preview_port):
             if not 0 <= port <= _HIGHEST_PORT:
@@ -109,10 +114,14 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise PermissionDenied("this server does not allow isolation='none'")
         if spec.network is Network.HOST and not self.allow_host_network:
             raise PermissionDenied("this server does not allow network='host'")
+        self._check_limits(spec.limits)
+        return self.complete(msgspec.structs.replace(spec, mounts=tuple(map(self._admit_mount, spec.mounts))))
+
+    def complete(self, spec: SandboxSpec) -> SandboxSpec:
+        """The spec with this server's defaults."""
         return msgspec.structs.replace(
             spec,
-            mounts=tuple(map(self._admit_mount, spec.mounts)),
-            limits=self._admit_limits(spec.limits),
+            limits=self._complete_limits(spec.limits),
             idle_timeout=spec.idle_timeout if spec.idle_timeout is not None else self.default_idle_timeout,
             lifetime=spec.lifetime if spec.lifetime is not None else self.default_lifetime,
         )
@@ -124,15 +133,22 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 return msgspec.structs.replace(mount, source=source)
         raise PermissionDenied(f"this server does not allow to mount {mount.source}")
 
-    def _admit_limits(self, limits: Limits) -> Limits:
-        admitted = {name: self._admit_limit(name, limits) for name in limits.__struct_fields__}
-        return msgspec.structs.replace(limits, **admitted)
+    def _check_limits(self, limits: Limits) -> None:
+        for name in limits.__struct_fields__:
+            wanted, most = getattr(limits, name), getattr(self.maximum_limits, name)
+            if wanted is not None and most is not None and wanted > most:
+                raise PermissionDenied(f"this server allows limits.{name} of at most {most}, not {wanted}")
 
-    def _admit_limit(self, name: str, limits: Limits) -> float | None:
-        wanted, default, most = (getattr(each, name) for each in (limits, self.default_limits, self.maximum_limits))
-        if wanted is not None and most is not None and wanted > most:
-            raise PermissionDenied(f"this server allows limits.{name} of at most {most}, not {wanted}")
-        return next((value for value in (wanted, default, most) if value is not None), None)
+    def _complete_limits(self, limits: Limits) -> Limits:
+        completed = {
+            name: _first(getattr(each, name) for each in (limits, self.default_limits, self.maximum_limits))
+            for name in limits.__struct_fields__
+        }
+        return msgspec.structs.replace(limits, **completed)
+
+
+def _first(values: Iterable[float | None]) -> float | None:
+    return next((value for value in values if value is not None), None)
 
 
 def built_in_defaults(home: Path) -> dict[str, object]:

@@ -19,6 +19,26 @@ _ERROR: Final[Document] = {
     "description": "What went wrong",
     "content": {_JSON: {"schema": {"$ref": _SCHEMAS.format(name="ErrorBody")}}},
 }
+
+
+def _own(name: str, summary: str, media_type: str, *, is_open: bool = False) -> Document:
+    described: Document = {
+        "operationId": name,
+        "summary": summary,
+        "tags": ["server"],
+        "parameters": [],
+        "responses": {"200": {"description": "Done", "content": {media_type: {"schema": {}}}}, "default": _ERROR},
+    }
+    return {"get": {**described, "security": []} if is_open else described}
+
+
+_OWN_PATHS: Final[Document] = {
+    "/health": _own("health", "Whether the server answers; takes no key", _JSON, is_open=True),
+    "/metrics": _own("metrics", "What monitoring is told, for Prometheus", "text/plain"),
+    "/v1/openapi.json": _own("openapi_json", "This document", _JSON),
+    "/v1/openapi.html": _own("openapi_html", "This document as a page", "text/html"),
+    "/v1/openapi": _own("openapi_page", "The same page", "text/html"),
+}
 _GROUPS: Final[Mapping[Target, str]] = {
     Target.GATEWAY: "sandboxes",
     Target.SANDBOX: "sandbox",
@@ -45,7 +65,7 @@ def make_document(version: str, operations: Iterable[AnyOperation] = OPERATIONS)
             "description": "Linux computers that an AI agent, or any program, can use safely.",
         },
         "security": [{"key": []}],
-        "paths": {**_paths(rows), **BRIDGE_PATHS},
+        "paths": {**_paths(rows), **BRIDGE_PATHS, **_OWN_PATHS},
         "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }
 

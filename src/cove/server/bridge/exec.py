@@ -1,7 +1,9 @@
 """Commands of the bridge protocol: a line for bash, and what it prints as server-sent events, byte for byte."""
 
+import asyncio
 import base64
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -91,23 +93,71 @@ async def _run(sandbox: api.AsyncSandbox, command: _Command) -> AsyncGenerator[b
 
 
 async def _run_in_session(sessions: BridgeSessions, command: _Command, id: str) -> AsyncGenerator[bytes, None]:
+    """The command ends when nobody reads any more, and its session stays."""
     session = await sessions.obtain(id)
-    try:
-        result = await session.exec(
-            command.line, cwd=command.cwd, timeout=command.timeout, max_output=_SESSION_OUTPUT_BYTES
+    unread = _Unread()
+    running = asyncio.ensure_future(
+        session.exec(
+            command.line,
+            cwd=command.cwd,
+            timeout=command.timeout,
+            max_output=_CHUNK_BYTES,
+            on_output=unread.add,
         )
+    )
+    running.add_done_callback(lambda _: unread.wake())
+    try:
+        while not running.done() or unread.chunks:
+            await unread.wait()
+            while unread.chunks:
+                for chunk in _output(*unread.take()):
+                    yield chunk
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    if unread.has_dropped:
+        for chunk in _output("stderr", b"cove: there was more output than was read; some of it is left out\n"):
+            yield chunk
+    try:
+        result = running.result()
     except SessionTerminated as ended:
-        for chunk in _output("stdout", ended.output.encode()):
-            yield chunk
         yield _end(command, Outcome.EXITED, ended.exit_code)
-        return
-    for stream, data in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):
-        for chunk in _output(stream, data):
-            yield chunk
-    if result.truncated:
-        for chunk in _output("stderr", b"cove: there was more output than is kept; its middle is left out\n"):
-            yield chunk
-    yield _end(command, result.outcome, result.exit_code)
+    else:
+        yield _end(command, result.outcome, result.exit_code)
+
+
+class _Unread:
+    """What a command has printed and its client has not taken. A session is not held back: what is too much is lost."""
+
+    def __init__(self) -> None:
+        self.chunks: deque[tuple[str, bytes]] = deque()
+        self.has_dropped = False
+        self._bytes = 0
+        self._changed = asyncio.Event()
+
+    def add(self, stream: str, data: bytes) -> None:
+        """The command has printed this."""
+        if self._bytes > _SESSION_OUTPUT_BYTES:
+            self.has_dropped = True
+            return
+        self.chunks.append((stream, data))
+        self._bytes += len(data)
+        self._changed.set()
+
+    def take(self) -> tuple[str, bytes]:
+        """The oldest of what there is."""
+        stream, data = self.chunks.popleft()
+        self._bytes -= len(data)
+        return stream, data
+
+    def wake(self) -> None:
+        """The command has ended."""
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Until there is something, or the command has ended."""
+        await self._changed.wait()
+        self._changed.clear()
 
 
 async def _report_failure(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

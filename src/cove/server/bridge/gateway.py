@@ -10,18 +10,20 @@ import msgspec
 
 from cove.errors import CoveError, LimitExceeded, SandboxUnavailable
 from cove.http import Answer, Handler, Headers, HttpError, Request, Response
-from cove.model import SandboxSpec
 from cove.runtime.threads import in_thread
 from cove.server.bridge import pool
 from cove.server.bridge.ids import UnusedIds
 from cove.server.bridge.pool import BridgePool
 from cove.server.bridge.protocol import (
     BELOW,
+    MOST_BODY_BYTES,
     ROOT,
     Refusal,
     answer_json,
     check_id,
     check_route,
+    decode_object,
+    invalid,
     not_found,
     read_query,
     refusal_of,
@@ -37,6 +39,7 @@ from cove.server.sandboxes.starter import Starter
 
 _MOST_REMEMBERED: Final = 10_000
 _PREFIXES: Final = (BELOW, pool.BELOW)
+_DOCUMENTS: Final = "/v1/openapi"
 
 
 class BridgeRelay(SocketRelay):
@@ -56,6 +59,7 @@ class BridgeGateway:
         self, directory: Directory, starter: Starter, access: Access, configuration: Configuration | None = None
     ) -> None:
         configuration = configuration or Configuration()
+        self._configuration = configuration
         self._directory = directory
         self._starter = starter
         self._access = access
@@ -74,8 +78,22 @@ class BridgeGateway:
         await self._upstreams.aclose()
 
     def before(self, handler: Handler) -> Handler:
-        """Answers the protocol's paths, with checks of its own, and leaves all others to that handler."""
-        return lambda request: (self if _serves(request.path) else handler)(request)
+        """Answers the protocol's paths, with checks of its own, and leaves all others to that handler.
+
+        The documents are common to both: whoever may not see them is told in the words of the protocol.
+        """
+
+        def handle(request: Request) -> Answer | Coroutine[object, object, Answer]:
+            if _serves(request.path):
+                return self(request)
+            if request.path.startswith(_DOCUMENTS):
+                try:
+                    self._check_access(request)
+                except Refusal as refusal:
+                    return refusal.response()
+            return handler(request)
+
+        return handle
 
     def __call__(self, request: Request) -> Answer | Coroutine[object, object, Answer]:
         """Answer; the checks come in the order that the protocol has."""
@@ -119,10 +137,13 @@ class BridgeGateway:
             return _describe(error).response()
 
     async def _create(self, request: Request) -> Response:
-        """Only an id: nothing is started."""
+        """Only an id: nothing is started. `spec` names what the sandbox is to be, out of the server's configuration."""
         if request.method != "POST":
             raise not_found()
-        return answer_json({"id": await in_thread(self._unused.make)})
+        name = _read_spec_name(await request.read(MOST_BODY_BYTES))
+        if name and name not in self._configuration.bridge_specs:
+            raise invalid(f"this server has no spec {name}")
+        return answer_json({"id": await in_thread(self._unused.make, name)})
 
     async def _is_running(self, id: str) -> Response:
         return answer_json({"running": await in_thread(self._exists, id)})
@@ -145,7 +166,9 @@ class BridgeGateway:
 
     async def _locate(self, id: str) -> str:
         """Where the sandbox's runtime listens."""
-        record = await self._starter.create(id, SandboxSpec(), exist_ok=True)
+        name = await in_thread(self._unused.spec_name, id)
+        spec = self._configuration.bridge_specs.get(name, self._configuration.bridge_spec)
+        record = await self._starter.create(id, spec, exist_ok=True, is_ours=True)
         await in_thread(self._unused.remove, id)
         if len(self._sockets) >= _MOST_REMEMBERED:
             self._sockets.clear()
@@ -159,6 +182,18 @@ class BridgeGateway:
         if record is not None:
             await self._starter.start(record)
         return await self._locate(id)
+
+
+def _read_spec_name(body: bytes) -> str:
+    """What is no JSON object asks for nothing in particular."""
+    try:
+        fields = decode_object(body) if body else {}
+    except Refusal:
+        return ""
+    name = fields.get("spec", "")
+    if not isinstance(name, str):
+        raise invalid("spec must be a string")
+    return name
 
 
 def _serves(path: str) -> bool:

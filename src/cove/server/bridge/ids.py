@@ -18,16 +18,28 @@ class UnusedIds:
         self._directory = directory
         self._path = directory.server / "unused"
 
-    def make(self) -> str:
-        """A new id."""
+    def make(self, spec_name: str = "") -> str:
+        """A new id, for a sandbox of that spec."""
         id = new_identifier(ID_LENGTH)
         try:
-            self._entry(id).touch(mode=0o600)
+            self._write(id, spec_name)
         except FileNotFoundError:
             self._path.mkdir(mode=0o700, exist_ok=True)
-            self._entry(id).touch(mode=0o600)
+            self._write(id, spec_name)
         self._forget_oldest()
         return id
+
+    def _write(self, id: str, spec_name: str) -> None:
+        self._entry(id).touch(mode=0o600)
+        if spec_name:
+            self._entry(id).write_text(spec_name)
+
+    def spec_name(self, id: str) -> str:
+        """The name of the spec that was asked for with this id; empty for the usual one."""
+        try:
+            return self._entry(id).read_text()
+        except FileNotFoundError:
+            return ""
 
     def has(self, id: str) -> bool:
         """Whether it was given out and not used or deleted since."""

@@ -5,10 +5,11 @@ from contextlib import suppress
 
 import msgspec
 
-from cove import api
 from cove.core.identifier import new_identifier
 from cove.errors import CoveError, SessionNotFound, SessionTerminated, TerminalNotFound
 from cove.http import Request, Response
+from cove.runtime.sandbox import Sandbox
+from cove.runtime.session import Session
 from cove.server.bridge.path import WORKSPACE
 from cove.server.bridge.protocol import MOST_BODY_BYTES, answer_json, check_session_id, failed, invalid, timestamp
 
@@ -22,11 +23,11 @@ class _Wanted(msgspec.Struct):
 class BridgeSessions:
     """The sessions of one sandbox by the ids that clients choose. Two who name a new one at once get the same."""
 
-    def __init__(self, sandbox: api.AsyncSandbox) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._creating = asyncio.Lock()
 
-    async def obtain(self, id: str) -> api.Session:
+    async def obtain(self, id: str) -> Session:
         """The session with that id; a new one in the workspace if there is none, or if its shell has ended."""
         async with self._creating:
             try:

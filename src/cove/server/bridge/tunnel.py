@@ -52,6 +52,7 @@ class BridgeTunnels:
             "id": exposed.token,
             "port": exposed.port,
             "url": exposed.url,
+            "path_url": exposed.path_url,
             "hostname": urlsplit(exposed.url).hostname,
             "createdAt": self._created.setdefault(exposed.port, timestamp()),
         }

@@ -34,13 +34,18 @@ class Starter:
         self._pool = WarmPool(self.directory)
         self._hierarchies: Hierarchies | None = None
 
-    async def create(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> Record:
-        """A new sandbox, or with `exist_ok` the one that has the id. A cancelled creation leaves nothing."""
+    async def create(
+        self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False, is_ours: bool = False
+    ) -> Record:
+        """A new sandbox, or with `exist_ok` the one that has the id. A cancelled creation leaves nothing.
+
+        A spec that `is_ours` is the server's own, out of its configuration: it may have what no client may ask for.
+        """
         id = new_identifier(ID_LENGTH) if id is None else check_sandbox_id(id)
         existing = await in_thread(self.directory.find, id)
         if existing is not None:
             return await self._get(existing, exist_ok)
-        spec = await in_thread(self._configuration.admit, spec)
+        spec = await in_thread(self._configuration.complete if is_ours else self._configuration.admit, spec)
         request = Create(id=id, spec=spec, exist_ok=exist_ok, most=self._configuration.max_sandboxes)
         socket = await in_thread(self._pool.claim, spec)
         if socket is not None:
