@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 
 from bench.harness import (
@@ -18,7 +19,7 @@ from bench.harness import (
 )
 from bench.jupyter import jupyter_figures
 from bench.plain_ipython import PlainIPython
-from cove import AsyncSandbox
+from cove import AsyncSandbox, Execution
 from cove.api import CodeContext
 from cove.runtime.home import default_home
 from cove.runtime.interpreters import find_python_environment
@@ -26,6 +27,7 @@ from cove.runtime.interpreters import find_python_environment
 _CONTEXTS = 20
 _USS_BYTES = 8 << 20
 _CODE = "1 + 1"
+_AT_ONCE, _AT_ONCE_SECONDS = 40, 10.0
 
 
 async def run(plan: Plan) -> list[Figure]:
@@ -39,7 +41,8 @@ async def run(plan: Plan) -> list[Figure]:
             await _creation(sandbox, environment, plan),
             await _memory(sandbox),
         ]
-    return [*figures, await _first(environment, plan), *await jupyter_figures(plan)]
+    figures += [await _first(environment, plan), await _pandas(environment, plan), await _many()]
+    return [*figures, *await jupyter_figures(plan)]
 
 
 async def _latency(sandbox: AsyncSandbox, environment: Path, plan: Plan) -> Figure:
@@ -117,25 +120,65 @@ async def _memory_of(sandbox: AsyncSandbox, context: CodeContext) -> dict[str, i
 
 async def _first(environment: Path, plan: Plan) -> Figure:
     subject, floor = await interleave(
-        [_create_first, lambda: _import_plainly(environment)], repetitions=plan.times(10, 3)
+        [_create_first, lambda: _import_plainly(environment, "IPython")], repetitions=plan.times(15, 5)
     )
     return Figure(
-        name="first context of a fresh sandbox",
+        name="first code in a fresh sandbox",
         unit=Unit.SECONDS,
         subject=subject,
         floor=floor,
-        floor_name="the same imports in plain Python, first result",
-        target=at_most(1.3),
+        floor_name="python3 -c 'import IPython' on the same interpreter",
+        target=at_most(1.2),
+    )
+
+
+async def _pandas(environment: Path, plan: Plan) -> Figure:
+    subject, floor = await interleave(
+        [_import_inside, lambda: _import_plainly(environment, "pandas")], repetitions=plan.times(10, 3)
+    )
+    return Figure(
+        name="import pandas in a context",
+        unit=Unit.SECONDS,
+        subject=subject,
+        floor=floor,
+        floor_name="python3 -c 'import pandas' on the same interpreter",
+        target=at_most(1),
+    )
+
+
+async def _many() -> Figure:
+    """Each makes a sandbox of its own and runs its first code there, all at once."""
+    began = time.perf_counter()
+    await asyncio.gather(*(_create_first() for _ in range(_AT_ONCE)))
+    return Figure(
+        name=f"first code in each of {_AT_ONCE} sandboxes at once, with their creation",
+        unit=Unit.SECONDS,
+        subject=single(time.perf_counter() - began),
+        target=value_at_most(_AT_ONCE_SECONDS),
     )
 
 
 async def _create_first() -> float:
     async with AsyncSandbox.create() as sandbox:
-        return await _create(sandbox)
+        return await _time(sandbox.run_code(_CODE))
 
 
-async def _import_plainly(environment: Path) -> float:
+async def _import_inside() -> float:
+    """In the first context of a sandbox: nobody has imported it there."""
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context()
+        return await _time(context.run("import pandas"))
+
+
+async def _time(work: Coroutine[object, object, Execution]) -> float:
     began = time.perf_counter()
-    with PlainIPython(environment) as plain:
-        plain.run(_CODE)
-        return time.perf_counter() - began
+    execution = await work
+    assert execution.error is None, execution.error
+    return time.perf_counter() - began
+
+
+async def _import_plainly(environment: Path, module: str) -> float:
+    began = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(environment / "bin" / "python3", "-c", f"import {module}")
+    assert await process.wait() == 0
+    return time.perf_counter() - began

@@ -7,10 +7,7 @@ from typing import Self
 # Answers each line on its standard input: the code is Python's repr of a string.
 _PROGRAM = r"""
 import ast, os, sys, time
-os.environ["MPLBACKEND"] = "agg"
-os.environ["MPLCONFIGDIR"] = os.path.join(sys.prefix, "share", "cove", "matplotlib")
 os.environ["IPYTHONDIR"] = "/tmp/.ipython-bench"
-import numpy, pandas, matplotlib.pyplot
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 config = Config()

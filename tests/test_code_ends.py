@@ -288,11 +288,11 @@ async def test_a_deletion_that_meets_the_end_of_the_fork_server_comes_to_an_end(
     async with AsyncSandbox.create() as sandbox:
         context = await sandbox.create_code_context()
         inner: CodeContexts = sandbox._contexts  # type: ignore[attr-defined]
-        assert inner._server is not None
+        assert inner._servers._current is not None
         deletion = asyncio.create_task(context.delete())
         for _ in range(2):
             await asyncio.sleep(0)  # the killing is under way and has not made its first step
-        await inner._server.result().spawner.background.aclose()
+        await inner._servers._current.result().spawner.background.aclose()
         async with asyncio.timeout(20):
             await deletion
 
@@ -356,7 +356,7 @@ async def test_a_python_that_is_killed_while_it_starts_is_not_called_missing() -
 async def test_without_an_environment_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncSandbox.create() as sandbox:
         inner: CodeContexts = sandbox._contexts  # type: ignore[attr-defined]
-        monkeypatch.setattr(inner, "_interpreters", replace(inner._interpreters, python=None))
+        monkeypatch.setattr(inner._servers, "_interpreters", replace(inner._interpreters, python=None))
         for attempt in (sandbox.create_code_context(), sandbox.run_code("1")):
             with pytest.raises(InterpreterNotReady, match="cove setup"):
                 await attempt

@@ -20,7 +20,21 @@ from cove.core.executor_protocol import (
     Shown,
     encode_run,
 )
-from cove.executor.channel import DISPLAY, DONE, END, ERROR, JSON, PIECE, READY, TEXT, VALUE, bounded, frame, message
+from cove.executor.channel import (
+    DISPLAY,
+    DONE,
+    END,
+    ERROR,
+    JSON,
+    PACKAGES,
+    PIECE,
+    READY,
+    TEXT,
+    VALUE,
+    bounded,
+    frame,
+    message,
+)
 from cove.model import Result
 
 pytestmark = pytest.mark.pure
@@ -57,6 +71,7 @@ MESSAGES = st.one_of(
     st.just(frame(READY)),
     st.builds(shown, st.sampled_from([DISPLAY, VALUE]), BUNDLES),
     st.builds(raised, TEXTS, TEXTS, TEXTS),
+    st.just(frame(PACKAGES)),
     st.integers(0, 2**31).map(lambda count: frame(DONE, b"%d" % count)),
 )
 

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from executors import needs_python
 from leaks import control_groups, processes_below
 from programs import places, wait_until_gone
 from servers import CONFIGURATION, DEFAULT, eventually, left_behind, serving
@@ -241,6 +242,20 @@ async def test_warm_sandboxes_are_taken_once_and_replaced(other_home: Path) -> N
         for record in (limited, *others):
             await server.starter.destroy(record.id)
         await eventually(lambda: pool.count(DEFAULT) == 3)
+    await eventually(lambda: left_behind(other_home) == [])
+
+
+@needs_python
+async def test_a_warm_sandbox_has_its_python_started(other_home: Path) -> None:
+    with serving(other_home, "--warm", "1") as server:
+        pool = WarmPool(server.directory)
+        await eventually(lambda: pool.count(DEFAULT) == 1)
+        sandbox = await server.create("x", env={"A": "1"})
+        started = await sandbox.exec("until pgrep -f [e]xecutor/server.py; do sleep 0.1; done", timeout=20)
+        assert started.ok
+        assert (await sandbox.run_code("import os; os.environ['A']")).text == "'1'"
+        await sandbox.destroy()
+        await eventually(lambda: pool.count(DEFAULT) == 1)
     await eventually(lambda: left_behind(other_home) == [])
 
 

@@ -19,8 +19,8 @@ from cove.agent.protocol import ProtocolError
 from cove.core.json_tokens import JsonBuilder
 from cove.model.code import CodeError, Result
 
-_KINDS: Final = b"RDVXTJ+.E"
-READY, DISPLAY, VALUE, ERROR, TEXT, JSON, PIECE, END, DONE = _KINDS
+_KINDS: Final = b"RDVXTJ+.PE"
+READY, DISPLAY, VALUE, ERROR, TEXT, JSON, PIECE, END, PACKAGES, DONE = _KINDS
 
 _REQUEST_LENGTH_BYTES = 4
 _HEAD: Final = struct.Struct(">BI")
@@ -66,13 +66,18 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
+class UsesPackages:
+    """The code has imported one of the usual packages: contexts to come will want them too."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The run is over; everything it printed is in the pipes."""
 
     count: int
 
 
-Said = Ready | Shown | Raised | Finished
+Said = Ready | Shown | Raised | UsesPackages | Finished
 
 
 def encode_run(code: str) -> bytes:
@@ -130,6 +135,8 @@ class FrameDecoder:
             return None
         if kind == READY:
             return Ready()
+        if kind == PACKAGES:
+            return UsesPackages()
         if kind == DONE and payload.isdigit() and len(payload) <= _MOST_COUNT_DIGITS:
             return Finished(int(payload))
         raise ProtocolError(f"a frame of kind {kind}")

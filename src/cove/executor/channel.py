@@ -10,7 +10,7 @@ import sys
 
 LENGTH_BYTES = 4
 SEND_BYTES = 65536
-READY, DISPLAY, VALUE, ERROR, TEXT, JSON, PIECE, END, DONE = (bytes([kind]) for kind in b"RDVXTJ+.E")
+READY, DISPLAY, VALUE, ERROR, TEXT, JSON, PIECE, END, PACKAGES, DONE = (bytes([kind]) for kind in b"RDVXTJ+.PE")
 
 # A single result that takes more memory than this is cut; the end of its message says so.
 MOST_RESULT_BYTES = 15 << 20

@@ -10,9 +10,8 @@ import builtins
 import contextlib
 import fcntl
 import gc
+import importlib.machinery
 import os
-import random
-import shutil
 import signal
 import site
 import socket
@@ -23,7 +22,9 @@ import channel as frames
 
 # Out of the way of what user code opens and closes.
 FIRST_CHANNEL_DESCRIPTOR = 200
-PRELOADED = ("numpy", "pandas", "matplotlib.pyplot")
+# Imported before contexts are forked in a sandbox that has used one of them, and otherwise when code does.
+PACKAGES = ("numpy", "pandas", "matplotlib.pyplot")
+FIGURES = "_cove_figures"
 
 # Names that belong to the user's own modules in a context.
 OWN_MODULES = ("channel", "executor", "files", "init", "kernel", "launcher", "protocol", "server")
@@ -37,41 +38,84 @@ _pid = 0
 _is_active = False
 _is_sending = False
 _is_interrupted = False
+# The runtime knows that the packages are in use.
+_has_packages = False
 
 
-def warm_up():
-    # type: () -> None
-    """Import what is installed of the usual packages and make the shell that every context gets a copy of."""
-    prepare_matplotlib()
-    for name in (*PRELOADED, "_cove_figures"):
-        with contextlib.suppress(ImportError):
-            __import__(name)
+def warm_up(has_packages):
+    # type: (bool) -> None
+    """Make the shell that every context gets a copy of; import what is installed of the usual packages if told to."""
+    gc.disable()
     global _shell
     _shell = make_shell()
+    _shell.run_cell("None", silent=True)  # imports what the first cell needs
+    sys.meta_path.insert(0, Finder())
+    for name in (*PACKAGES, FIGURES) if has_packages else ():
+        with contextlib.suppress(ImportError):
+            __import__(name)
     os.makedirs(user_site(), exist_ok=True)  # an import remembers that a directory is not there
-    gc.collect()
+    os.makedirs(os.path.expanduser("~/.cache"), exist_ok=True)  # pip looks whose it is
     gc.freeze()  # what is old stays shared: the collector would write to it
+    gc.enable()
 
 
-def prepare_matplotlib():
+class Finder:
+    """Finds the backend for figures, which lies where user code does not look, and makes matplotlib choose it."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == FIGURES:
+            directory = os.path.dirname(os.path.abspath(run.__code__.co_filename))
+            return prepared(importlib.machinery.PathFinder.find_spec(name, [directory]), after=give_display)
+        if name == "matplotlib":
+            return prepared(importlib.machinery.PathFinder.find_spec(name, path), copy_fonts, choose_backend)
+        return None
+
+
+def prepared(spec, before=lambda: None, after=lambda module: None):
+    # type: (ModuleSpec | None, Callable[[], None], Callable[[object], None]) -> ModuleSpec | None
+    """The same with something to do before and after the module is executed."""
+    if spec is not None and spec.loader is not None:
+        execute = spec.loader.exec_module
+
+        def execute_prepared(module):
+            before()
+            execute(module)
+            after(module)
+
+        spec.loader.exec_module = execute_prepared
+    return spec
+
+
+def give_display(figures):
+    # type: (object) -> None
+    """It cannot import this module, whose name belongs to the user."""
+    figures.send_display = lambda bundle: send_bundle(frames.DISPLAY, bundle)
+
+
+def choose_backend(matplotlib):
+    # type: (object) -> None
+    """Figures come back as pictures, unless the user's environment names another backend."""
+    if not os.environ.get("MPLBACKEND"):
+        matplotlib.rcParams["backend"] = "module://" + FIGURES
+
+
+def copy_fonts():
     # type: () -> None
-    """Give it the font list that set-up has made, in a place where it may write."""
-    os.environ["MPLBACKEND"] = "module://_cove_figures"
+    """Put the font list that set-up has made where matplotlib looks for one."""
+    import shutil
+
     source = os.path.join(sys.prefix, "share", "cove", "matplotlib")
     target = os.path.expanduser("~/.cache/matplotlib")
     with contextlib.suppress(OSError):
         if os.path.isdir(source) and not os.path.isdir(target):
             shutil.copytree(source, target)
-    os.environ["MPLCONFIGDIR"] = target
 
 
-def make_shell():
-    # type: () -> object
-    """An IPython shell without history, without files in the home directory, without output of its own."""
+def output_classes():
+    # type: () -> tuple[type, type]
+    """What IPython gives values and displays to: they go to the runtime."""
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import DisplayPublisher
-    from IPython.core.interactiveshell import InteractiveShell
-    from traitlets.config import Config
 
     class Publisher(DisplayPublisher):
         def publish(self, data, metadata=None, *, transient=None, update=False, **_):
@@ -88,9 +132,19 @@ def make_shell():
                     send_bundle(frames.VALUE, bundle)
                     close_figure(result)
 
+    return Hook, Publisher
+
+
+def shell_class():
+    # type: () -> type
+    """IPython's shell, with its output and errors sent to the runtime."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    hook, publisher = output_classes()
+
     class Shell(InteractiveShell):
-        displayhook_class = Hook
-        display_pub_class = Publisher
+        displayhook_class = hook
+        display_pub_class = publisher
 
         def showtraceback(self, exc_tuple=None, *args, **options):
             exc_tuple = exc_tuple or sys.exc_info()
@@ -107,6 +161,23 @@ def make_shell():
         def ask_exit(self):
             raise SystemExit
 
+        def init_completer(self):
+            """Not before somebody asks for it: nobody presses the tabulator here."""
+
+        def __getattr__(self, name):
+            if name != "Completer":
+                raise AttributeError("%r has no attribute %r" % (type(self).__name__, name))
+            super().init_completer()
+            return vars(self)[name]
+
+    return Shell
+
+
+def make_shell():
+    # type: () -> object
+    """An IPython shell without history, without files in the home directory, without output of its own."""
+    from traitlets.config import Config
+
     config = Config()
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
@@ -114,15 +185,14 @@ def make_shell():
     config.InteractiveShell.xmode = "Context"
     config.InteractiveShell.autoindent = False
     os.environ.setdefault("IPYTHONDIR", "/tmp/.ipython")
-    shell = Shell.instance(config=config)
+    shell = shell_class().instance(config=config)
     shell.failure = None
     shell.system = shell.system_raw
     for known in ("To exit: use", "You executed the system command !pip"):
         warnings.filterwarnings("ignore", message=known)
     shell.user_ns.pop("__warningregistry__", None)
-    if "_cove_figures" in sys.modules:
-        png = shell.display_formatter.formatters["image/png"]
-        png.for_type_by_name("matplotlib.figure", "Figure", sys.modules["_cove_figures"].as_png)
+    png = shell.display_formatter.formatters["image/png"]
+    png.for_type_by_name("matplotlib.figure", "Figure", lambda figure: __import__(FIGURES).as_png(figure))
     return shell
 
 
@@ -171,9 +241,12 @@ def on_interrupt(number, frame):
 def start_afresh():
     # type: () -> None
     """What must differ from context to context, and what a context cannot have."""
+    global _has_packages
+    _has_packages = PACKAGES[0] in sys.modules
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", buffering=1, closefd=False)
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
-    random.seed()
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     builtins.input = no_input
@@ -224,7 +297,7 @@ def execute(code):
     outcome = _shell.run_cell(code, store_history=True, silent=False)
     if not outcome.success and _shell.failure is None:
         _shell.failure = failure_of(outcome.error_before_exec or outcome.error_in_exec)
-    figures = sys.modules.get("_cove_figures")
+    figures = sys.modules.get(FIGURES)
     if figures is not None:
         figures.show()
 
@@ -254,13 +327,23 @@ def finish(count):
     if _shell.failure is not None:
         texts = {name: text[:MOST_MESSAGE_CHARACTERS] for name, text in _shell.failure.items()}
         _channel.send(frames.message(frames.ERROR, texts, texts != _shell.failure))
-    _channel.send([frames.frame(frames.DONE, b"%d" % count)])
+    _channel.send([*packages_frame(), frames.frame(frames.DONE, b"%d" % count)])
+
+
+def packages_frame():
+    # type: () -> list[bytes]
+    """Say once that this context has imported one of the usual packages: the next ones will want them too."""
+    global _has_packages
+    if _has_packages or not any(name in sys.modules for name in PACKAGES):
+        return []
+    _has_packages = True
+    return [frames.frame(frames.PACKAGES)]
 
 
 def close_figure(result):
     # type: (object) -> None
     """A figure that was the result of a cell is not shown once more at its end."""
-    figures = sys.modules.get("_cove_figures")
+    figures = sys.modules.get(FIGURES)
     if figures is not None and isinstance(result, figures.Figure):
         figures.pyplot.close(result)
 

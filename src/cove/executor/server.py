@@ -1,7 +1,11 @@
-"""The warm Python from which contexts are forked: everything is imported once, then it serves like init does.
+"""The warm Python from which contexts are forked: IPython is imported once, then it serves like init does.
 
 Its launchers fork an executor instead of spawning a program. It has one thread when it forks: fork(2).
 """
+
+import gc
+
+gc.disable()  # until everything is imported
 
 import os
 import sys
@@ -57,11 +61,11 @@ def main():
     # type: () -> None
     """Import what contexts will want, check that forking is safe, and serve."""
     global executor
-    posix.dup2(int(sys.argv[2]), init.CONTROL, False)
+    posix.dup2(int(sys.argv[3]), init.CONTROL, False)
     os.environ.update({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
     import executor
 
-    executor.warm_up()
+    executor.warm_up(has_packages=sys.argv[2] == "packages")
     if len(os.listdir(THREADS)) != 1:
         sys.exit("a preloaded module started a thread: %s" % os.listdir(THREADS))
     kernel.guard_process()

@@ -4,6 +4,7 @@ import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from itertools import chain
 
 from cove.core.command import Invocation, check_timeout, encode_environment, encode_text
@@ -23,7 +24,7 @@ from cove.linux.packets import close_all
 from cove.model import CodeContextInfo, Outcome
 from cove.runtime.code_context import CodeContext
 from cove.runtime.executor import Executor, ExecutorEnded, Weighed, open_executor
-from cove.runtime.fork_server import ForkServer, start_fork_server
+from cove.runtime.fork_server import ForkServers
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import KILLED_EXIT_CODE
@@ -31,6 +32,20 @@ from cove.runtime.supervised import KILLED_EXIT_CODE
 _READY_SECONDS = 60.0
 # Clean executors of each language that wait for `run_code` without a context.
 SPARE_EXECUTORS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Spare:
+    """A clean executor that waits, and what it was started with."""
+
+    executor: Executor
+    cwd: str
+    env: Mapping[str, str]
+
+    def end(self) -> None:
+        """Nobody will use it."""
+        self.executor.process.end(Outcome.KILLED, 0)
+        self.executor.close()
 
 
 class CodeContexts:
@@ -42,9 +57,13 @@ class CodeContexts:
         self._limit = limit
         self._contexts: dict[str, CodeContext | None] = {}
         self._languages: dict[str, str] = {}
-        self._server: asyncio.Task[ForkServer] | None = None
-        self._spare: dict[str, builtins.list[tuple[Executor, Mapping[str, str]]]] = {}
+        self._servers = ForkServers(spawner, interpreters, self._renew_spares)
+        self._spare: dict[str, builtins.list[_Spare]] = {}
         self._refilling: set[str] = set()
+
+    def prepare(self, *, cwd: str, env: Mapping[str, str]) -> None:
+        """Have a clean Python ready soon, for a sandbox that waits to be used."""
+        self._refill("python", cwd, env)
 
     async def create(
         self, language: str, *, id: str | None, cwd: str, env: Mapping[str, str], timeout: float | None
@@ -74,11 +93,11 @@ class CodeContexts:
         spare = self._spare.setdefault(language, [])
         executor = None
         while spare and executor is None:
-            executor, its_env = spare.pop()
-            if not executor.is_alive or its_env != env:
-                executor.process.end(Outcome.KILLED, 0)
-                executor.close()
-                executor = None
+            found = spare.pop()
+            if found.executor.is_alive and found.env == env:
+                executor = found.executor
+            else:
+                found.end()
         if executor is None:
             executor = await self._start(language, cwd, env)
         self._refill(language, cwd, env)
@@ -97,15 +116,12 @@ class CodeContexts:
 
     async def close(self) -> None:
         """Free everything, after the sandbox has ended."""
-        if self._server is not None:
-            await asyncio.wait([self._server])
-            if not self._server.cancelled() and self._server.exception() is None:
-                await self._server.result().close()
+        await self._servers.close()
         for context in filter(None, list(self._contexts.values())):
             await context.settled()
             context.executor.close()
-        for executor, _ in chain.from_iterable(self._spare.values()):
-            executor.close()
+        for spare in chain.from_iterable(self._spare.values()):
+            spare.executor.close()
         self._contexts.clear()
         self._languages.clear()
         self._spare.clear()
@@ -135,13 +151,21 @@ class CodeContexts:
             self._spawner.background.start(self._add_spare(language, cwd, env))
 
     async def _add_spare(self, language: str, cwd: str, env: Mapping[str, str]) -> None:
+        spare = self._spare.setdefault(language, [])
         try:
-            while len(self._spare[language]) < SPARE_EXECUTORS and not self._spawner.closed:
-                self._spare[language].append((await self._start(language, cwd, env), env))
+            while len(spare) < SPARE_EXECUTORS and not self._spawner.closed:
+                spare.append(_Spare(await self._start(language, cwd, env), cwd, env))
         except CoveError:
             return  # whoever asks next gets the error
         finally:
             self._refilling.discard(language)
+
+    def _renew_spares(self) -> None:
+        """There is a better Python to fork them from."""
+        spares, self._spare["python"] = self._spare.get("python", []), []
+        for spare in spares:
+            spare.end()
+            self._refill("python", spare.cwd, spare.env)
 
     async def _start(self, language: str, cwd: str, env: Mapping[str, str]) -> Executor:
         """A clean executor that has said that it is ready."""
@@ -155,13 +179,19 @@ class CodeContexts:
             raise SpawnFailed("the Python that contexts are forked from was killed. Nothing was started.") from error
 
     async def _start_executor(self, language: str, cwd: str, env: Mapping[str, str]) -> Executor:
-        if language == "python":
-            spawner = (await self._fork_server(cwd, env)).spawner
-            argv: tuple[bytes, ...] = (b"python",)
-        else:
-            spawner = self._spawner
+        if language != "python":
             argv = tuple(word.encode() for word in self._interpreters.node_command(language))
-        executor, given = open_executor(can_be_stuck=language != "python")
+            return await self._spawn_executor(self._spawner, language, argv, cwd, env)
+        server = await self._servers.get(env)
+        with server.starting() as spawner:
+            executor = await self._spawn_executor(spawner, language, (b"python",), cwd, env)
+        executor.process.ended.add_done_callback(lambda _: self._servers.end_idle())
+        return executor
+
+    async def _spawn_executor(
+        self, spawner: Spawner, language: str, argv: tuple[bytes, ...], cwd: str, env: Mapping[str, str]
+    ) -> Executor:
+        executor, given = open_executor(self._servers.want_packages, can_be_stuck=language != "python")
         invocation = Invocation(argv=argv, env=encode_environment(env), cwd=encode_text(cwd, "cwd"))
         try:
             try:
@@ -192,18 +222,6 @@ class CodeContexts:
             executor.close()
             raise
         return executor
-
-    async def _fork_server(self, cwd: str, env: Mapping[str, str]) -> ForkServer:
-        """The living one, or a new one; everybody who comes while it starts waits for the same."""
-        if self._server is None or (
-            self._server.done()
-            and (self._server.cancelled() or self._server.exception() is not None or not self._server.result().is_alive)
-        ):
-            command = self._interpreters.python_command()
-            self._server = asyncio.get_running_loop().create_task(
-                start_fork_server(self._spawner, command, env, self._interpreters.home)
-            )
-        return await asyncio.shield(self._server)
 
 
 async def run_borrowed(

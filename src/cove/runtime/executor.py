@@ -14,12 +14,12 @@ import os
 import signal
 import socket
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from cove.agent.protocol import ProtocolError
-from cove.core.executor_protocol import EVENT_BYTES, Finished, FrameDecoder, Raised, Ready, Said, Shown
+from cove.core.executor_protocol import EVENT_BYTES, Finished, FrameDecoder, Raised, Ready, Said, Shown, UsesPackages
 from cove.core.output_log import STREAMS
 from cove.model import CodeEvent, Display, Done, Failure, Outcome, ProcessExit, Text
 from cove.runtime.change import Change
@@ -60,7 +60,8 @@ class _Printed:
 class Executor:
     """Owns the process, its channel and the pipe for interruptions. One run at a time: the context sees to that."""
 
-    def __init__(self, channel: socket.socket, interruptions: int | None) -> None:
+    def __init__(self, channel: socket.socket, interruptions: int | None, on_packages: Callable[[], None]) -> None:
+        self._on_packages = on_packages
         self._channel = channel
         self._interruptions = interruptions
         self._loop = asyncio.get_running_loop()
@@ -75,6 +76,7 @@ class Executor:
         self._runs = 0
         self._has_failed = False
         self._is_cut = False
+        self._uses_packages = False
         self.process: Supervised
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(channel, self._on_readable)
@@ -244,6 +246,9 @@ class Executor:
                 self._has_failed = True
                 self._is_cut = self._is_cut or said.truncated
                 self._put((Failure(said.error), said.size), said.size)
+            case UsesPackages() if not self._uses_packages:
+                self._uses_packages = True
+                self._on_packages()
             case Finished() if self._is_running:
                 self.process.take_waiting()
                 self._is_running = False
@@ -270,10 +275,11 @@ class Executor:
         self._change.announce()
 
 
-def open_executor(*, can_be_stuck: bool) -> tuple[Executor, dict[int, int]]:
+def open_executor(on_packages: Callable[[], None], *, can_be_stuck: bool) -> tuple[Executor, dict[int, int]]:
     """An executor that is to be spawned, and the descriptors that are to be passed to it, by their numbers there.
 
-    One whose code can get stuck where no signal reaches it, as JavaScript can, gets a pipe for interruptions.
+    `on_packages` is called when its code has imported one of the usual packages. One whose code can get stuck where
+    no signal reaches it, as JavaScript can, gets a pipe for interruptions.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours.setblocking(False)
@@ -282,4 +288,4 @@ def open_executor(*, can_be_stuck: bool) -> tuple[Executor, dict[int, int]]:
     if can_be_stuck:
         given[_INTERRUPTIONS], interruptions = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(interruptions, False)
-    return Executor(ours, interruptions), given
+    return Executor(ours, interruptions, on_packages), given

@@ -1,13 +1,15 @@
-"""The warm Python inside a sandbox from which Python contexts are forked."""
+"""The warm Pythons inside a sandbox from which Python contexts are forked."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from cove.core.capture import Capture
 from cove.core.command import Invocation, encode_environment
 from cove.errors import CoveError, InterpreterNotReady, SpawnFailed
 from cove.linux.packets import socket_pair
 from cove.model import Outcome, ProcessExit
+from cove.runtime.interpreters import Interpreters
 from cove.runtime.link import Link
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import KILLED_EXIT_CODE, Supervised
@@ -27,6 +29,7 @@ class ForkServer:
         self._link = link
         self.spawner = Spawner(link, None, lambda reason: process.end(Outcome.KILLED, 0))
         self._ending: asyncio.Task[None] | None = None
+        self._starting = 0
         process.end_if_stopped()
         process.ended.add_done_callback(self._on_end)
 
@@ -34,6 +37,20 @@ class ForkServer:
     def is_alive(self) -> bool:
         """Contexts can be made."""
         return not self._process.ended.done() and not self._link.closed
+
+    @property
+    def is_idle(self) -> bool:
+        """No context was forked from it, or is about to be."""
+        return not self._starting and not self.spawner.is_busy()
+
+    @contextmanager
+    def starting(self) -> Iterator[Spawner]:
+        """While a context is forked from it."""
+        self._starting += 1
+        try:
+            yield self.spawner
+        finally:
+            self._starting -= 1
 
     async def close(self) -> None:
         """End it and every context forked from it. Idempotent."""
@@ -98,3 +115,71 @@ async def _first(one: "asyncio.Future[None]", other: "asyncio.Future[ProcessExit
     """Until either is done, or too much time has passed."""
     both: list[asyncio.Future[None] | asyncio.Future[ProcessExit]] = [one, other]
     await asyncio.wait(both, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+
+
+class ForkServers:
+    """The fork servers of one sandbox: the one in use, and those that were replaced and still have contexts.
+
+    The first one imports IPython only. When code has used one of the usual packages (numpy, pandas, matplotlib) and
+    further contexts are made, one that has imported them takes its place: from then on they cost nothing.
+    """
+
+    def __init__(self, spawner: Spawner, interpreters: Interpreters, on_replaced: Callable[[], None]) -> None:
+        self._spawner = spawner
+        self._interpreters = interpreters
+        self._on_replaced = on_replaced
+        self._current: asyncio.Future[ForkServer] | None = None
+        self._replaced: list[ForkServer] = []
+        self._wants_packages = False
+        self._has_tried_packages = False
+
+    def want_packages(self) -> None:
+        """Code has used one of the packages."""
+        self._wants_packages = True
+
+    async def get(self, env: Mapping[str, str]) -> ForkServer:
+        """The living one, or a new one; everybody who comes while it starts waits for the same."""
+        if self._current is None or (self._current.done() and not _is_alive(self._current)):
+            start = self._start(env, preload=False)
+            self._current = asyncio.get_running_loop().create_task(start)
+            self._has_tried_packages = False
+        elif self._wants_packages and not self._has_tried_packages:
+            self._has_tried_packages = True
+            self._spawner.background.start(self._replace(env))
+        return await asyncio.shield(self._current)
+
+    def end_idle(self) -> None:
+        """End those that were replaced and have no context any more."""
+        for server in [each for each in self._replaced if each.is_idle]:
+            self._replaced.remove(server)
+            self._spawner.background.start(server.close())
+
+    async def close(self) -> None:
+        """Free everything, after the sandbox has ended."""
+        if self._current is not None:
+            await asyncio.wait([self._current])
+            if not self._current.cancelled() and self._current.exception() is None:
+                self._replaced.append(self._current.result())
+        for server in self._replaced:
+            await server.close()
+        self._replaced.clear()
+
+    async def _start(self, env: Mapping[str, str], *, preload: bool) -> ForkServer:
+        command = self._interpreters.python_command(preload=preload)
+        return await start_fork_server(self._spawner, command, env, self._interpreters.home)
+
+    async def _replace(self, env: Mapping[str, str]) -> None:
+        try:
+            server = await self._start(env, preload=True)
+        except CoveError:
+            return  # contexts import the packages themselves
+        before, self._current = self._current, asyncio.get_running_loop().create_future()
+        self._current.set_result(server)
+        if before is not None and before.done() and _is_alive(before):
+            self._replaced.append(before.result())
+        self._on_replaced()
+        self.end_idle()
+
+
+def _is_alive(server: "asyncio.Future[ForkServer]") -> bool:
+    return not server.cancelled() and server.exception() is None and server.result().is_alive

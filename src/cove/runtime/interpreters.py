@@ -20,14 +20,15 @@ class Interpreters:
     home: str
     has_packages: bool
 
-    def python_command(self) -> list[str]:
-        """The fork server; its control descriptor follows."""
+    def python_command(self, *, preload: bool) -> list[str]:
+        """The fork server, with the usual packages imported or not; its control descriptor follows."""
         if self.python is None:
             raise InterpreterNotReady(
                 "the Python environment for code contexts is not there: run `cove setup` once (it installs IPython, "
                 "numpy, pandas and matplotlib for sandboxes), or set COVE_PYTHON to an environment of your own"
             )
-        return [f"{self.python}/bin/python3", "-I", f"{self.executor}/server.py", self.agent]
+        packages = "packages" if preload else "bare"
+        return [f"{self.python}/bin/python3", "-I", f"{self.executor}/server.py", self.agent, packages]
 
     def node_command(self, language: str) -> list[str]:
         """The JavaScript executor."""

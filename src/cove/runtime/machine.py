@@ -120,7 +120,7 @@ def examine_machine() -> Machine:
     if bubblewrap is not None and (version := bubblewrap_version(bubblewrap)) is not None and version < OLDEST:
         found, oldest = (".".join(map(str, each)) for each in (version, OLDEST))
         raise SandboxUnavailable(f"{bubblewrap} is version {found}, Cove needs {oldest} or newer: see `cove doctor`")
-    executor = prepare_executor(home.path / "executor")
+    executor = prepare_executor(home.path / "executor", interpreter)
     return Machine(
         home=home,
         interpreter=interpreter,

@@ -18,6 +18,10 @@ _AGENT_MODULES = (
     *("attach", "files", "init", "kernel", "launcher", "protocol", "shell_state"),
     *("archive", "compressed", "content", "errand", "fingerprint", "pattern", "tar", "tree", "unpacking", "watch"),
 )
+_CACHE = (
+    "import py_compile, sys; mode = py_compile.PycInvalidationMode.UNCHECKED_HASH\n"
+    "for source in sys.argv[1:]: py_compile.compile(source, doraise=True, invalidation_mode=mode)"
+)
 _COMPILE = "import py_compile, sys; [py_compile.compile(s, s + 'c', 'cove/' + s, True) for s in sys.argv[1:]]"
 
 
@@ -35,18 +39,21 @@ def prepare_agent(directory: Path, interpreter: Interpreter) -> Path:
     return target
 
 
-def prepare_executor(directory: Path) -> Path:
-    """What runs code contexts, below that directory."""
+def prepare_executor(directory: Path, interpreter: Interpreter) -> Path:
+    """What runs code contexts, below that directory; compiled in case the environment has the same Python."""
     source = Path(executor.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(path for path in source.iterdir() if path.is_file()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     packages = source / PACKAGES
+    digest.update(f"{interpreter.path} {interpreter.version}".encode())
     digest.update(b"%d" % (packages.stat().st_mtime_ns if packages.exists() else 0))
     target = directory / digest.hexdigest()[:16]
     if not target.exists():
         building = target.with_name(f".{new_identifier()}")
         shutil.copytree(source, building, ignore=shutil.ignore_patterns("__pycache__"))
+        modules = [path.name for path in building.glob("*.py")]
+        subprocess.run([interpreter.path, "-I", "-S", "-c", _CACHE, *modules], cwd=building, check=True, timeout=60)
         for path in (building, *building.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
         _put_in_place(building, target)

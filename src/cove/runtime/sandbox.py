@@ -209,6 +209,11 @@ class Sandbox(SandboxLife):
             async for event, _ in weighed:
                 yield event
 
+    def prepare_code(self) -> None:
+        """Have a clean Python ready soon: for a sandbox that waits to be used."""
+        self._check_running()
+        self._contexts.prepare(cwd=self._resolve(None), env=self._env)
+
     def _chosen(self, context: CodeContext | str) -> CodeContext:
         return self._contexts.get(context) if isinstance(context, str) else context
 

@@ -105,6 +105,7 @@ class _Process:
     async def _prepare(self, request: Prepare) -> Opened | None:
         """Start a sandbox, wait for one request, and be what it asks for."""
         sandbox, place = await self._opener.prepare(request.spec)
+        sandbox.prepare_code()
         opened = await self._wait_for_an_id(sandbox, place, request)
         if opened is None:
             await sandbox.destroy()
