@@ -148,8 +148,12 @@ async def test_paths_that_would_fill_memory_are_refused() -> None:
 
 
 async def test_more_than_an_answer_may_hold_is_told_by_the_errand_itself() -> None:
-    """Long names: far fewer files than are agreed."""
-    make = "import os\nfor n in range(130_000): os.mkdir('%06d' % n + 'x' * 245)\n"
+    """Long paths: far fewer files than are agreed."""
+    make = (
+        "import os\n"
+        "for n in range(10): os.mkdir('d' * 250); os.chdir('d' * 250)\n"
+        "for n in range(13_000): os.mkdir('%06d' % n + 'x' * 245)\n"
+    )
     async with AsyncSandbox.create() as sandbox:
         (await sandbox.exec(["python3", "-ISc", make], cwd="/dev/shm")).check()
         with pytest.raises(LimitExceeded, match="look for less"):

@@ -197,11 +197,9 @@ async def test_ten_thousand_events_come_without_loss_or_say_resync() -> None:
 
 async def test_events_that_were_lost_are_a_resync_and_the_watch_goes_on() -> None:
     async with watching(MEMORY) as seen:
-        stop = ["pkill", "-STOP", "-f", "errand[.]pyc"]
-        (await seen.sandbox.exec(stop)).check()
-        many = "import os; os.mkdir('late')\nfor i in range(20000): open(f'x{i % 2}', 'w').write('1')"
+        # Nobody reads what the watch says: it waits, and the kernel's queue of events overflows.
+        many = "import os; os.mkdir('late')\nfor i in range(60000): open(f'x{i % 2}', 'w').write('1')"
         (await seen.sandbox.exec(["python3", "-c", many], cwd=MEMORY)).check()
-        (await seen.sandbox.exec(["pkill", "-CONT", "-f", "errand[.]pyc"])).check()
         async with asyncio.timeout(60):
             async for event in seen.events:
                 if event.kind is FileEventKind.RESYNC:
