@@ -8,9 +8,11 @@ from contextlib import aclosing
 
 import pytest
 from inside import commands_inside
-from serving import MakeSandbox
+from servers import Server
+from serving import MakeSandbox, address
 
 from cove import (
+    AsyncSandbox,
     Exit,
     Gap,
     Outcome,
@@ -24,6 +26,7 @@ from cove import (
     ValidationFailed,
 )
 from cove.api import Process
+from cove.wire.operations import AnyOperation
 
 pytestmark = pytest.mark.anyio
 
@@ -426,3 +429,23 @@ async def test_a_write_that_nobody_reads_is_let_go_when_the_process_ends(make_sa
         await process.kill("KILL")
         with pytest.raises(ProcessExitedBeforeReady):
             await writing
+
+
+async def test_waiting_for_a_process_on_a_server_is_one_request(shared_server: Server) -> None:
+    async with AsyncSandbox.create(**address(shared_server)) as sandbox:
+        asked: list[str] = []
+        transport = sandbox._transport  # type: ignore[attr-defined]
+        call = transport.call
+
+        async def counted(operation: AnyOperation, *rest: object, **named: object) -> object:
+            asked.append(operation.name)
+            return await call(operation, *rest, **named)
+
+        transport.call = counted
+        process = await sandbox.start_process("exit 3")
+        end = await process.wait()
+        assert (process.status, process.outcome, process.exit_code) == ("failed", "exited", 3)
+        assert process.ended_at == end.ended_at == (await process.refresh()).ended_at
+        assert (await process.output()).exit_code == 3
+        await process.kill()
+        assert asked == ["start_process", "wait_process", "get_process", "process_output", "kill_process"]

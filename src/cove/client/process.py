@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
+from datetime import datetime, timedelta
 from typing import Literal, Self, cast
 
 from cove import api
@@ -40,6 +41,15 @@ class Process(api.Process):
         self._take(await self._calls.get(operations.GET_PROCESS, ProcessReply, self.id))
         return self
 
+    async def _take_end(self, end: ProcessExit | ExecResult, ended_at: datetime | None) -> None:
+        """Know of the end that was waited for, without asking for it."""
+        if ended_at is None:
+            await self._refresh_if_there()
+            return
+        self.ended_at = ended_at
+        self.status = ProcessExit(outcome=end.outcome, exit_code=end.exit_code).status
+        self.outcome, self.exit_code, self.signal = end.outcome, end.exit_code, end.signal
+
     async def _refresh_if_there(self) -> None:
         """Know of the end that was waited for; a process that is not kept may be forgotten by then."""
         with suppress(ProcessNotFound):
@@ -47,30 +57,30 @@ class Process(api.Process):
 
     async def kill(self, signal: int | str = "TERM") -> None:
         """See api.Process."""
-        await self._calls.do(operations.KILL_PROCESS, self.id, request=requests.Kill(signal=signal))
-        await self._refresh_if_there()
+        request = requests.Kill(signal=signal)
+        self._take(await self._calls.get(operations.KILL_PROCESS, ProcessReply, self.id, request=request))
 
     async def terminate(self, grace: float = 5.0) -> None:
         """See api.Process."""
         seconds = check_timeout(grace)
         if seconds is None:
             raise ValidationFailed("grace must be a number of seconds")
-        await self._calls.do(operations.TERMINATE_PROCESS, self.id, request=requests.Terminate(grace=seconds))
-        await self._refresh_if_there()
+        request = requests.Terminate(grace=seconds)
+        self._take(await self._calls.get(operations.TERMINATE_PROCESS, ProcessReply, self.id, request=request))
 
     async def wait(self, timeout: float | None = None) -> ProcessExit:
         """See api.Process."""
         request = requests.Wait(timeout=check_timeout(timeout))
         end = await self._calls.get(operations.WAIT_PROCESS, ProcessExit, self.id, request=request)
-        await self._refresh_if_there()
+        await self._take_end(end, end.ended_at)
         return end
 
     async def output(self, timeout: float | None = None) -> ExecResult:
         """See api.Process."""
         request = requests.Wait(timeout=check_timeout(timeout))
-        reply = await self._calls.get(operations.PROCESS_OUTPUT, ExecReply, self.id, request=request)
-        await self._refresh_if_there()
-        return reply.result()
+        result = (await self._calls.get(operations.PROCESS_OUTPUT, ExecReply, self.id, request=request)).result()
+        await self._take_end(result, result.started_at + timedelta(seconds=result.duration))
+        return result
 
     async def logs(
         self, *, since: str | None = None, follow: bool = True, lossless: bool = False

@@ -1,5 +1,6 @@
 """How a process ended, in one vocabulary for every surface."""
 
+from datetime import datetime
 from enum import StrEnum
 
 import msgspec
@@ -36,6 +37,7 @@ class ProcessExit(msgspec.Struct, frozen=True, kw_only=True):
     user_seconds: float | None = None
     system_seconds: float | None = None
     max_rss_bytes: int | None = None
+    ended_at: datetime | None = None
 
     @property
     def is_infrastructure_failure(self) -> bool:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Literal, Self
 
+import msgspec
+
 from cove import api
 from cove.core.capture import Capture
 from cove.core.command import check_timeout
@@ -99,7 +101,7 @@ class Process(api.Process):
             await asyncio.wait([self.supervised.ended], timeout=check_timeout(timeout))
         if not self.supervised.ended.done():
             raise ProcessWaitTimeout(f"process {self.id} still runs after {timeout} s", id=self.id)
-        return self.supervised.ended.result()
+        return msgspec.structs.replace(self.supervised.ended.result(), ended_at=self.ended_at)
 
     async def output(self, timeout: float | None = None) -> ExecResult:
         """See api.Process."""

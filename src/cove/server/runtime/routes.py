@@ -16,6 +16,7 @@ from cove.server.runtime.terminal_socket import terminal_socket
 from cove.wire.coding import decode_json, decode_query, encode_json, unquote_text
 from cove.wire.errors import encode_error, status_of
 from cove.wire.operations import OPERATIONS, ROOT, SANDBOXES, AnyOperation, Form, Target
+from cove.wire.replies import PROCESS
 
 MOST_BODY_BYTES: Final = 64 << 20
 _ROOT_SEGMENTS: Final = SANDBOXES.count("/") + 1
@@ -115,7 +116,17 @@ async def _resolve(sandbox: api.AsyncSandbox, operation: AnyOperation, ids: list
         return lambda **arguments: method(*ids, **arguments)
     if operation.target is Target.PORTS and ids:
         return partial(method, _port(ids[0]))
+    if operation.target is Target.PROCESS and operation.answer is PROCESS:
+        return partial(_then_itself, owner, method)
     return method
+
+
+async def _then_itself(owner: object, method: Callable[..., object], **arguments: object) -> object:
+    """What a call has made of a process is its answer: nobody has to ask again."""
+    value = method(**arguments)
+    assert isinstance(value, Awaitable)
+    await value
+    return owner
 
 
 def _port(text: str) -> int:
