@@ -8,8 +8,18 @@ from pathlib import Path
 import pytest
 from loop_time import bounded_callbacks
 
-from cove import AsyncSandbox, CoveError, FileEvent, FileInfo, LimitExceeded, ProcessExitedBeforeReady, ValidationFailed
+from cove import (
+    AsyncSandbox,
+    CoveError,
+    FileEvent,
+    FileInfo,
+    FileTooLarge,
+    LimitExceeded,
+    ProcessExitedBeforeReady,
+    ValidationFailed,
+)
 from cove.api import Files
+from cove.runtime import file_archive
 from cove.runtime.files import Files as LivingFiles
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +51,11 @@ async def forged(script: str) -> AsyncIterator[Files]:
         files._errands._command[:] = [b"/workspace/forge"]
         yield files
         assert (await sandbox.exec("echo alive")).stdout == "alive\n"
+
+
+async def drain_archive(files: Files) -> None:
+    async for _ in files.read_archive():
+        pass
 
 
 async def drain(files: Files) -> list[FileEvent]:
@@ -128,6 +143,13 @@ async def test_a_flood_of_events_makes_the_flooder_wait() -> None:
                 if count == 30_000:
                     break
         assert memory_bytes() - before < MOST_GROWTH_BYTES
+
+
+async def test_an_archive_without_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_archive, "_MOST_STREAM_BYTES", 20 << 20)
+    async with forged("while True: os.write(0, bytes(1 << 20))") as files:
+        with bounded_callbacks(), pytest.raises(FileTooLarge):
+            await drain_archive(files)
 
 
 async def test_as_many_entries_as_agreed_are_listed_in_small_steps() -> None:

@@ -62,12 +62,13 @@ async def test_holes_stay_holes_on_the_way_in_and_in_a_copy(tmp_path: Path) -> N
 
 async def test_more_than_was_agreed_does_not_come_out(make_sandbox: MakeSandbox, tmp_path: Path) -> None:
     async with make_sandbox() as sandbox:
-        (await sandbox.exec("mkdir t; head -c 100000 /dev/urandom > t/x; ln -s t/x link; truncate -s 5T bomb")).check()
+        (await sandbox.exec("mkdir t; head -c 100000 /dev/urandom > t/x; ln -s t/x link")).check()
         for path in ("t", "t/x", "link"):
             with pytest.raises(FileTooLarge, match="99999 bytes: give a larger max_bytes"):
                 await sandbox.files.download(path, tmp_path / "out", max_bytes=99_999)
-        with pytest.raises(FileTooLarge, match="max_bytes"):
-            await sandbox.files.download("bomb", tmp_path / "out")
+        if (await sandbox.exec("truncate -s 5T bomb")).ok:  # a limit on disk may forbid it
+            with pytest.raises(FileTooLarge, match="max_bytes"):
+                await sandbox.files.download("bomb", tmp_path / "out")
         for value in (-1, True, 1.5, "1"):
             with pytest.raises(ValidationFailed, match="max_bytes"):
                 await sandbox.files.download("t/x", tmp_path / "out", max_bytes=value)  # type: ignore[arg-type]  # as an untyped caller may

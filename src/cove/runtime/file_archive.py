@@ -5,12 +5,14 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 
 from cove.core.file_path import decode_path
-from cove.errors import ValidationFailed
+from cove.errors import FileTooLarge, ValidationFailed
 from cove.runtime.errand import Errands
 from cove.runtime.file_transfer import MOST_BYTES, MOST_ENTRIES, make_pipe
 from cove.runtime.stdin import Stdin
 
 _CHUNK_BYTES = 256 << 10
+# An honest packer stops before: contents, and headers for each entry.
+_MOST_STREAM_BYTES = MOST_BYTES + MOST_ENTRIES * (8 << 10)
 
 
 async def read_archive(errands: Errands, path: bytes, exclude: Sequence[bytes] = ()) -> AsyncGenerator[bytes, None]:
@@ -24,7 +26,11 @@ async def read_archive(errands: Errands, path: bytes, exclude: Sequence[bytes] =
             os.close(write)
         try:
             os.set_blocking(read, False)
+            left = _MOST_STREAM_BYTES
             while data := await read_pipe(read):
+                left -= len(data)
+                if left < 0:
+                    raise FileTooLarge(f"{subject}: its archive has more than {_MOST_STREAM_BYTES} bytes")
                 yield data
             await errand.finish()
         finally:
