@@ -42,7 +42,7 @@ BUILT_IN_ENV: Mapping[str, str] = {
 }
 
 # What /proc tells everybody about the host as a whole and daily tools do without; each mask is a mount, which costs a
-# start a twentieth of a millisecond. Load, uptime, memory, processors and the kernel's version and file systems stay:
+# start a tenth of a millisecond. Load, uptime, memory, processors and the kernel's version and file systems stay:
 # build systems, `ps` and `top` ask for them.
 MASKED_PROC_FILES = (
     *(
