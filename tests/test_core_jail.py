@@ -11,6 +11,7 @@ from cove.core.jail import (
     Arguments,
     Host,
     agent_command,
+    copied_masks,
     jail_arguments,
 )
 from cove.core.mount import staged
@@ -25,6 +26,7 @@ HOST = Host(
     etc="/state/etc/abc",
     proc_files=("cmdline",),
     proc_directories=("acpi",),
+    masks_are_copied=False,
     empty="/state/empty",
     agent="/state/agent/abc",
     interpreter="/usr/bin/python3",
@@ -156,6 +158,16 @@ def test_the_built_in_environment_names_the_sandboxs_own_user() -> None:
     assert BUILT_IN_ENV["HOME"] == "/home/user"
     assert BUILT_IN_ENV["USER"] == BUILT_IN_ENV["LOGNAME"] == "user"
     assert BUILT_IN_ENV["LANG"] == "C.UTF-8"
+
+
+def test_each_mask_is_made_by_bubblewrap_or_as_a_copy() -> None:
+    names: dict[str, object] = {"proc_files": ("cmdline", "keys"), "proc_directories": ("acpi", "bus")}
+    host, copying = replaced(**names), replaced(**names, masks_are_copied=True)
+    made = {target for _, target in pairs(arguments(host=host), "--ro-bind") if target.startswith("/proc/")}
+    first = {target for _, target in pairs(arguments(host=copying), "--ro-bind") if target.startswith("/proc/")}
+    assert made == {"/proc/cmdline", "/proc/keys", "/proc/acpi", "/proc/bus"} == first | set(copied_masks(copying))
+    assert copied_masks(copying) == {"/proc/keys": "/proc/cmdline", "/proc/bus": "/proc/acpi"}
+    assert copied_masks(host) == {}
 
 
 @pytest.mark.parametrize("word", ["/data\0--bind\0/\0/host", "\0", "\ud800"])

@@ -8,6 +8,7 @@ import pytest
 
 from cove import AsyncSandbox
 from cove.core.jail import MASKED_PROC_DIRECTORIES, MASKED_PROC_FILES
+from cove.errors import SandboxUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +58,27 @@ async def test_a_mask_cannot_be_taken_away() -> None:
         ):
             assert (await sandbox.exec(command)).exit_code != 0
         assert (await sandbox.exec("cat /proc/cmdline")).stdout == ""
+
+
+async def test_every_mask_is_a_read_only_mount() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        lines = [line.split() for line in (await sandbox.exec("cat /proc/self/mountinfo")).stdout.splitlines()]
+    options = {fields[4]: fields[5].split(",") for fields in lines}
+    names = [name for name in (*MASKED_PROC_FILES, *MASKED_PROC_DIRECTORIES) if Path("/proc", name).exists()]
+    assert names
+    for name in names:
+        assert {"ro", "nosuid", "nodev"} <= set(options[f"/proc/{name}"])
+
+
+async def test_a_sandbox_whose_masks_cannot_be_made_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(namespace: int, binds: object) -> None:
+        raise PermissionError(1, "setns: Operation not permitted")
+
+    if os.geteuid() != 0:
+        pytest.skip("only root's masks are copied")
+    monkeypatch.setattr("cove.runtime.jail.bind_inside", refuse)
+    with pytest.raises(SandboxUnavailable):
+        await AsyncSandbox.create()
 
 
 async def test_what_daily_tools_need_of_proc_is_there() -> None:

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from servers import serving
+from servers import eventually, serving
 
 from cove import AsyncSandbox, Mount
 from cove.errors import CoveError, FileNotFound, PermissionDenied, ValidationFailed
 from cove.linux.remove_tree import remove_tree
-from cove.model import SandboxSpec
+from cove.model import SandboxSpec, SandboxStatus
 from cove.runtime.mounts import resolve_mounts
 
 pytestmark = pytest.mark.anyio
@@ -223,6 +223,10 @@ async def test_a_server_mounts_what_is_allowed_and_no_link_below_it(ground: Path
             assert await shown(sandbox, "/workspace/x/file") == "for all"
             inner.rename(inner.with_name("aside"))
             inner.symlink_to(ground / "private")
+            with pytest.raises(CoveError):  # the runtime may be gone before its answer is read
+                await sandbox.restart()
+            record = await server.record(sandbox.id)
+            await eventually(lambda: server.directory.status(record) is SandboxStatus.LOST)
             with pytest.raises(CoveError, match="symbolic link"):
                 await sandbox.restart()
             await sandbox.destroy()

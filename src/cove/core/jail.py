@@ -99,6 +99,7 @@ class Host:
     etc: str
     proc_files: tuple[str, ...]
     proc_directories: tuple[str, ...]
+    masks_are_copied: bool
     empty: str
     agent: str
     interpreter: str
@@ -177,13 +178,25 @@ def _etc(spec: SandboxSpec, host: Host) -> list[str]:
 
 
 def _devices(host: Host) -> list[str]:
-    masks = [word for name in host.proc_files for word in ("--ro-bind", "/dev/null", f"/proc/{name}")]
-    masks += [word for name in host.proc_directories for word in ("--ro-bind", host.empty, f"/proc/{name}")]
+    files, directories = host.proc_files, host.proc_directories
+    if host.masks_are_copied:
+        files, directories = files[:1], directories[:1]
+    masks = [word for name in files for word in ("--ro-bind", "/dev/null", f"/proc/{name}")]
+    masks += [word for name in directories for word in ("--ro-bind", host.empty, f"/proc/{name}")]
     return [
         *("--proc", "/proc", *masks, "--dev", "/dev"),
         *("--size", str(SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"),
         *("--remount-ro", "/dev"),
     ]
+
+
+def copied_masks(host: Host) -> dict[str, str]:
+    """The masks that bubblewrap leaves to be made as copies of the first of their kind: target and source, inside."""
+    if not host.masks_are_copied:
+        return {}
+    return {
+        f"/proc/{name}": f"/proc/{names[0]}" for names in (host.proc_files, host.proc_directories) for name in names[1:]
+    }
 
 
 def _writable(host: Host) -> list[str]:

@@ -6,13 +6,15 @@ import re
 import resource
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
+from cove.core.jail import copied_masks
 from cove.core.limits import CORE_BYTES
 from cove.errors import SandboxUnavailable
 from cove.linux.bubblewrap import explain_refusal
+from cove.linux.mount_namespace import bind_inside
 from cove.linux.packets import socket_pair
 from cove.linux.pidfd import reap, wait_for_end
 from cove.linux.thread_user import as_user
@@ -22,7 +24,7 @@ from cove.runtime.home import Place
 from cove.runtime.isolation import Launch, backend_of
 from cove.runtime.link import Link
 from cove.runtime.machine import Machine
-from cove.runtime.mounts import OpenMounts, open_mounts
+from cove.runtime.mounts import OpenMounts, open_mounts, open_of
 from cove.runtime.shared_limits import Holder, make_holder
 from cove.runtime.threads import in_starter_thread, in_thread
 
@@ -130,7 +132,7 @@ async def start_jail(
             async with asyncio.timeout(_START_SECONDS):
                 await _begin(jail, info[0], launch)
                 if holder is not None:  # nothing has run inside yet
-                    await in_thread(_finish, jail, holder, mounts)
+                    await in_thread(_finish, jail, holder, launch)
         except BaseException as error:
             await in_thread(_abandon, holder, mounts)
             complaint = jail.read_errors()
@@ -164,12 +166,22 @@ def _launch(launch: Launch, stack: ExitStack, errors: int) -> tuple[int, int, Ho
         raise
 
 
-def _finish(jail: Jail, holder: Holder, mounts: OpenMounts) -> None:
-    """Limit and mount what only a jail that stands can be given."""
+def _finish(jail: Jail, holder: Holder, launch: Launch) -> None:
+    """Mask, limit and mount what only a jail that stands can be given. What fails here fails the start."""
     assert jail._agent is not None
+    _copy_masks(jail._agent, jail.agent_pid, copied_masks(launch.machine.host(launch.place)))
     jail.groups.not_held = holder.hold(jail.agent_pid)
     holder.close()
-    mounts.finish(jail._agent, jail.agent_pid)
+    launch.mounts.finish(jail._agent, jail.agent_pid)
+
+
+def _copy_masks(agent: int, pid: int, masks: Mapping[str, str]) -> None:
+    if masks:
+        namespace = open_of(agent, f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+        try:
+            bind_inside(namespace, masks)
+        finally:
+            os.close(namespace)
 
 
 def _abandon(holder: Holder | None, mounts: OpenMounts) -> None:

@@ -16,6 +16,7 @@ from cove.linux.bubblewrap import OLDEST, bubblewrap_version, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.linux.interpreter import Interpreter, find_interpreter
+from cove.linux.mount_namespace import can_enter_namespaces
 from cove.linux.seccomp import explain_missing_filter, find_filter
 from cove.model import Limits
 from cove.runtime.etc import EtcDirectory
@@ -40,6 +41,7 @@ class Machine:
     has_node_packages: bool
     hierarchies: Hierarchies
     bubblewrap: str | None
+    can_enter_namespaces: bool
     filter: bytes | None
     descriptor_limits: tuple[int, int]
 
@@ -54,6 +56,7 @@ class Machine:
             etc=str(self.etc.current()),
             proc_files=tuple(name for name in MASKED_PROC_FILES if os.path.exists(f"/proc/{name}")),
             proc_directories=tuple(name for name in MASKED_PROC_DIRECTORIES if os.path.isdir(f"/proc/{name}")),
+            masks_are_copied=self.can_enter_namespaces,
             empty=str(self.home.empty),
             agent=str(self.agent),
             interpreter=self.interpreter_inside,
@@ -132,6 +135,7 @@ def examine_machine() -> Machine:
         has_node_packages=(executor / PACKAGES).exists(),
         hierarchies=find_hierarchies(),
         bubblewrap=bubblewrap,
+        can_enter_namespaces=is_root and can_enter_namespaces(),
         filter=find_filter(),
         descriptor_limits=raise_descriptor_limit(),
     )

@@ -166,7 +166,7 @@ def _overlaps(source: Found, path: str) -> bool:
 
 def _check_mounted(opened: OpenMounts, agent: int, pid: int) -> None:
     """Raise unless each target, reached without following a link, is the very source that was judged."""
-    root = _open_of(agent, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
+    root = open_of(agent, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
     try:
         for mount, source in zip(opened.mounts, opened.sources, strict=True):
             if _identity_at(mount.target, root) != source.identity:
@@ -191,7 +191,7 @@ def _start_helper(
 ) -> "subprocess.Popen[bytes]":
     targets = [f"{place.removeprefix(STAGING_DIRECTORY + '/')}={mount.target}" for place, mount in waiting.items()]
     with ExitStack() as stack:
-        namespace = _open_of(agent, f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+        namespace = open_of(agent, f"/proc/{pid}/ns/mnt", os.O_RDONLY)
         stack.callback(os.close, namespace)
         owner = fcntl.ioctl(namespace, _NS_GET_USERNS)
         stack.callback(os.close, owner)
@@ -215,7 +215,7 @@ def _let_move(helper: "subprocess.Popen[bytes]") -> None:
         raise PermissionDenied(reason or "the mounts could not be moved to their targets")
 
 
-def _open_of(agent: int, path: str, flags: int) -> int:
+def open_of(agent: int, path: str, flags: int) -> int:
     """Open a file of /proc that belongs to the process of that pidfd, and not to one that has its pid after it."""
     opened = os.open(path, flags | os.O_CLOEXEC)
     try:
