@@ -9,6 +9,8 @@ from cove.errors import ConnectionLost, ValidationFailed
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
+_PASSED_BYTES = 1 << 20
+
 
 class TcpStream(TcpConnection):
     """Nothing that was written stays behind in this program, so that closing loses nothing."""
@@ -105,6 +107,6 @@ async def splice(one: TcpConnection, other: TcpConnection) -> None:
 
 
 async def _pass(source: TcpConnection, target: TcpConnection) -> None:
-    while data := await source.read():
+    while data := await source.read(_PASSED_BYTES):
         await target.write(data)
     await target.write_eof()
