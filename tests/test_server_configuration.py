@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cove import Limits, Mount, SandboxSpec
+from cove.core.limits import MOST_PROCESSES
 from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Isolation, Network
 from cove.server.configuration import DEFAULT_LIFETIME, Configuration, OnStop, built_in_defaults, load
@@ -137,7 +138,7 @@ def test_a_default_is_not_more_than_the_maximum(tmp_path: Path) -> None:
     path.write_text("[maximum_limits]\nmemory = 33554432\npids = 100000\n")
     configuration = load(path, {}, built_in_defaults(tmp_path))
     assert configuration.default_limits.memory == 32 << 20
-    assert configuration.default_limits.pids == 1024
+    assert configuration.default_limits.pids == MOST_PROCESSES
     assert configuration.admit(SandboxSpec(limits=Limits(pids=100_000))).limits.pids == 100_000
     with pytest.raises(PermissionDenied, match=r"limits\.memory"):
         configuration.admit(SandboxSpec(limits=Limits(memory=64 << 20)))

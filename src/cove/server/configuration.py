@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from cove.core.limits import MOST_PROCESSES
 from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
 from cove.model.spec import check_spec
@@ -24,7 +25,7 @@ UNLIMITED = "unlimited"
 # What a sandbox gets that nobody has said anything else about, on a machine that has that much.
 _DEFAULT_MEMORY = 4 << 30
 _DEFAULT_CPUS = 4
-_DEFAULT_PIDS = 1024
+_DEFAULT_PIDS = MOST_PROCESSES
 _DEFAULT_DISK = 10 << 30
 _LEAST_DISK = 64 << 20
 _MAY_BE_UNLIMITED = (
