@@ -10,7 +10,7 @@ from cove.runtime.setup import prepare_python
 
 
 def setup(
-    anew: Annotated[bool, typer.Option("--anew", help="Make the environment again, with the latest packages.")] = False,
+    anew: Annotated[bool, typer.Option("--anew", help="Make the environment again.")] = False,
 ) -> None:
     """Make the Python environment that sandboxes see: IPython, numpy, pandas, matplotlib.
 

@@ -17,6 +17,7 @@ from cove.linux.remove_tree import remove_tree
 from cove.runtime.home import Home, default_home, write_once
 
 PACKAGES = ("ipython", "numpy", "pandas", "matplotlib")
+_REQUIREMENTS = Path(__file__).parent / "requirements"
 _FONTS = "import matplotlib.font_manager, matplotlib.pyplot"
 _SITE = "_cove_site.py"
 _PATH_FILE = ("cove.pth", "import _cove_site; _cove_site.arrange()\n")
@@ -48,7 +49,7 @@ def _prepare(target: Path, tell: Callable[[str], None], *, anew: bool) -> Path:
         tell(f"making a Python environment for sandboxes in {target}")
         _run([interpreter.path, "-m", "venv", str(building)])
         tell(f"installing {', '.join(PACKAGES)} (about half a minute)")
-        _run([str(building / "bin" / "python3"), "-m", "pip", "install", "--quiet", *PACKAGES])
+        _install(building, find_requirements(interpreter.version))
         tell("preparing fonts")
         fonts = building / "share" / "cove" / "matplotlib"
         fonts.mkdir(parents=True)
@@ -60,6 +61,24 @@ def _prepare(target: Path, tell: Callable[[str], None], *, anew: bool) -> Path:
     finally:
         remove_tree(str(building))
     return target
+
+
+def find_requirements(version: tuple[int, int]) -> Path:
+    """Every package with its version and the hashes of its wheels, for that Python: scripts/make_requirements.py."""
+    name = ".".join(map(str, version))
+    path = _REQUIREMENTS / f"python-{name}.txt"
+    if not path.exists():
+        raise InterpreterNotReady(
+            f"this version of Cove knows no packages for Python {name}: make an environment of your own that has "
+            "IPython in it, and set COVE_PYTHON to its directory"
+        )
+    return path
+
+
+def _install(environment: Path, requirements: Path) -> None:
+    """Nothing but the wheels whose hashes are written there, wherever they come from."""
+    pip = [str(environment / "bin" / "python3"), "-m", "pip", "install", "--quiet"]
+    _run([*pip, "--require-hashes", "--only-binary", ":all:", "--requirement", str(requirements)])
 
 
 def _furnish(environment: Path) -> None:
