@@ -18,6 +18,7 @@ from cove.agent.protocol import LIMIT, MAX_DESCRIPTORS
 from cove.errors import CoveError
 from cove.linux.packets import socket_pair
 from cove.runtime.link import Link
+from cove.runtime.threads import close_in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -149,6 +150,7 @@ async def test_init_floods(name: str) -> None:
             await asyncio.sleep(0.5)
         link.close()
         await asyncio.gather(*requests, return_exceptions=True)
+    await close_in_thread([])
     theirs.close()
 
 

@@ -272,8 +272,7 @@ def supervised(lost: list[str], ours: socket.socket) -> tuple[Supervised, Launch
     background = Background(lambda error: lost.append(repr(error)))
     pool = LauncherPool(link, None, background, lost.append)
     launcher = Launcher(ours, None, lost.append)
-    invocation = build_invocation("true", cwd="/", env={})
-    process = Supervised(invocation, lambda stream, data: None, pool=pool, background=background, on_fault=lost.append)
+    process = Supervised(lambda stream, data: None, pool=pool, background=background, on_fault=lost.append)
     return process, launcher, background, link, agent
 
 
@@ -285,7 +284,7 @@ async def attack_launcher(attack: Attack, *, is_started: bool) -> None:
     peer = Peer(theirs)
     peer.send(b"ready")
     await launcher.host_pid
-    process.start(launcher)
+    process.start(launcher, build_invocation("true", cwd="/", env={}))
     _, received = peer.receive()
     for descriptor in received:
         os.close(descriptor)

@@ -16,6 +16,7 @@ from cove.runtime.background import Background
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.supervised import Supervised
+from cove.runtime.threads import close_in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -43,13 +44,12 @@ class Stage:
         await self.launcher.host_pid
         invocation = build_invocation("true", cwd="/", env={})
         self.process = Supervised(
-            invocation,
             lambda stream, data: self.output.append(data),
             pool=self.pool,
             background=self.background,
             on_fault=self.lost.append,
         )
-        self.process.start(self.launcher)
+        self.process.start(self.launcher, invocation)
         _, self.descriptors = self.peer.receive()
         self.peer.send(b"started", b"5")
         await self.process.started
@@ -61,6 +61,7 @@ class Stage:
         self.pool.close()
         self.launcher.close()
         self.link.close()
+        await close_in_thread([])
         for sock in self.sockets:
             sock.close()
         for descriptor in self.descriptors:

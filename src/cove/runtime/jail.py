@@ -26,7 +26,7 @@ from cove.runtime.link import Link
 from cove.runtime.machine import Machine
 from cove.runtime.mounts import OpenMounts, open_mounts, open_of
 from cove.runtime.shared_limits import Holder, make_holder
-from cove.runtime.threads import in_starter_thread, in_thread
+from cove.runtime.threads import close_in_thread, in_starter_thread, in_thread
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 5.0
@@ -84,6 +84,7 @@ class Jail:
             await _readable(self._agent)
             os.close(self._agent)
         os.close(self._errors)
+        await close_in_thread([])  # after what it was given to close before
         await in_thread(self.groups.remove)
 
     def abandon(self) -> None:

@@ -76,10 +76,10 @@ class Spawner:
                 continue
             if self.closed:
                 raise self.link.explain(False)
-            process = self._make(invocation, take)
+            process = self._make(take)
             on_spawn(process)
             try:
-                process.start(launcher, stdin=stdin, tty=tty, extra=extra)
+                process.start(launcher, invocation, stdin=stdin, tty=tty, extra=extra)
             except ConnectionError:
                 continue  # that launcher was killed while parked: nothing has run
             except OSError as error:
@@ -97,9 +97,8 @@ class Spawner:
                 raise _too_slow()
         raise SpawnFailed("whoever was to start the command was killed by code inside, each time. Nothing was started.")
 
-    def _make(self, invocation: Invocation, take: Take) -> Supervised:
+    def _make(self, take: Take) -> Supervised:
         return Supervised(
-            invocation,
             take,
             pool=self._pool,
             background=self.background,

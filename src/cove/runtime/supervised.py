@@ -45,7 +45,6 @@ class Supervised:
 
     def __init__(
         self,
-        invocation: Invocation,
         take: Take,
         *,
         pool: LauncherPool,
@@ -55,7 +54,7 @@ class Supervised:
     ) -> None:
         self._memory_kills = memory_kills
         self._is_asking = False
-        self._invocation = invocation
+        self._program = self._cwd = b""
         self._take = take
         self._pool = pool
         self._background = background
@@ -81,7 +80,13 @@ class Supervised:
         self.ended: asyncio.Future[ProcessExit] = self._loop.create_future()
 
     def start(
-        self, launcher: Launcher, *, stdin: int | None = None, tty: bytes = b"", extra: Mapping[int, int] = {}
+        self,
+        launcher: Launcher,
+        invocation: Invocation,
+        *,
+        stdin: int | None = None,
+        tty: bytes = b"",
+        extra: Mapping[int, int] = {},
     ) -> None:
         """Send the spawn request. Raises OSError if the launcher is gone; then nothing was started.
 
@@ -93,17 +98,18 @@ class Supervised:
                 pipes = {} if tty else {stream: _make_pipe(kept, given) for stream in (STDOUT, STDERR)}
                 descriptors |= {stream + 1: write for stream, (_, write) in pipes.items()}
                 descriptors |= extra
-                for number, content in self._invocation.files.items():
+                for number, content in invocation.files.items():
                     descriptors[number] = given.enter_context(sealed_file(content)).fileno()
-                if self._invocation.snapshot is not None:
-                    descriptors[STATE_DESCRIPTOR] = self._invocation.snapshot
-                launcher.spawn(spawn_request(self._invocation, list(descriptors), tty), list(descriptors.values()))
+                if invocation.snapshot is not None:
+                    descriptors[STATE_DESCRIPTOR] = invocation.snapshot
+                launcher.spawn(spawn_request(invocation, list(descriptors), tty), list(descriptors.values()))
             except OSError:
                 launcher.close()
                 self._pool.release(launcher)
                 raise
             kept.pop_all()
         self._launcher = launcher
+        self._program, self._cwd = invocation.argv[0], invocation.cwd
         launcher.tenant = self
         for stream, (read, _) in pipes.items():
             os.set_blocking(read, False)
@@ -253,6 +259,7 @@ class Supervised:
     def _set_started(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
+            self._patience = None
         if not self.started.done():
             self.started.set_result(None)
 
@@ -265,7 +272,7 @@ class Supervised:
         reason = os.strerror(code)
         if step == b"cwd":
             exit_code = CWD_EXIT_CODE
-            message = b"cove: cannot enter directory " + self._invocation.cwd + b": " + reason.encode() + b"\n"
+            message = b"cove: cannot enter directory " + self._cwd + b": " + reason.encode() + b"\n"
         elif step == b"state":
             exit_code = NOT_EXECUTABLE_EXIT_CODE
             message = b"cove: the state of the session cannot be restored: " + reason.encode() + b"\n"
@@ -273,7 +280,7 @@ class Supervised:
             is_missing = code in (2, 20)
             exit_code = NOT_FOUND_EXIT_CODE if is_missing else NOT_EXECUTABLE_EXIT_CODE
             reason = "command not found" if is_missing else reason
-            message = b"cove: " + self._invocation.argv[0] + b": " + reason.encode() + b"\n"
+            message = b"cove: " + self._program + b": " + reason.encode() + b"\n"
         self._take(STDERR, message)
         self.refusal = message.decode("utf-8", "replace").strip()
         self._main_exit = ProcessExit(outcome=Outcome.EXITED, exit_code=exit_code)
@@ -334,6 +341,7 @@ class Supervised:
 
     def _finish_output(self) -> None:
         held = [descriptor for pump in self._pumps if (descriptor := pump.finish()) is not None]
+        self._pumps = []
         if held and self._launcher is not None and not self._launcher.closed:
             self._launcher.drain(held)
         else:
