@@ -247,10 +247,10 @@ class Shell:
         await self._signal(INTERRUPT_SIGNAL, b"main")
         tries = _MOST_TRIES if await self._signal(0, b"feeding", ticks) else _TRIES
         for _ in range(tries):
-            if command.is_interrupted or await command.wait(_TRAP_SECONDS):
+            if command.is_interrupted or await command.wait(_TRAP_SECONDS) or command.is_interrupted:
                 return True
             await self._signal(INTERRUPT_SIGNAL, b"main")
-        return command.is_interrupted
+        return False
 
     async def _end_command(self, command: ShellCommand | None, ticks: int) -> None:
         for number, seconds in _ESCALATION:
