@@ -46,7 +46,8 @@ def check_relative(path: bytes) -> bytes:
     """The path, if it leads from a directory to something below it; otherwise ProtocolError."""
     if len(path) > MOST_RELATIVE_BYTES or b"\0" in path:
         raise ProtocolError(f"a path that is none: {path[:40]!r}")
-    for name in path.split(b"/"):
-        if name in (b"", b".", b"..") or len(name) > _MOST_NAME_BYTES:
-            raise ProtocolError(f"a path that is not below its directory: {path[:40]!r}")
+    framed = b"/%b/" % path
+    is_below = b"//" not in framed and b"/./" not in framed and b"/../" not in framed
+    if not is_below or (len(path) > _MOST_NAME_BYTES and max(map(len, path.split(b"/"))) > _MOST_NAME_BYTES):
+        raise ProtocolError(f"a path that is not below its directory: {path[:40]!r}")
     return path
