@@ -118,7 +118,8 @@ async def test_what_a_refused_connection_was_for_is_done_when_the_server_is_back
             asyncio.ensure_future(sandbox.files.write_stream("streamed", chunks())),
             asyncio.ensure_future(sandbox.start_process("sleep 1000", id="p")),
         ]
-        assert not (await asyncio.wait([ran, made, *others], timeout=0.2))[0]
+        ended, _ = await asyncio.wait([ran, made, *others], timeout=0.2)
+        assert [each.exception() for each in ended] == []
         with serving(other_home, "--port", port):
             await asyncio.gather(*others)
             assert (await ran).stdout == "run\n"
