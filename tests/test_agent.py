@@ -113,7 +113,7 @@ def test_a_signal_reaches_everything_below_the_launcher(cove_home: Path) -> None
         output = spawn(launcher, b"sh", b"-c", b"setsid sleep 1000 & echo up; wait; sleep 1000")
         assert launcher.receive()[0][0] == b"started"
         assert os.read(output, 10) == b"up\n"
-        launcher.send(b"signal", b"9", b"tree", b"0")
+        launcher.send(b"signal", b"9", b"tree", b"", b"0")
         fields, _ = launcher.receive()
         assert fields[0] == b"signaled"
         assert int(fields[1]) >= 2

@@ -89,7 +89,7 @@ async def test_trees_are_merged_in_both_directions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("before", "error"),
-    [("mkdir script", IsDirectory), ("echo > deep", NotDirectory), ("ln -s /tmp deep", NotDirectory)],
+    [("mkdir -p script/x", IsDirectory), ("echo > deep", NotDirectory), ("ln -s /tmp deep", NotDirectory)],
 )
 async def test_what_is_in_the_way_is_seen_before_anything_changes(
     before: str, error: type[CoveError], tmp_path: Path
@@ -158,7 +158,8 @@ async def test_a_cancelled_transfer_leaves_nothing(direction: str, tmp_path: Pat
 
 async def test_a_cancelled_copy_of_one_file_leaves_nothing(tmp_path: Path) -> None:
     with (tmp_path / "in").open("wb") as file:
-        file.truncate(20 << 30)
+        for _ in range(1024):
+            file.write(b"x" * (1 << 20))
     async with AsyncSandbox.create() as sandbox:
         transfer = asyncio.create_task(sandbox.files.upload(tmp_path / "in", "new"))
         while not await sandbox.files.list():

@@ -30,6 +30,7 @@ class ForkServer:
         self.spawner = Spawner(link, None, lambda reason: process.end(Outcome.KILLED, 0))
         self._ending: asyncio.Task[None] | None = None
         self._starting = 0
+        self.is_ready = False
         process.end_if_stopped()
         process.ended.add_done_callback(self._on_end)
 
@@ -86,12 +87,19 @@ async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[s
         except BaseException:
             ours.close()
             raise
-    link = Link(ours, lambda reason: process.end(Outcome.KILLED, 0))
+
+    def lose(_: str) -> None:
+        """One that ends before it is ready says why by its exit code and its complaint."""
+        if server.is_ready:
+            process.end(Outcome.KILLED, 0)
+
+    link = Link(ours, lose)
     server = ForkServer(process, link)
     try:
         await _first(link.hello, process.ended)
         if not link.hello.done() or link.hello.cancelled() or process.ended.done():
             raise await _failure(process, complaint)
+        server.is_ready = True
         await server.spawner.open()
     except BaseException:
         await server.close()

@@ -69,7 +69,7 @@ class Gateway:
         """Answer. What only has to be passed on costs no task."""
         path = request.path
         if path == "/health":
-            return Response(200, _JSON, b'{"ok":true}')
+            return _choose({"GET": self._health}, request)(request, "")
         if (refusal := self._access.refuse(request)) is not None:
             return refusal
         if path.startswith(_BELOW):
@@ -157,6 +157,9 @@ class Gateway:
             return self._relay(id, str(self._directory.socket(record)))
         await self._starter.start(record)
         return Response(204)
+
+    async def _health(self, request: Request, _: str) -> Answer:
+        return Response(200, _JSON, b'{"ok":true}')
 
     async def _metrics(self, request: Request, _: str) -> Answer:
         hierarchies = await self._starter.hierarchies()
