@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import COVE
 from leaks import KEYS
-from servers import serving
+from servers import eventually, serving
 
 from cove import Limits
 from cove.cli.serve import describe_defaults
@@ -104,3 +104,15 @@ def test_clients_find_the_key_that_the_server_of_this_user_was_given(other_home:
             kept = other_home / "server" / "key"
             assert not options or kept.stat().st_mode & 0o777 == 0o600
         assert not kept.exists()
+
+
+@pytest.mark.anyio
+async def test_a_server_outlives_who_read_its_first_line(other_home: Path) -> None:
+    with serving(other_home) as server:
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+        before = server.children()
+        worker = next(pid for pid, name in before.items() if name == "worker")
+        os.kill(worker, signal.SIGKILL)  # of which it tells
+        await eventually(lambda: len(server.children()) == len(before) and worker not in server.children())
+        assert server.process.poll() is None

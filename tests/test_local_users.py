@@ -96,9 +96,14 @@ async def use(sandbox: AsyncSandbox) -> None:
 
 
 def hidden(seen: list[list[str]], home: Path) -> list[list[str]]:
-    """What he must not see: all but that names in the two directories that everybody may pass exist."""
+    """What he must not see: all but that names in the two directories that everybody may pass exist.
+
+    `empty` is what masks show: all may see that nothing is in it.
+    """
     return [
-        [what, path] for what, path in seen if what != "stat" or Path(path).parent not in (home, home / "sandboxes")
+        [what, path]
+        for what, path in seen
+        if (what != "stat" or Path(path).parent not in (home, home / "sandboxes")) and Path(path) != home / "empty"
     ]
 
 

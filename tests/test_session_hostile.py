@@ -1,6 +1,7 @@
 """Careless and hostile commands: the session goes on with its state, or ends at once and can be made again."""
 
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -105,7 +106,6 @@ kill -CHLD $$; kill -WINCH $$; kill -CONT $$; kill -URG $$
 kill -TSTP $$; kill -TTIN $$; kill -TTOU $$; kill -CONT $$
 kill -QUIT $$
 kill -RTMAX-7 $$
-kill -STOP $PPID; kill -CONT $PPID
 kill -TERM $PPID
 kill -INT $PPID; kill -HUP $PPID; kill -USR1 $PPID; kill -QUIT $PPID
 return 3
@@ -346,6 +346,16 @@ async def test_the_session_answers_as_before_after_each_from(first: int) -> None
 async def test_the_session_answers_as_before_after(command: str) -> None:
     async with AsyncSandbox.create() as sandbox:
         assert await answers_after(sandbox, command)
+
+
+async def test_a_launcher_that_is_stopped_for_a_moment_costs_at_most_its_session() -> None:
+    """Whoever stops the launcher has it ended, with its shell, if init sees it in time."""
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        with suppress(SessionTerminated):
+            await session.exec("kill -STOP $PPID; kill -CONT $PPID")
+            assert (await session.exec("echo lives")).stdout == "lives\n"
+        assert await answers_after(sandbox, ":")
 
 
 @pytest.mark.parametrize(("command", "code"), ENDS.items())

@@ -1,5 +1,6 @@
 """`cove serve`: many sandboxes for many clients, over HTTP."""
 
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -71,7 +72,8 @@ def serve(
 def _tell(configuration: Configuration, line: str) -> None:
     """The first line is where the server listens; what sandboxes get there follows it."""
     words = [line, describe_defaults(configuration, find_hierarchies())] if line.startswith("Cove serves") else [line]
-    print("\n".join(words), flush=True)
+    with suppress(OSError):  # nobody reads any more: a server outlives who started it
+        print("\n".join(words), flush=True)
 
 
 def describe_defaults(configuration: Configuration, hierarchies: Hierarchies) -> str:

@@ -35,7 +35,7 @@ _MOST_ERROR_TEXT_BYTES: Final = 2 << 20
 EVENT_BYTES: Final = 2048
 # How many frames are taken at a time; a piece of JSON is worth many of text.
 _FRAMES_AT_A_TIME: Final = 256
-_JSON_PIECE_FRAMES: Final = 64
+_JSON_PIECE_FRAMES: Final = 128
 
 _ESCAPED_IN_JSON: Final = bytes([*range(32), ord('"'), ord("\\"), 127])
 _ESCAPE_BYTES: Final = 5
