@@ -74,6 +74,7 @@ async def flood(sandbox: AsyncSandbox, code: str, *, reads: bool) -> None:
         await context.delete()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("reads", [True, False], ids=["read", "unread"])
 @pytest.mark.parametrize("name", FLOODS)
 async def test_a_forged_executor_that_floods_costs_a_neighbour_nothing(name: str, reads: bool) -> None:
