@@ -499,7 +499,6 @@ async def test_a_request_that_was_not_answered_says_what_became_of_its_sandbox(h
         else:
             ending = asyncio.ensure_future(sandbox.restart() if how == "restarted" else sandbox.destroy())
             await asyncio.wait([asking])
-            os.kill(agent, signal.SIGCONT)
             await ending
         with pytest.raises(SandboxDestroyed if how == "destroyed" else ConnectionLost, match=f"was {how}"):
             await asking
