@@ -193,3 +193,9 @@ async def test_an_open_server_still_refuses_strange_pages(other_home: Path) -> N
         assert (await ask(server, "GET", "/v1/sandboxes", {"Host": "evil.example"})).status == 403
         page = {"Host": "localhost", "Origin": "http://evil.example"}
         assert (await ask(server, "POST", "/v1/sandboxes", page)).status == 403
+
+
+async def test_a_runtime_names_the_methods_that_it_takes(shared_server: Server) -> None:
+    async with AsyncSandbox.create(**address(shared_server)) as sandbox:
+        reply = await ask(shared_server, "PUT", f"/v1/sandboxes/{sandbox.id}/exec", with_key(shared_server))
+    assert (reply.status, reply.headers["allow"]) == (405, "POST")

@@ -20,8 +20,13 @@ def describe_error(error: Exception) -> Response | None:
     if isinstance(error, HttpError):
         return error_response(error.status, ErrorBody(str(error), _HTTP_CODES.get(error.status, "VALIDATION_FAILED")))
     if isinstance(error, CoveError):
-        return error_response(status_of(error), body_of(error), _headers_of(error))
+        return describe_cove_error(error)
     return None
+
+
+def describe_cove_error(error: CoveError) -> Response:
+    """Map an error of Cove's, with the headers that its status asks for."""
+    return error_response(status_of(error), body_of(error), _headers_of(error))
 
 
 def error_response(status: int, body: ErrorBody, headers: Headers = ()) -> Response:

@@ -9,12 +9,11 @@ from cove.errors import CoveError, MethodNotAllowed, NotFound, SandboxNotFound, 
 from cove.http import Answer, Handler, Request, Response
 from cove.http.content import content_response
 from cove.linux.tcp_stream import TcpStream
-from cove.server.error_response import allowed_methods
+from cove.server.error_response import allowed_methods, describe_cove_error
 from cove.server.runtime.event_stream import event_stream
 from cove.server.runtime.port_socket import port_socket
 from cove.server.runtime.terminal_socket import terminal_socket
 from cove.wire.coding import decode_json, decode_query, encode_json, unquote_text
-from cove.wire.errors import encode_error, status_of
 from cove.wire.operations import OPERATIONS, ROOT, SANDBOXES, AnyOperation, Form, Target
 from cove.wire.replies import PROCESS
 
@@ -84,7 +83,7 @@ def make_handler(sandbox: api.AsyncSandbox) -> Handler:
         try:
             return await _answer(sandbox, request)
         except CoveError as error:
-            return Response(status_of(error), _JSON, encode_error(error))
+            return describe_cove_error(error)
 
     return handle
 
