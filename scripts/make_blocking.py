@@ -38,7 +38,7 @@ OPENED = """
 T = TypeVar("T", bound=api.Destroyable)
 
 
-async def _opened(opening: "api.Opening[T]") -> T:
+async def _opened(opening: "api.AwaitableContext[T]") -> T:
     return await opening
 
 
@@ -156,7 +156,11 @@ def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blo
         lines.append(f"    def {node.name}({parameters(node.args)}) -> {returns}:")
         body = f"return {BLOCKING[returns]}({call}, self._portal)"
     else:
-        returns = returns.removeprefix("Opening[").removesuffix("]") if returns.startswith("Opening[") else returns
+        returns = (
+            returns.removeprefix("AwaitableContext[").removesuffix("]")
+            if returns.startswith("AwaitableContext[")
+            else returns
+        )
         portal = "get_portal()" if is_class_method else "self._portal"
         lines.append(f"    def {node.name}({parameters(node.args)}) -> {translate(returns)}:")
         if isinstance(node, ast.FunctionDef):

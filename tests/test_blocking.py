@@ -20,7 +20,7 @@ from cove.blocking import Process
 from cove.blocking.portal import get_portal
 from cove.errors import CommandFailed, ProcessNotFound, ProcessWaitTimeout, ValidationFailed
 from cove.model import Exit, Output, ProcessStatus
-from cove.runtime import sandbox_life
+from cove.runtime import sandbox_lifecycle
 
 ROOT = Path(__file__).parent.parent
 
@@ -163,10 +163,10 @@ def test_ctrl_c_while_waiting_for_a_process_leaves_it_running(wait: str) -> None
         assert process.exit_code == 137
 
 
-@pytest.mark.parametrize("step", ["make_groups", "start_jail", "SandboxLife.open"])
+@pytest.mark.parametrize("step", ["make_groups", "start_jail", "SandboxLifecycle.open"])
 def test_ctrl_c_while_a_sandbox_is_made_leaves_nothing(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     *path, name = step.split(".")
-    place = getattr(sandbox_life, path[0]) if path else sandbox_life
+    place = getattr(sandbox_lifecycle, path[0]) if path else sandbox_lifecycle
     work = getattr(place, name)
 
     def interrupt(*args: object, **options: object) -> object:

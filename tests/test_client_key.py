@@ -4,7 +4,7 @@ import pytest
 from servers import Server
 
 from cove import AsyncSandbox
-from cove.client import patience
+from cove.client import retry
 from cove.errors import SandboxUnavailable, ValidationFailed
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ async def test_what_is_no_key_or_no_address_is_refused(url: str, api_key: str, p
 async def test_where_no_server_is_the_reason_is_in_plain_words(
     url: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", 0.1)
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.1)
     with pytest.raises(SandboxUnavailable) as caught:
         await AsyncSandbox.create(url=url, api_key="some-key-or-other")
     assert str(caught.value) == f"no Cove server answers at {url}: {reason}. Is `cove serve` running?"

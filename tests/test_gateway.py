@@ -24,9 +24,9 @@ from cove.linux.file_lock import make_locked
 from cove.model import SandboxStatus
 from cove.runtime.home import LOCK
 from cove.server.configuration import Configuration
-from cove.server.gateway.access import Access
+from cove.server.gateway.api_key import load_key
+from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.handler import Gateway
-from cove.server.gateway.keys import load_key
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.starter import Starter
 
@@ -45,12 +45,12 @@ def directory(other_home: Path) -> Directory:
 
 
 @asynccontextmanager
-async def gateway(directory: Directory, access: Access | None = None) -> AsyncIterator[int]:
+async def gateway(directory: Directory, authenticator: Authenticator | None = None) -> AsyncIterator[int]:
     """A worker of a server that has no zygote: nothing can be started."""
-    access = access or Access(KEY, is_loopback=True)
+    authenticator = authenticator or Authenticator(KEY, is_loopback=True)
     mounted = {"/v1/sandbox/": bridge, "/v1/openapi": bridge}
     async with (
-        Gateway(directory, Starter(directory.home), access, mounted=mounted) as handler,
+        Gateway(directory, Starter(directory.home), authenticator, mounted=mounted) as handler,
         serve(handler, grace=1.0) as port,
     ):
         yield port
@@ -165,8 +165,8 @@ async def test_a_key_in_the_address_opens_the_documents_only(directory: Director
 async def test_a_name_that_somebody_points_at_this_machine_is_refused(
     directory: Directory, host: str, status: int
 ) -> None:
-    access = Access(None, is_loopback=True, names=["Cove.example"])
-    async with gateway(directory, access) as port, connect(port) as client:
+    authenticator = Authenticator(None, is_loopback=True, names=["Cove.example"])
+    async with gateway(directory, authenticator) as port, connect(port) as client:
         for _ in range(2):
             client.send(f"GET /v1/sandboxes HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             assert (await client.reply()).status == status
@@ -174,13 +174,13 @@ async def test_a_name_that_somebody_points_at_this_machine_is_refused(
 
 @pytest.mark.parametrize("host", ["localhost:x", "[::1", "a@localhost"])
 async def test_what_is_no_name_is_refused(directory: Directory, host: str) -> None:
-    async with gateway(directory, Access(None, is_loopback=True)) as port, connect(port) as client:
+    async with gateway(directory, Authenticator(None, is_loopback=True)) as port, connect(port) as client:
         client.send(f"GET /v1/sandboxes HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         assert (await client.reply()).status == 400
 
 
 async def test_a_server_for_other_machines_is_called_by_any_name(directory: Directory) -> None:
-    async with gateway(directory, Access(KEY, is_loopback=False)) as port, connect(port) as client:
+    async with gateway(directory, Authenticator(KEY, is_loopback=False)) as port, connect(port) as client:
         client.send(
             b"GET /v1/sandboxes HTTP/1.1\r\nHost: any.example\r\nAuthorization: " + BEARER.encode() + b"\r\n\r\n"
         )
@@ -195,8 +195,8 @@ async def test_a_server_for_other_machines_is_called_by_any_name(directory: Dire
     ],
 )
 async def test_a_page_of_another_origin_is_refused(directory: Directory, origin: str, status: int) -> None:
-    access = Access(None, is_loopback=True, origins=["http://console.example"])
-    async with gateway(directory, access) as port, connect(port) as client:
+    authenticator = Authenticator(None, is_loopback=True, origins=["http://console.example"])
+    async with gateway(directory, authenticator) as port, connect(port) as client:
         assert (await client.ask("/v1/sandboxes", Origin=origin)).status == status
 
 
@@ -204,8 +204,8 @@ async def test_a_page_of_another_origin_is_refused(directory: Directory, origin:
     ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)]
 )
 async def test_an_image_in_a_page_elsewhere_starts_nothing(directory: Directory, site: str, status: int) -> None:
-    access = Access(None, is_loopback=True)
-    async with gateway(directory, access) as port, connect(port) as client:
+    authenticator = Authenticator(None, is_loopback=True)
+    async with gateway(directory, authenticator) as port, connect(port) as client:
         assert (await client.ask("/v1/sandboxes", Sec_Fetch_Site=site)).status == status
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import find_hierarchies
-from cove.linux.strays import end_strays
+from cove.linux.orphans import kill_orphans
 from cove.runtime.home import Home
 from cove.runtime.user_ids import FIRST_USER_ID, RANGES, USER_IDS, UserIds
 
@@ -112,7 +112,7 @@ def test_only_who_has_exactly_the_mark_is_a_stray() -> None:
     marked = subprocess.Popen(["sleep", "1000", "100s"])
     similar = subprocess.Popen(["sleep", "1000", "100"])
     try:
-        assert end_strays("100s") == 1
+        assert kill_orphans("100s") == 1
         assert marked.wait(10) == -9
         assert similar.poll() is None
     finally:

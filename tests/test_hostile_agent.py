@@ -14,7 +14,7 @@ from cove.errors import CoveError, SandboxDestroyed, ValidationFailed
 from cove.linux.descriptors import Kind
 from cove.linux.packets import socket_pair
 from cove.model import Outcome
-from cove.runtime.background import Background
+from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.supervised import Supervised
@@ -266,10 +266,12 @@ AFTER_START_ATTACKS = {
 }
 
 
-def supervised(lost: list[str], ours: socket.socket) -> tuple[Supervised, Launcher, Background, Link, socket.socket]:
+def supervised(
+    lost: list[str], ours: socket.socket
+) -> tuple[Supervised, Launcher, BackgroundTasks, Link, socket.socket]:
     control, agent = socket_pair()
     link = Link(control, lost.append)
-    background = Background(lambda error: lost.append(repr(error)))
+    background = BackgroundTasks(lambda error: lost.append(repr(error)))
     pool = LauncherPool(link, None, background, lost.append)
     launcher = Launcher(ours, None, lost.append)
     process = Supervised(lambda stream, data: None, pool=pool, background=background, on_fault=lost.append)

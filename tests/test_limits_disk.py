@@ -11,7 +11,7 @@ from cove import AsyncSandbox, Limits
 from cove.errors import SandboxUnavailable
 from cove.linux.disk_image import ImageUnavailable
 from cove.linux.disk_usage import measure_disk
-from cove.linux.held_files import measure_held
+from cove.linux.unlinked_files import measure_unlinked
 from cove.runtime import disk
 from cove.runtime.disk import IMAGE, MOUNT_POINT, try_disk
 
@@ -257,6 +257,6 @@ def test_an_open_file_without_a_name_is_found(tmp_path: Path) -> None:
         file.write(b"x" * 1_000_000)
         file.flush()
         device = tmp_path.stat().st_dev
-        assert measure_held([os.getpid()], device).bytes < 1_000_000
+        assert measure_unlinked([os.getpid()], device).bytes < 1_000_000
         os.unlink(tmp_path / "f")
-        assert measure_held([os.getpid()], device).bytes >= 1_000_000
+        assert measure_unlinked([os.getpid()], device).bytes >= 1_000_000

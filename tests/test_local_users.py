@@ -15,8 +15,8 @@ import pytest
 from servers import serving
 
 from cove import AsyncSandbox, Limits
+from cove.linux.orphans import kill_processes_of
 from cove.linux.remove_tree import remove_tree
-from cove.linux.strays import end_processes_of
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root can be another user")
 pytestmark = pytest.mark.anyio
@@ -203,7 +203,7 @@ def test_whoever_became_the_sandboxes_user_is_ended() -> None:
     intruder = subprocess.Popen(["sleep", "1000"], user=OTHER_USER, group=OTHER_USER)
     bystander = subprocess.Popen(["sleep", "1000"], user=OTHER_USER + 1, group=OTHER_USER)
     try:
-        assert end_processes_of(OTHER_USER) == 1
+        assert kill_processes_of(OTHER_USER) == 1
         assert intruder.wait(10) == -9
         assert bystander.poll() is None
     finally:

@@ -9,7 +9,7 @@ import pytest
 from cove import AsyncSandbox, Limits
 from cove.linux.cgroup import find_hierarchies
 from cove.model import MemoryMeasure, SandboxStatus, Usage
-from cove.runtime.groups import SandboxGroups, find_groups
+from cove.runtime.cgroups import SandboxGroups, find_groups
 from cove.runtime.usage import measure_processes
 from cove.server.gateway.metrics import render_metrics
 

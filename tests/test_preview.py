@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import ConnectionClosed
 
 from cove import AsyncSandbox, ExposedPort, SandboxStatus
-from cove.api import Opening
+from cove.api import AwaitableContext
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -30,7 +30,7 @@ def server(shared_server: Server) -> Server:
     return shared_server
 
 
-def on(server: Server, **fields: float) -> Opening[AsyncSandbox]:
+def on(server: Server, **fields: float) -> AwaitableContext[AsyncSandbox]:
     return AsyncSandbox.create(url=server.url, api_key=server.key, **fields)  # type: ignore[arg-type]  # a spec's fields
 
 

@@ -13,7 +13,7 @@ from cove.http.parser import RequestParser
 from cove.server.configuration import Configuration
 from cove.server.preview.address import PreviewAddress, address_of
 from cove.server.preview.headers import Visit, confine_cookie, render_answer, render_request
-from cove.server.preview.service_answer import AnswerHead, AnswerParser, BadAnswer
+from cove.server.preview.response_parser import BadResponse, ResponseHead, ResponseParser
 from cove.wire.upgrade import parse_upgrade
 
 pytestmark = pytest.mark.pure
@@ -23,12 +23,12 @@ class Taken:
     """An answer as it was taken."""
 
     def __init__(self) -> None:
-        self.head: AnswerHead | None = None
+        self.head: ResponseHead | None = None
         self.body = b""
         self.ends = 0
         self.raw: bytes | None = None
 
-    def answer_head(self, head: AnswerHead) -> None:
+    def answer_head(self, head: ResponseHead) -> None:
         assert self.head is None
         self.head = head
 
@@ -39,13 +39,13 @@ class Taken:
     def answer_end(self) -> None:
         self.ends += 1
 
-    def answer_switch(self, head: AnswerHead, rest: bytes) -> None:
+    def answer_switch(self, head: ResponseHead, rest: bytes) -> None:
         self.head, self.raw = head, rest
 
 
 def parse(*pieces: bytes, is_head_only: bool = False) -> Taken:
     taken = Taken()
-    parser = AnswerParser(taken, is_head_only=is_head_only)
+    parser = ResponseParser(taken, is_head_only=is_head_only)
     for piece in pieces:
         parser.feed(piece)
     parser.end()
@@ -68,7 +68,7 @@ def test_no_bytes_give_anything_but_an_answer_or_a_refusal(data: bytes) -> None:
     for start in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"):
         try:
             taken = parse(start + data)
-        except BadAnswer:
+        except BadResponse:
             continue
         assert taken.ends == 1 or taken.raw is not None
 
@@ -187,19 +187,19 @@ def test_a_visitor_pretends_nothing_that_a_service_could_understand_in_another_s
 def test_neither_side_can_hide_the_length_of_its_body() -> None:
     request = request_of(b"POST / HTTP/1.1\r\nHost: a\r\nConnection: Content-Length\r\nContent-Length: 3\r\n\r\n")
     assert b"content-length: 3\r\n" in render_request(request, BY_HOST, peer="", key=None)
-    head = AnswerHead(200, b"OK", [(b"connection", b"content-length"), (b"content-length", b"3")])
+    head = ResponseHead(200, b"OK", [(b"connection", b"content-length"), (b"content-length", b"3")])
     assert b"content-length: 3\r\n" in render_answer(head, BY_HOST, is_chunked=False)
 
 
 @pytest.mark.parametrize("status", [101, 204])
 def test_an_answer_that_has_no_body_claims_none(status: int) -> None:
-    head = AnswerHead(status, b"", [(b"content-length", b"3"), (b"upgrade", b"x")])
+    head = ResponseHead(status, b"", [(b"content-length", b"3"), (b"upgrade", b"x")])
     assert b"content-length" not in render_answer(head, BY_HOST, is_chunked=False)
 
 
 def test_a_service_says_nothing_to_a_browser_that_reaches_beyond_its_own_preview() -> None:
     named = {b"clear-site-data": True, b"nel": False, b"report-to": False, b"alt-svc": False, b"accept-ch": False}
-    head = AnswerHead(200, b"OK", [(name, b"x") for name in named])
+    head = ResponseHead(200, b"OK", [(name, b"x") for name in named])
     by_host = render_answer(head, BY_HOST, is_chunked=False)
     by_path = render_answer(head, BY_PATH, is_chunked=False)
     for name, is_beyond_the_host in named.items():
@@ -218,5 +218,5 @@ def test_a_service_says_nothing_to_a_browser_that_reaches_beyond_its_own_preview
     ],
 )
 def test_an_answer_that_could_be_understood_in_two_ways_is_refused(answer: bytes) -> None:
-    with pytest.raises(BadAnswer):
+    with pytest.raises(BadResponse):
         parse(answer)

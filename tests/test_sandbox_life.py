@@ -33,8 +33,8 @@ from cove.errors import (
     ValidationFailed,
 )
 from cove.runtime import sessions
-from cove.runtime.embedded import Embedded
 from cove.runtime.machine import examine_machine
+from cove.runtime.provider import EmbeddedProvider
 from cove.runtime.shell_channel import ShellChannel
 
 pytestmark = pytest.mark.anyio
@@ -256,7 +256,7 @@ async def test_without_isolation_nothing_outlives_a_killed_agent() -> None:
 
 
 async def test_isolation_is_never_left_out_silently_when_bubblewrap_is_missing() -> None:
-    embedded = Embedded()
+    embedded = EmbeddedProvider()
     embedded._machine = replace(await asyncio.to_thread(examine_machine), bubblewrap=None)
     with pytest.raises(SandboxUnavailable, match="apt install bubblewrap"):
         await embedded.create(None, SandboxSpec())
@@ -270,7 +270,7 @@ async def test_a_refusal_of_bubblewrap_is_passed_on_and_leaves_nothing(reason: s
     fake = folder / "bwrap"
     fake.write_text(f"#!/bin/sh\necho '{reason}' >&2\nexit 1\n")
     fake.chmod(0o755)
-    embedded = Embedded()
+    embedded = EmbeddedProvider()
     embedded._machine = replace(await asyncio.to_thread(examine_machine), bubblewrap=str(fake))
     try:
         with pytest.raises(SandboxUnavailable, match="did not start") as caught:
@@ -309,7 +309,7 @@ async def test_a_state_directory_that_sandboxes_cannot_reach_is_refused(
     closed.mkdir(mode=0o700)
     monkeypatch.setenv("COVE_HOME", str(closed / "home"))
     with pytest.raises(SandboxUnavailable, match="COVE_HOME"):
-        await Embedded().create(None, SandboxSpec())
+        await EmbeddedProvider().create(None, SandboxSpec())
 
 
 async def test_a_workdir_that_the_caller_chose_is_where_commands_run() -> None:

@@ -15,8 +15,8 @@ from servers import Server, eventually, serving
 from cove import AsyncSandbox
 from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxNotFound, SandboxUnavailable
 from cove.runtime.terminals import MOST_RUNNING
-from cove.server.gateway.keys import load_key
-from cove.server.sandboxes.sweeping import sweep
+from cove.server.gateway.api_key import load_key
+from cove.server.sandboxes.garbage_collection import collect_garbage
 from cove.server.worker import limits_for
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_a_record_that_is_spoilt_takes_no_other_sandbox_with_it(other_home
         place = server.directory.place((await server.record("spoilt")).key)
         (place / "sandbox.json").write_bytes(b"")
         assert [info.id for info in await AsyncSandbox.list(url=server.url, api_key=server.key)] == ["fine"]
-        await asyncio.to_thread(sweep, other_home)
+        await asyncio.to_thread(collect_garbage, other_home)
         with pytest.raises(SandboxUnavailable, match="cannot be read"):
             await server.connect("spoilt")
         await spoilt.destroy()
@@ -132,7 +132,7 @@ async def test_the_file_of_an_id_that_is_spoilt_leads_nowhere(shared_server: Ser
     entry.write_bytes(content)
     with pytest.raises(SandboxNotFound):
         await shared_server.connect("spoilt")
-    await asyncio.to_thread(sweep, directory.home)
+    await asyncio.to_thread(collect_garbage, directory.home)
     assert not entry.exists()
 
 

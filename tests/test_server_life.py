@@ -22,7 +22,7 @@ from cove.errors import (
     ValidationFailed,
 )
 from cove.server.sandboxes.directory import Record
-from cove.server.sandboxes.warm import WarmPool
+from cove.server.sandboxes.warm_pool import WarmPool
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from cove.core.command import build_invocation
 from cove.linux.packets import socket_pair
 from cove.model import Outcome
 from cove.runtime import launcher
-from cove.runtime.background import Background
+from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.supervised import Supervised
@@ -37,7 +37,7 @@ class Stage:
         theirs.settimeout(30)
         self.agent, self.peer = Peer(agent), Peer(theirs)
         self.link = Link(control, self.lost.append)
-        self.background = Background(lambda error: self.lost.append(repr(error)))
+        self.background = BackgroundTasks(lambda error: self.lost.append(repr(error)))
         self.pool = LauncherPool(self.link, None, self.background, self.lost.append)
         self.launcher = Launcher(ours, None, self.lost.append)
         self.peer.send(b"ready")
@@ -151,7 +151,7 @@ async def test_a_call_cancelled_while_its_launcher_starts_does_not_lose_the_sand
     agent.settimeout(30)
     lost: list[str] = []
     link = Link(control, lost.append)
-    background = Background(lambda error: lost.append(repr(error)))
+    background = BackgroundTasks(lambda error: lost.append(repr(error)))
     pool = LauncherPool(link, None, background, lost.append)
     acquiring = asyncio.ensure_future(pool.acquire())
     await turns()

@@ -14,7 +14,7 @@ from servers import serving
 from cove import AsyncSandbox
 from cove.client.transport import Transport
 from cove.errors import ConnectionLost
-from cove.http import Answer, HttpServer, Request, Response, peer_watch
+from cove.http import Answer, HttpServer, Request, Response, dead_peer
 from cove.wire import operations, requests
 
 pytestmark = pytest.mark.anyio
@@ -93,8 +93,8 @@ async def test_a_server_notices_that_the_machine_of_a_client_is_gone(other_home:
 
 
 async def test_a_client_that_lives_and_takes_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_watch, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(peer_watch, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(dead_peer, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(dead_peer, "_LOOK_SECONDS", 0.05)
     body = bytes(20_000_000)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with HttpServer(lambda request: Response(200, (), body), [listener]):

@@ -11,14 +11,14 @@ from itertools import islice
 
 if __package__:
     from cove.agent import tar
-    from cove.agent.content import data_ranges
     from cove.agent.files import TEMPORARY
+    from cove.agent.sparse_copy import data_ranges
     from cove.agent.tar import Truncated
     from cove.agent.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
 else:
     import tar
-    from content import data_ranges
     from files import TEMPORARY
+    from sparse_copy import data_ranges
     from tar import Truncated
     from unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
 

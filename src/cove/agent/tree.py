@@ -9,9 +9,9 @@ import os
 import re
 import stat
 
-from content import copy_data
 from files import TEMPORARY, close, open_old
 from pattern import decode, has_magic, name_matcher, path_matcher
+from sparse_copy import copy_data
 from tar import Refused
 
 MOST_ENTRIES = 200000

@@ -1,9 +1,9 @@
 """What users hold in their hands: read this first."""
 
+from cove.api.awaitable_context import AwaitableContext, Destroyable
 from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
-from cove.api.opening import Destroyable, Opening
 from cove.api.ports import Ports, TcpConnection
 from cove.api.process import Process
 from cove.api.sandbox import AsyncSandbox
@@ -16,7 +16,7 @@ __all__ = [
     "Destroyable",
     "Files",
     "Git",
-    "Opening",
+    "AwaitableContext",
     "Ports",
     "Process",
     "Session",

@@ -31,7 +31,7 @@ def provider_for(url: str | None, api_key: str | None) -> Provider:
     """
     provider: Provider
     if chosen := url or os.environ.get("COVE_URL"):
-        provider = import_module("cove.client.remote").Remote(chosen, api_key)
+        provider = import_module("cove.client.provider").RemoteProvider(chosen, api_key)
     else:
-        provider = import_module("cove.runtime.embedded").EMBEDDED
+        provider = import_module("cove.runtime.provider").EMBEDDED
     return provider

@@ -5,10 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Unpack
 
+from cove.api.awaitable_context import AwaitableContext
 from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
-from cove.api.opening import Opening
 from cove.api.ports import Ports
 from cove.api.process import Process
 from cove.api.provider import provider_for
@@ -47,21 +47,23 @@ class AsyncSandbox(ABC):
         api_key: str | None = None,
         exist_ok: bool = False,
         **spec_fields: Unpack[SpecFields],
-    ) -> "Opening[AsyncSandbox]":
+    ) -> "AwaitableContext[AsyncSandbox]":
         """Make a sandbox; as a context manager it is destroyed at the end.
 
         It lives in this program unless `url` or COVE_URL names a server. Fields of SandboxSpec can be given
         directly: `create(network="host", env={"A": "1"})`. With `exist_ok` a sandbox that has the id already is
         given back as it is.
         """
-        return Opening(
+        return AwaitableContext(
             lambda: provider_for(url, api_key).create(id, make_spec(spec, spec_fields), exist_ok=exist_ok), owned=True
         )
 
     @classmethod
-    def connect(cls, id: str, *, url: str | None = None, api_key: str | None = None) -> "Opening[AsyncSandbox]":
+    def connect(
+        cls, id: str, *, url: str | None = None, api_key: str | None = None
+    ) -> "AwaitableContext[AsyncSandbox]":
         """The sandbox with that id; raises SandboxNotFound. Leaving `with` detaches and destroys nothing."""
-        return Opening(lambda: provider_for(url, api_key).connect(id), owned=False)
+        return AwaitableContext(lambda: provider_for(url, api_key).connect(id), owned=False)
 
     @classmethod
     async def list(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[SandboxInfo]:

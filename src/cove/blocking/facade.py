@@ -41,7 +41,7 @@ from cove.model.file import MOST_DOWNLOAD_BYTES
 T = TypeVar("T", bound=api.Destroyable)
 
 
-async def _opened(opening: "api.Opening[T]") -> T:
+async def _opened(opening: "api.AwaitableContext[T]") -> T:
     return await opening
 
 

@@ -23,7 +23,7 @@ from cove.cli.options import (
     Shape,
     parse_variables,
 )
-from cove.cli.removal import ForceOption, remove_each
+from cove.cli.rm import ForceOption, remove_each
 from cove.cli.signals import finish
 from cove.cli.table import age, print_json, print_record, print_table
 from cove.errors import SandboxAlreadyExists, ValidationFailed

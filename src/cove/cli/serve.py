@@ -11,7 +11,7 @@ import typer
 from cove.cli.descriptors import say
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.model import SandboxStatus
-from cove.runtime.groups import explain_missing
+from cove.runtime.cgroups import explain_missing
 from cove.runtime.home import default_home
 from cove.server.configuration import UNLIMITED, Configuration, OnStop, built_in_defaults, load
 from cove.server.sandboxes.directory import Directory

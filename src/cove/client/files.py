@@ -10,7 +10,7 @@ from typing import cast
 from cove import api
 from cove.client import file_transfer
 from cove.client.calls import Calls
-from cove.client.patience import Patience
+from cove.client.retry import Backoff
 from cove.errors import ConnectionLost, FileTooLarge, Unreachable, ValidationFailed
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
 from cove.model.file import MOST_DOWNLOAD_BYTES
@@ -30,12 +30,12 @@ class Files(api.Files):
 
     async def read(self, path: str) -> bytes:
         """See api.Files."""
-        patience = Patience()
+        backoff = Backoff()
         while True:
             try:
                 return await self._read(path)
             except ConnectionLost:
-                await patience.pause()
+                await backoff.pause()
 
     async def _read(self, path: str) -> bytes:
         parts: list[bytes] = []
@@ -62,7 +62,7 @@ class Files(api.Files):
 
     async def _content(self, operation: AnyOperation, request: requests.Request) -> AsyncGenerator[bytes, None]:
         """Ask again while the server is away, until the first byte: what comes later may be of another content."""
-        patience, has_begun = Patience(), False
+        backoff, has_begun = Backoff(), False
         while True:
             try:
                 async with aclosing(self._calls.content(operation, request)) as chunks:
@@ -73,7 +73,7 @@ class Files(api.Files):
             except (ConnectionLost, Unreachable):
                 if has_begun:
                     raise
-                await patience.pause()
+                await backoff.pause()
 
     async def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
         """See api.Files."""

@@ -8,7 +8,7 @@ from typing import Literal, Self, cast
 
 from cove import api
 from cove.client.calls import Calls
-from cove.client.patience import Patience
+from cove.client.retry import Backoff
 from cove.core.command import check_timeout
 from cove.errors import ConnectionLost, ProcessNotFound, Unreachable, ValidationFailed
 from cove.model import ExecResult, Exit, LogEvent, LogMatch, ProcessExit
@@ -86,7 +86,7 @@ class Process(api.Process):
         self, *, since: str | None = None, follow: bool = True, lossless: bool = False
     ) -> AsyncGenerator[LogEvent, None]:
         """See api.Process. A connection that breaks is made anew where it broke."""
-        patience = Patience()
+        backoff = Backoff()
         while True:
             request = requests.Logs(since=since, follow=follow, lossless=lossless)
             events = self._calls.events(operations.PROCESS_LOGS, self.id, request=request)
@@ -94,14 +94,14 @@ class Process(api.Process):
                 async with aclosing(events):
                     async for item in events:
                         event = cast(LogEvent, item)
-                        patience.renew()
+                        backoff.renew()
                         since = event.cursor
                         yield event
                         if isinstance(event, Exit):
                             return
                 return
             except (ConnectionLost, Unreachable):
-                await patience.pause()
+                await backoff.pause()
 
     async def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
         """See api.Process."""

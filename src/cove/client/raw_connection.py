@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from cove.client.pool import Address
+from cove.client.connection_pool import Address
 from cove.errors import ConnectionLost, Internal
 from cove.http.websocket_frames import Closed, Event, FrameReader, Opcode, Ping, WebSocketError, make_masked_frame
 from cove.linux.tcp_stream import Streams

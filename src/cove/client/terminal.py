@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, aclosing
 
 from cove import api
 from cove.client.calls import Calls
-from cove.client.patience import Patience
 from cove.client.raw_connection import WebSocketClient
+from cove.client.retry import Backoff
 from cove.errors import ConnectionLost, TerminalNotFound, Unreachable, ValidationFailed
 from cove.model import Exit, ProcessExit, Ready, TerminalEvent
 from cove.runtime.exec import check_input
@@ -72,20 +72,20 @@ class TerminalConnection(api.TerminalConnection):
 
     async def events(self) -> AsyncGenerator[TerminalEvent, None]:
         """See api.TerminalConnection."""
-        patience = Patience()
+        backoff = Backoff()
         while not self._is_closed:
             try:
                 socket = await self._connected()
                 async with aclosing(self._read(socket)) as events:
                     async for event in events:
-                        patience.renew()
+                        backoff.renew()
                         yield event
                         if isinstance(event, Exit):
                             return
                 self._socket = None
             except (ConnectionLost, Unreachable):
                 self._socket = None
-                await patience.pause()
+                await backoff.pause()
 
     async def write(self, data: bytes | str) -> None:
         """See api.TerminalConnection."""
@@ -102,7 +102,7 @@ class TerminalConnection(api.TerminalConnection):
         await self._calls.do(operations.RESIZE_TERMINAL, self._id, request=requests.Resize(cols=cols, rows=rows))
 
     async def _send(self, data: bytes) -> None:
-        patience = Patience()
+        backoff = Backoff()
         while True:
             try:
                 socket = await self._connected()
@@ -112,7 +112,7 @@ class TerminalConnection(api.TerminalConnection):
                 self._socket = None
                 raise ConnectionLost("the terminal's connection broke: what was typed may be lost") from None
             except (ConnectionLost, Unreachable):
-                await patience.pause()
+                await backoff.pause()
 
     async def _connected(self) -> WebSocketClient:
         async with self._connecting:

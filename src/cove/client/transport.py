@@ -1,7 +1,7 @@
 """Calls to a server: one HTTP connection pool per event loop, errors as the classes they were there.
 
 A call that was not read, because nobody listens or the server is just stopping, has started nothing: it is repeated
-until the server is back or patience ends. A connection that breaks before the answer is there raises ConnectionLost:
+until the server is back or retrying ends. A connection that breaks before the answer is there raises ConnectionLost:
 the call may have run, and only what can be repeated without harm (reading, waiting) is. A call that is cancelled
 waits, for a while, until the server has ended it.
 """
@@ -16,10 +16,10 @@ from functools import lru_cache
 from typing import Final
 from weakref import WeakSet
 
+from cove.client.connection_pool import Pool, parse_address
 from cove.client.http_connection import Broken, HttpConnection
-from cove.client.patience import patiently
-from cove.client.pool import Pool, parse_address
 from cove.client.raw_connection import WebSocketClient, open_websocket, upgrade
+from cove.client.retry import retry
 from cove.errors import ConnectionLost, CoveError, SandboxUnavailable, Unreachable
 from cove.linux.tcp_stream import Streams
 from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
@@ -81,7 +81,7 @@ class Transport:
 
         What the source of a content raises is raised here.
         """
-        return await patiently(
+        return await retry(
             lambda request: self._call(operation, path, request, content, undo),
             request,
             is_repeatable=operation.repeatable,

@@ -24,13 +24,13 @@ from contextlib import aclosing
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from cove.http.chunked_body import ChunkedBody
 from cove.http.deadline import Deadline
 from cove.http.endpoint import Endpoint
 from cove.http.errors import HandlerFailed, HttpError, RequestTimeout, ServerStopping, TooManyConnections
 from cove.http.handler import Answer
 from cove.http.limits import HttpLimits
 from cove.http.parser import RequestParser
-from cove.http.pouring import Pouring
 from cove.http.relay import Relay
 from cove.http.request import Request
 from cove.http.response import Body, Ping, Response, Upgrade, has_body, render_head, render_switch
@@ -192,7 +192,7 @@ class HttpConnection(Endpoint):
             self.finish(keep_alive=keep_alive)
         else:
             self._transport.write(head)
-            self._start(self._pour(response.status, response.body, response.ping), self._poured)
+            self._start(self._stream_body(response.status, response.body, response.ping), self._body_ended)
 
     def fail(self, error: Exception) -> None:
         """Answer with an error; what nobody can describe is logged, and the client is told nothing about it."""
@@ -346,7 +346,7 @@ class HttpConnection(Endpoint):
 
         def over(task: asyncio.Task[None]) -> None:
             upgrade.release()  # a task that is cancelled before its first step never enters its `finally`
-            self._poured(task)
+            self._body_ended(task)
 
         self._start(_run_upgrade(upgrade, stream), over)
 
@@ -367,7 +367,7 @@ class HttpConnection(Endpoint):
         elif isinstance(error, Exception):
             self.fail(error)
 
-    def _poured(self, task: asyncio.Task[None]) -> None:
+    def _body_ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if self._state is _State.LOST:
             self._after_loss(task)
@@ -387,20 +387,20 @@ class HttpConnection(Endpoint):
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, HttpError):
             log.error("%s %s failed after its client had gone", self.request.method, self.request.path, exc_info=error)
 
-    async def _pour(self, status: int, body: Body, ping: Ping | None) -> None:
+    async def _stream_body(self, status: int, body: Body, ping: Ping | None) -> None:
         async with aclosing(body):
             if not has_body(self.request.method, status):
                 return
-            pouring = Pouring(self._transport, is_chunked=self.request.version == "1.1", ping=ping)
+            chunks = ChunkedBody(self._transport, is_chunked=self.request.version == "1.1", ping=ping)
             try:
                 async for data in body:
-                    pouring.write(data)
+                    chunks.write(data)
                     while self._is_full:
                         self._drained = asyncio.get_running_loop().create_future()
                         await self._drained
             finally:
-                pouring.close()
-        pouring.finish()
+                chunks.close()
+        chunks.finish()
 
     def _can_keep_alive(self) -> bool:
         request = self.request

@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import overload
 
 from cove.http.connection import HttpConnection
+from cove.http.dead_peer import DeadPeerDetector, keep_alive
 from cove.http.errors import HttpError
 from cove.http.handler import Handler
 from cove.http.limits import HttpLimits
-from cove.http.peer_watch import PeerWatch, keep_alive
 from cove.http.response import Response
 
 _PLAIN = ((b"content-type", b"text/plain; charset=utf-8"),)
@@ -47,7 +47,7 @@ class HttpServer:
         self._connections: set[HttpConnection] = set()
         self._admitted: dict[HttpConnection, None] = {}  # first who has been there longest since its last answer
         self._all_gone = asyncio.Event()
-        self._watch = PeerWatch()
+        self._watch = DeadPeerDetector()
 
     @overload
     def describe(self, error: HttpError) -> Response: ...

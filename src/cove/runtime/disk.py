@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 
 from cove.errors import SandboxUnavailable
+from cove.linux.directory_permission import admit_group
 from cove.linux.disk_image import ImageUnavailable, make_image, mount_image, repair_image, unmount
-from cove.linux.passage import admit_group
 from cove.model import Limits
 
 IMAGE = "disk.img"

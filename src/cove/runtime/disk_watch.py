@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cove.linux.disk_usage import DiskUsage, measure_disk
-from cove.linux.held_files import measure_held
+from cove.linux.unlinked_files import measure_unlinked
 from cove.model import Limits
-from cove.runtime.change import Change
+from cove.runtime.notify import Notify
 from cove.runtime.threads import in_thread
 
 # The free space of the disk is looked at this often, which is cheap. The files are counted when it has shrunk by as
@@ -40,7 +40,7 @@ class Watched:
     """The sandbox as the watch sees it. `activity` is announced when something is started; `pids` blocks."""
 
     agent_pid: int
-    activity: Change
+    activity: Notify
     is_busy: Callable[[], bool]
     pids: Callable[[], Sequence[int]]
     log_bytes: Callable[[], int]
@@ -101,7 +101,7 @@ class DiskWatch:
     def _count(self, log_bytes: int) -> DiskUsage:
         self._free = self._look()
         usage = measure_disk([str(path) for path in self.directories])
-        held = measure_held(self.sandbox.pids(), os.stat(self.directories[0]).st_dev, self.sandbox.agent_pid)
+        held = measure_unlinked(self.sandbox.pids(), os.stat(self.directories[0]).st_dev, self.sandbox.agent_pid)
         usage.bytes += held.bytes + log_bytes
         usage.files += len(held.sizes)
         if held.is_complete or self._known is None:

@@ -22,7 +22,7 @@ from cove.errors import (
     from_errno,
 )
 from cove.model import Outcome, ProcessExit
-from cove.runtime.change import Change
+from cove.runtime.notify import Notify
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
 
@@ -79,7 +79,7 @@ class Errands:
         """What one says, a few messages at a time. A slow reader makes it wait; leaving ends it."""
         errand = await self.start(verb, *arguments, subject=subject, most_bytes=most_bytes)
         try:
-            errand.process.ended.add_done_callback(lambda _: errand.said.announce())
+            errand.process.ended.add_done_callback(lambda _: errand.said.notify_all())
             while True:
                 while batch := errand.take(decode):
                     yield batch
@@ -107,7 +107,7 @@ class Errand:
         self._errors = b""
         self._fault = ""
         self._last: list[bytes] | None = None
-        self.said = Change()
+        self.said = Notify()
 
     def expect(self, process: Supervised) -> None:
         """Be run by this process, which is about to be started."""
@@ -125,7 +125,7 @@ class Errand:
                 self._fail(f"more than {self._most_bytes} bytes")
             elif self._reader.waiting_bytes > _MOST_WAITING_BYTES:
                 self.process.pause()
-            self.said.announce()
+            self.said.notify_all()
 
     def take(self, decode: Callable[[list[bytes]], T]) -> list[T]:
         """Decode the next few messages; none when more has to come, or when the result is there."""

@@ -22,7 +22,7 @@ from cove.agent.protocol import ProtocolError
 from cove.core.executor_protocol import EVENT_BYTES, Finished, FrameDecoder, Raised, Ready, Said, Shown, UsesPackages
 from cove.core.output_log import STREAMS
 from cove.model import CodeEvent, Display, Done, Failure, Outcome, ProcessExit, Text
-from cove.runtime.change import Change
+from cove.runtime.notify import Notify
 from cove.runtime.supervised import Supervised
 
 _CHANNEL, _INTERRUPTIONS = 3, 4
@@ -71,7 +71,7 @@ class Executor:
         self._waiting = 0
         self._interruption: asyncio.Future[int] | None = None
         self._unsent = memoryview(b"")
-        self._change = Change()
+        self._change = Notify()
         self._is_running = False
         self._runs = 0
         self._has_failed = False
@@ -265,14 +265,14 @@ class Executor:
     def _put(self, event: "_Printed | Weighed", size: int) -> None:
         self._waiting += size
         self._events.append(event)
-        self._change.announce()
+        self._change.notify_all()
 
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
         self._is_running = False
         if not self.ready.done():
             self.ready.set_exception(ExecutorEnded(ended.result()))
             self.ready.exception()
-        self._change.announce()
+        self._change.notify_all()
 
 
 def open_executor(on_packages: Callable[[], None], *, can_be_stuck: bool) -> tuple[Executor, dict[int, int]]:

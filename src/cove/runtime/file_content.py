@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from cove.agent.content import copy_data, copy_range
+from cove.agent.sparse_copy import copy_data, copy_range
 from cove.errors import from_errno
 from cove.runtime.threads import start_in_thread
 

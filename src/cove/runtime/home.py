@@ -15,14 +15,14 @@ from cove.core.identifier import new_identifier
 from cove.core.jail import place_mark
 from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import Group, Hierarchies
+from cove.linux.directory_permission import admit_group, closed_directory
 from cove.linux.file_lock import make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
-from cove.linux.passage import admit_group, closed_directory
+from cove.linux.orphans import kill_orphans, kill_processes_of
 from cove.linux.pidfd import start_time
 from cove.linux.remove_tree import remove_tree
-from cove.linux.strays import end_processes_of, end_strays
+from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.disk import detach_disk
-from cove.runtime.groups import SandboxGroups
 from cove.runtime.user_ids import UserIds
 
 RECORD = "sandbox.json"
@@ -205,7 +205,7 @@ class Home:
         except OSError:  # files that change meanwhile: somebody on the host has become the sandbox's user
             if place.user_id is None:
                 raise
-            end_processes_of(place.user_id)
+            kill_processes_of(place.user_id)
             self._remove_files(place)
         if place.user_id is not None:
             self._users.release(place.user_id)
@@ -281,4 +281,4 @@ def _sign(lock: FileIO) -> None:
 def _end_groups(hierarchies: Hierarchies, key: str) -> None:
     trees = [Group(os.path.join(tree, key)) for tree in hierarchies.all]
     SandboxGroups(trees[0] if hierarchies.unified is not None else None, trees).remove()
-    end_strays(place_mark(key))  # a bwrap that lost its parent before the agent entered its groups
+    kill_orphans(place_mark(key))  # a bwrap that lost its parent before the agent entered its groups

@@ -19,7 +19,7 @@ from cove.linux.packets import socket_pair
 from cove.linux.pidfd import reap, wait_for_end
 from cove.linux.thread_user import as_user
 from cove.model import SandboxSpec
-from cove.runtime.groups import SandboxGroups
+from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.home import Place
 from cove.runtime.isolation import Launch, backend_of
 from cove.runtime.link import Link

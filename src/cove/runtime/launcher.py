@@ -19,7 +19,7 @@ from cove.linux.packets import (
     send_packet,
     socket_pair,
 )
-from cove.runtime.background import Background
+from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.link import ANSWER_SECONDS, MOST_PACKETS, Link
 from cove.runtime.threads import close_in_thread, in_thread
 
@@ -181,7 +181,7 @@ class LauncherPool:
     """Parked launchers of one sandbox. Taking one never waits while one is parked."""
 
     def __init__(
-        self, link: Link, group: Group | None, background: Background, on_fault: Callable[[str], None]
+        self, link: Link, group: Group | None, background: BackgroundTasks, on_fault: Callable[[str], None]
     ) -> None:
         self._link = link
         self._group = group

@@ -12,8 +12,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 from cove.core.output_log import STREAMS, Batch, Missing, OutputLog, Record, Write, cut, decode_batch, merge
 from cove.errors import ValidationFailed
 from cove.model import Exit, Gap, LogEvent, Output, ProcessExit
-from cove.runtime.background import Background
-from cove.runtime.change import Change
+from cove.runtime.background_tasks import BackgroundTasks
+from cove.runtime.notify import Notify
 from cove.runtime.threads import in_thread, start_in_thread
 
 P = ParamSpec("P")
@@ -70,7 +70,7 @@ class Log:
     def __init__(
         self,
         directory: Path,
-        background: Background,
+        background: BackgroundTasks,
         *,
         on_full: Callable[[], None],
         on_room: Callable[[], None],
@@ -87,7 +87,7 @@ class Log:
         self._core = OutputLog(LIMIT_BYTES, WINDOW_BYTES, SEGMENT_BYTES)
         self._segments: dict[int, _Segment] = {}
         self._spare: _Segment | None = None
-        self._change = Change()
+        self._change = Notify()
         self._is_flushing = False
         self._is_discarded = False
         self._end: ProcessExit | None = None
@@ -110,7 +110,7 @@ class Log:
         if not self._has_room():
             self._on_full()
         self._flush()
-        self._change.announce()
+        self._change.notify_all()
 
     def finish(self, end: ProcessExit) -> None:
         """The last byte is in: readers get the end after it, and most of it goes to disk."""
@@ -118,7 +118,7 @@ class Log:
         self._spare = None
         self._core.window_bytes = ENDED_WINDOW_BYTES
         self._flush()
-        self._change.announce()
+        self._change.notify_all()
 
     def discard(self) -> "asyncio.Future[None] | None":
         """Free the disk; later readers see a gap, what is in memory, and the end. A future if a thread has to do it."""

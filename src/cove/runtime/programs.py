@@ -16,7 +16,7 @@ PACKAGES = "node_modules"
 
 _AGENT_MODULES = (
     *("attach", "files", "init", "kernel", "launcher", "protocol", "shell_state"),
-    *("archive", "compressed", "content", "errand", "fingerprint", "pattern", "tar", "tree", "unpacking", "watch"),
+    *("archive", "compressed", "errand", "fingerprint", "pattern", "sparse_copy", "tar", "tree", "unpacking", "watch"),
 )
 _CACHE = (
     "import py_compile, sys; mode = py_compile.PycInvalidationMode.UNCHECKED_HASH\n"

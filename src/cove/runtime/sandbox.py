@@ -20,11 +20,11 @@ from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import run_borrowed
 from cove.runtime.exec import run_command
 from cove.runtime.executor import Weighed
-from cove.runtime.sandbox_life import SandboxLife
+from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 from cove.runtime.session import Session
 
 
-class Sandbox(SandboxLife):
+class Sandbox(SandboxLifecycle):
     """A running sandbox."""
 
     async def exec(

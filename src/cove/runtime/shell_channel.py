@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cove.core.shell_protocol import GO, INTERNAL, encode_command
-from cove.linux.passage import admit_group
+from cove.linux.directory_permission import admit_group
 from cove.linux.remove_tree import remove_tree
 
 _FIFO_MODE = 0o600

@@ -8,11 +8,11 @@ from cove.core.command import Invocation
 from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
 from cove.model import Outcome
-from cove.runtime.background import Background
-from cove.runtime.change import Change
+from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import START_SECONDS, Launcher, LauncherGone, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.memory_kills import MemoryKills
+from cove.runtime.notify import Notify
 from cove.runtime.supervised import Supervised, Take
 
 # Code inside that kills all it can, again and again, does not keep a caller for ever.
@@ -33,12 +33,12 @@ class Spawner:
     ) -> None:
         self._on_lost = on_lost
         self.link = link
-        self.background = Background(self._on_bug)
+        self.background = BackgroundTasks(self._on_bug)
         self._pool = LauncherPool(link, group, self.background, on_lost)
         self._memory_kills = memory_kills
         self._running: set[Supervised] = set()
         self._loop = asyncio.get_running_loop()
-        self.activity = Change()
+        self.activity = Notify()
         self.closed = False
 
     def is_busy(self) -> bool:
@@ -85,7 +85,7 @@ class Spawner:
             except OSError as error:
                 raise SpawnFailed(f"the command could not be handed over: {error}. Nothing was started.") from error
             self._running.add(process)
-            self.activity.announce()
+            self.activity.notify_all()
             process.ended.add_done_callback(partial(self._forget, process))
             if deadline is not None:
                 process.set_deadline(deadline, TIMEOUT_GRACE)

@@ -24,7 +24,7 @@ from cove.core.output_log import STDERR, STDOUT
 from cove.errors import CoveError
 from cove.linux.memory_file import sealed_file
 from cove.model import Outcome, ProcessExit
-from cove.runtime.background import Background
+from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.pump import Pump
@@ -48,7 +48,7 @@ class Supervised:
         take: Take,
         *,
         pool: LauncherPool,
-        background: Background,
+        background: BackgroundTasks,
         on_fault: Callable[[str], None],
         memory_kills: MemoryKills | None = None,
     ) -> None:

@@ -12,8 +12,8 @@ from cove import api
 from cove.core.scrollback import Scrollback
 from cove.errors import CoveError, ValidationFailed
 from cove.model import Exit, Gap, Output, ProcessExit, Ready, TerminalEvent, TerminalInfo
-from cove.runtime.change import Change
 from cove.runtime.exec import check_input
+from cove.runtime.notify import Notify
 from cove.runtime.stdin import Stdin, refuse_ended
 from cove.runtime.supervised import Supervised
 from cove.runtime.terminal_pump import TerminalPump
@@ -51,7 +51,7 @@ class Terminal(api.Terminal):
         self._destroying: asyncio.Task[None] | None = None
         self._holders: set[TerminalConnection] = set()
         self.scrollback = Scrollback(SCROLLBACK_BYTES)
-        self.change = Change()
+        self.change = Notify()
         self.end: ProcessExit | None = None
         self.input = Stdin(os.dup(self._master))
         self._pump = TerminalPump(os.dup(self._master), self._take)
@@ -106,7 +106,7 @@ class Terminal(api.Terminal):
             self._master = self._slave = -1
         if self.end is None and self._process.ended.done():
             self.end = self._process.ended.result()
-            self.change.announce()
+            self.change.notify_all()
 
     def _refuse_input(self) -> CoveError:
         ended = self._process.ended
@@ -131,7 +131,7 @@ class Terminal(api.Terminal):
 
     def _take(self, data: bytes) -> None:
         self.scrollback.append(data)
-        self.change.announce()
+        self.change.notify_all()
         if self._holders:
             self.pace()
 
@@ -163,7 +163,7 @@ class TerminalConnection(api.TerminalConnection):
         """See api.TerminalConnection."""
         self._is_open = False
         self._terminal.let_go(self)
-        self._terminal.change.announce()
+        self._terminal.change.notify_all()
 
     async def events(self) -> AsyncGenerator[TerminalEvent, None]:
         """See api.TerminalConnection."""

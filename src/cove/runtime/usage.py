@@ -11,7 +11,7 @@ import msgspec
 from cove.linux.cgroup import Group
 from cove.linux.disk_usage import measure_disk
 from cove.model import MemoryMeasure, Usage
-from cove.runtime.groups import SandboxGroups
+from cove.runtime.cgroups import SandboxGroups
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PROPORTIONAL = re.compile(rb"^Pss: +(\d+) kB", re.MULTILINE)

@@ -28,12 +28,12 @@ from cove.linux.process_name import name_process
 from cove.model import SandboxSpec
 from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop
-from cove.server.gateway.keys import KEY_FILE, leave_key, load_key
+from cove.server.gateway.api_key import KEY_FILE, leave_key, load_key
 from cove.server.preview.address import address_of, write_address
+from cove.server.sandboxes.destroy_sandbox import destroy
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.removal import destroy
-from cove.server.sandboxes.sweeping import seconds_to_next, sweep
-from cove.server.sandboxes.warm import WarmPool
+from cove.server.sandboxes.garbage_collection import collect_garbage, seconds_to_next
+from cove.server.sandboxes.warm_pool import WarmPool
 from cove.server.worker import Work, run_worker
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -200,7 +200,7 @@ class Supervisor:
         spec = self._configuration.admit(SandboxSpec())
         for _ in range(self._configuration.warm - self._pool.count(spec)):
             self._pool.replenish(spec, self._configuration.warm)
-        sweep(self._home)
+        collect_garbage(self._home)
 
     def _reap(self) -> None:
         for child in self._children:

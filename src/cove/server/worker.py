@@ -15,7 +15,7 @@ from cove.linux.descriptors import raise_descriptor_limit
 from cove.server.bridge.gateway import BridgeGateway
 from cove.server.configuration import Configuration
 from cove.server.error_response import describe_error
-from cove.server.gateway.access import Access
+from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.documents import PREFIX, make_documents
 from cove.server.gateway.handler import Gateway
 from cove.server.preview.address import address_of
@@ -55,7 +55,7 @@ async def _serve(work: Work) -> None:
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
     configuration = work.configuration
-    access = Access(
+    authenticator = Authenticator(
         work.key, is_loopback=configuration.is_loopback, names=configuration.names, origins=configuration.origins
     )
     limits = limits_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -63,8 +63,8 @@ async def _serve(work: Work) -> None:
     directory = Directory(work.home)
     address = address_of(configuration, work.previews.getsockname()[1])
     async with (
-        BridgeGateway(directory, starter, access, configuration) as bridge,
-        Gateway(directory, starter, access, mounted={PREFIX: make_documents()}) as gateway,
+        BridgeGateway(directory, starter, authenticator, configuration) as bridge,
+        Gateway(directory, starter, authenticator, mounted={PREFIX: make_documents()}) as gateway,
         HttpServer(bridge.before(gateway), [work.api], describe=describe_error, limits=limits) as api,
         Preview(directory, address, work.key) as preview,
         HttpServer(preview, [work.previews], describe=describe_error, limits=limits) as previews,

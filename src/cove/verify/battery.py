@@ -8,7 +8,7 @@ import msgspec
 from cove import AsyncSandbox
 from cove.model import Limits
 from cove.runtime.threads import in_thread
-from cove.verify import agent, file_api, inside, life, mounts, neighbours  # noqa: F401  # they enter their probes
+from cove.verify import agent, file_api, inside, lifecycle, mounts, neighbours  # noqa: F401  # they enter their probes
 from cove.verify.findings import Attempt, Finding, Verdict, judge
 from cove.verify.inside.harness import BLOCKED
 from cove.verify.outside import run_outside

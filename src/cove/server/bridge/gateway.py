@@ -31,7 +31,7 @@ from cove.server.bridge.protocol import (
 )
 from cove.server.bridge.terminal import FAST_PATH_HEADER
 from cove.server.configuration import Configuration
-from cove.server.gateway.access import Access
+from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory
@@ -56,13 +56,17 @@ class BridgeGateway:
     """Any valid id is a sandbox: the first use of one makes it, and one that was stopped or lost is started again."""
 
     def __init__(
-        self, directory: Directory, starter: Starter, access: Access, configuration: Configuration | None = None
+        self,
+        directory: Directory,
+        starter: Starter,
+        authenticator: Authenticator,
+        configuration: Configuration | None = None,
     ) -> None:
         configuration = configuration or Configuration()
         self._configuration = configuration
         self._directory = directory
         self._starter = starter
-        self._access = access
+        self._authenticator = authenticator
         self._unused = UnusedIds(directory)
         self._pool = BridgePool(directory, configuration)
         self._headers: Headers = () if configuration.bridge_fast_path else ((FAST_PATH_HEADER, b"off"),)
@@ -88,7 +92,7 @@ class BridgeGateway:
                 return self(request)
             if request.path.startswith(_DOCUMENTS):
                 try:
-                    self._check_access(request)
+                    self._authenticate(request)
                 except Refusal as refusal:
                     return refusal.response()
             return handler(request)
@@ -104,13 +108,13 @@ class BridgeGateway:
 
     def _answer(self, request: Request) -> Answer | Coroutine[object, object, Answer]:
         if not request.path.startswith(BELOW):
-            self._check_access(request)
+            self._authenticate(request)
             return self._finish(self._pool.answer(request) if request.path != ROOT else self._create(request))
         id, name, argument = split(request.path)
         check_id(id)
         if name == "pty":
             _take_key_from_query(request)
-        self._check_access(request)
+        self._authenticate(request)
         check_route(request.method, name, argument)
         if name == "":
             return self._finish(self._destroy(id))
@@ -119,8 +123,8 @@ class BridgeGateway:
         path = self._sockets.get(id)
         return self._finish(self._find_and_relay(id)) if path is None else self._relay(id, path)
 
-    def _check_access(self, request: Request) -> None:
-        refused = self._access.refuse(request)
+    def _authenticate(self, request: Request) -> None:
+        refused = self._authenticator.refuse(request)
         if refused is not None:
             assert isinstance(refused.body, bytes)
             text = msgspec.json.decode(refused.body, type=dict[str, object])["error"]

@@ -9,7 +9,7 @@ from cove.runtime.threads import in_thread
 from cove.server.bridge.protocol import answer_json, failed, not_found
 from cove.server.configuration import Configuration
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.warm import WarmPool
+from cove.server.sandboxes.warm_pool import WarmPool
 
 BELOW: Final = "/v1/pool/"
 

@@ -11,7 +11,7 @@ from cove.model import SandboxInfo, SandboxStatus
 from cove.model.spec import check_spec
 from cove.runtime.threads import in_thread
 from cove.server.error_response import allowed_methods
-from cove.server.gateway.access import Access
+from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.metrics import collect_metrics
 from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstreams
@@ -40,13 +40,13 @@ class Gateway:
         self,
         directory: Directory,
         starter: Starter,
-        access: Access,
+        authenticator: Authenticator,
         *,
         mounted: Mapping[str, Handler] | None = None,
     ) -> None:
         self._directory = directory
         self._starter = starter
-        self._access = access
+        self._authenticator = authenticator
         self._mounted = mounted or {}
         self._upstreams = Upstreams()
         self._sockets: dict[str, str] = {}
@@ -70,7 +70,7 @@ class Gateway:
         path = request.path
         if path == "/health":
             return _choose({"GET": self._health}, request)(request, "")
-        if (refusal := self._access.refuse(request)) is not None:
+        if (refusal := self._authenticator.refuse(request)) is not None:
             return refusal
         if path.startswith(_BELOW):
             return self._route(request, *path[len(_BELOW) :].split("/", 1))

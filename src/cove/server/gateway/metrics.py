@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from cove.linux.cgroup import Hierarchies
 from cove.model import SandboxStatus, Usage
-from cove.runtime.groups import find_groups
+from cove.runtime.cgroups import find_groups
 from cove.runtime.usage import measure_processes
 from cove.server.sandboxes.directory import Directory, Record
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from cove.core.exposure import is_exposed, parse_label
 from cove.errors import LimitExceeded
 from cove.http import Answer, Request, Response
-from cove.runtime.background import Background
+from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.threads import in_thread
 from cove.server.error_response import error_response
 from cove.server.preview.address import PreviewAddress
@@ -38,7 +38,7 @@ class Preview:
         self._key = key
         self._relays: dict[PreviewRelay, str] = {}
         self._visitors: Counter[str] = Counter()
-        self._background = Background(partial(log.error, "a preview failed: %r"))
+        self._background = BackgroundTasks(partial(log.error, "a preview failed: %r"))
 
     async def __aenter__(self) -> "Preview":
         return self

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cove.core.exposure import Label
 from cove.http import Request
-from cove.server.preview.service_answer import AnswerHead
+from cove.server.preview.response_parser import ResponseHead
 
 _OF_ONE_CONNECTION = frozenset(
     (
@@ -107,7 +107,7 @@ def _request_value(name: bytes, value: bytes, visit: Visit, key: str | None) -> 
     return value
 
 
-def render_answer(head: AnswerHead, visit: Visit, *, is_chunked: bool) -> bytes:
+def render_answer(head: ResponseHead, visit: Visit, *, is_chunked: bool) -> bytes:
     """The head of the answer, for the visitor."""
     parts = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     dropped = _OF_ONE_CONNECTION | _named_by(head.get(b"connection") or b"")
@@ -170,7 +170,7 @@ def confine_cookie(cookie: bytes, prefix: bytes) -> bytes | None:
     return b";".join([*kept, b" Path=%b%b" % (prefix, path)] if prefix else kept)
 
 
-def has_body(method: str, head: AnswerHead) -> bool:
+def has_body(method: str, head: ResponseHead) -> bool:
     """Whether bytes follow the head of this answer."""
     return method != "HEAD" and head.status not in _WITHOUT_BODY
 

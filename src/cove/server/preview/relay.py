@@ -13,7 +13,7 @@ from cove.errors import ServiceNotResponding
 from cove.http import Exchange, HttpError, Relay, Response
 from cove.http.deadline import Deadline
 from cove.server.preview.headers import Visit, has_body, render_answer, render_request
-from cove.server.preview.service_answer import AnswerHead, AnswerParser, BadAnswer
+from cove.server.preview.response_parser import BadResponse, ResponseHead, ResponseParser
 from cove.server.preview.service_connection import ServiceConnection
 
 _OPEN_SECONDS = 30.0
@@ -25,7 +25,7 @@ class PreviewRelay(Relay):
     """`path` is the runtime's socket, `target` the port there. `on_end` is called once, when all is over."""
 
     _exchange: Exchange
-    _parser: AnswerParser
+    _parser: ResponseParser
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PreviewRelay(Relay):
     def begin(self, exchange: Exchange) -> None:
         """Connect, in a task of the preview's."""
         self._exchange = exchange
-        self._parser = AnswerParser(self, is_head_only=exchange.request.method == "HEAD")
+        self._parser = ResponseParser(self, is_head_only=exchange.request.method == "HEAD")
         self._start(self)
 
     async def connect(self) -> None:
@@ -120,7 +120,7 @@ class PreviewRelay(Relay):
             return
         try:
             self._parser.feed(data)
-        except BadAnswer as error:
+        except BadResponse as error:
             self._break_off(f"what listens on this port gave no valid answer: {error}")
 
     def service_eof(self) -> None:
@@ -135,7 +135,7 @@ class PreviewRelay(Relay):
             return
         try:
             self._parser.end()
-        except BadAnswer as error:
+        except BadResponse as error:
             self._break_off(f"what listens on this port gave no valid answer: {error}")
 
     def service_lost(self) -> None:
@@ -159,7 +159,7 @@ class PreviewRelay(Relay):
         else:
             self._exchange.request.resume()
 
-    def answer_head(self, head: AnswerHead) -> None:
+    def answer_head(self, head: ResponseHead) -> None:
         """The answer begins."""
         request = self._exchange.request
         self._deadline.clear()
@@ -177,10 +177,10 @@ class PreviewRelay(Relay):
             self._exchange.write(b"0\r\n\r\n")
         self._finish(lambda: self._exchange.finish(keep_alive=True))
 
-    def answer_switch(self, head: AnswerHead, rest: bytes) -> None:
+    def answer_switch(self, head: ResponseHead, rest: bytes) -> None:
         """The service speaks another protocol from here on, if that was asked for."""
         if not self._exchange.request.is_upgrade or head.status != 101:
-            raise BadAnswer("it changed the protocol without being asked")
+            raise BadResponse("it changed the protocol without being asked")
         self._deadline.clear()
         self._has_answered = self._is_raw = True
         self._exchange.write(render_answer(head, self._visit, is_chunked=False) + rest)

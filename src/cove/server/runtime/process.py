@@ -1,7 +1,7 @@
 """The process of one sandbox: it makes or starts it, serves it, and sees to its end.
 
 Theory of operation. A fork of the zygote reads one request, opens a sandbox and answers; from then on it is the
-sandbox's runtime. `Opened` is what has to be undone when nobody took the answer. A runtime ends when its sandbox
+sandbox's runtime. `OpenedSandbox` is what has to be undone when nobody took the answer. A runtime ends when its sandbox
 does: destroyed (by a call, by the end of its lifetime, or because its id was taken away and TERM came), stopped
 (idle, or TERM), or lost with its jail. Only a destroyed one leaves nothing; the others leave their files and a record
 that says which.
@@ -21,7 +21,7 @@ from cove.runtime.machine import Machine
 from cove.runtime.sandbox import Sandbox
 from cove.runtime.threads import in_thread
 from cove.server.runtime.listener import listen
-from cove.server.runtime.opening import Opened, Opener
+from cove.server.runtime.open_sandbox import OpenedSandbox, SandboxOpener
 from cove.server.runtime.serving import Serving
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.start_protocol import (
@@ -33,7 +33,7 @@ from cove.server.sandboxes.start_protocol import (
     encode,
     receive_request,
 )
-from cove.server.sandboxes.warm import WarmPool
+from cove.server.sandboxes.warm_pool import WarmPool
 from cove.wire.errors import ErrorBody
 
 _REQUEST_SECONDS = 10.0
@@ -50,7 +50,7 @@ class _Process:
 
     def __init__(self, directory: Directory, machine: Machine | None) -> None:
         self._directory = directory
-        self._opener = Opener(directory, machine)
+        self._opener = SandboxOpener(directory, machine)
         self._pool = WarmPool(directory)
         self._told_to_stop = asyncio.Event()
 
@@ -69,7 +69,7 @@ class _Process:
 
     async def _answer(
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> Opened | None:
+    ) -> OpenedSandbox | None:
         if isinstance(request, Prepare):
             return await self._prepare(request)
         try:
@@ -82,8 +82,8 @@ class _Process:
             return None
 
     async def _hand_over(
-        self, opened: Opened | Record, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> Opened | None:
+        self, opened: OpenedSandbox | Record, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> OpenedSandbox | None:
         """Give the answer. A new sandbox that nobody takes, or whose id was taken away meanwhile, is undone."""
         if isinstance(opened, Record):
             writer.write(encode(Reply(record=opened)))
@@ -102,7 +102,7 @@ class _Process:
         opened.reservation.let_go()
         return opened
 
-    async def _prepare(self, request: Prepare) -> Opened | None:
+    async def _prepare(self, request: Prepare) -> OpenedSandbox | None:
         """Start a sandbox, wait for one request, and be what it asks for."""
         sandbox, place = await self._opener.prepare(request.spec)
         sandbox.prepare_code()
@@ -111,7 +111,7 @@ class _Process:
             await sandbox.destroy()
         return opened
 
-    async def _wait_for_an_id(self, sandbox: Sandbox, place: Place, prepared: Prepare) -> Opened | None:
+    async def _wait_for_an_id(self, sandbox: Sandbox, place: Place, prepared: Prepare) -> OpenedSandbox | None:
         if await in_thread(self._pool.count, prepared.spec) >= prepared.most:
             return None
         wanted = await self._until_claimed(sandbox, prepared.spec, place.key)

@@ -11,7 +11,7 @@ from cove.runtime.threads import in_thread
 from cove.server.bridge.runtime import with_bridge
 from cove.server.error_response import describe_error
 from cove.server.runtime.activity import Activity
-from cove.server.runtime.opening import Opened
+from cove.server.runtime.open_sandbox import OpenedSandbox
 from cove.server.runtime.routes import make_handler
 from cove.server.sandboxes.directory import Directory
 
@@ -25,7 +25,7 @@ log = logging.getLogger("cove.server")
 class Serving:
     """One opened sandbox until its end, which `told_to_stop` brings too. Only a destroyed one leaves no record."""
 
-    def __init__(self, directory: Directory, opened: Opened, told_to_stop: asyncio.Event) -> None:
+    def __init__(self, directory: Directory, opened: OpenedSandbox, told_to_stop: asyncio.Event) -> None:
         self._directory = directory
         self._opened = opened
         self._sandbox = opened.sandbox

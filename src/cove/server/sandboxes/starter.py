@@ -11,11 +11,11 @@ from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.model import SandboxSpec, SandboxStatus
 from cove.runtime.threads import in_thread
 from cove.server.configuration import Configuration
+from cove.server.sandboxes.destroy_sandbox import remove
 from cove.server.sandboxes.directory import Directory, Record
-from cove.server.sandboxes.removal import remove
 from cove.server.sandboxes.reservation import free
 from cove.server.sandboxes.start_protocol import ACKNOWLEDGED, Create, Request, Start, encode, receive_reply
-from cove.server.sandboxes.warm import WarmPool
+from cove.server.sandboxes.warm_pool import WarmPool
 from cove.wire.errors import make_error
 
 ID_LENGTH = 26

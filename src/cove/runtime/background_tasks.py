@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 
-class Background:
+class BackgroundTasks:
     """Owns tasks; a task that fails reports to `on_failure`, `aclose` cancels and awaits the rest."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:

@@ -31,7 +31,7 @@ def keep_alive(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-class PeerWatch:
+class DeadPeerDetector:
     """Ends the TCP connections of one event loop whose peer is dead. One timer, which runs while there are any."""
 
     def __init__(self) -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from cove.linux.cgroup import find_hierarchies
 from cove.runtime.home import Home
+from cove.server.sandboxes.destroy_sandbox import remove
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.removal import remove
 from cove.server.sandboxes.reservation import forget_stale, free
 
 _MOST_SECONDS = 60.0
 
 
-def sweep(path: Path) -> None:
+def collect_garbage(path: Path) -> None:
     """Remove it. Blocks, for as long as that takes."""
     home, directory, hierarchies = Home(path), Directory(path), find_hierarchies()
     forget_stale(directory)

@@ -3,8 +3,8 @@
 import asyncio
 
 
-class Change:
-    """Any number of tasks wait; `announce` wakes them all. Nothing is remembered: look before you wait."""
+class Notify:
+    """Any number of tasks wait; `notify_all` wakes them all. Nothing is remembered: look before you wait."""
 
     __slots__ = ("_waiters",)
 
@@ -20,7 +20,7 @@ class Change:
         finally:
             self._waiters.discard(waiter)
 
-    def announce(self) -> None:
+    def notify_all(self) -> None:
         """Wake whoever waits."""
         for waiter in self._waiters:
             if not waiter.done():

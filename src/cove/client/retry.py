@@ -11,28 +11,26 @@ from cove.wire.requests import Request, Waiting
 
 T = TypeVar("T")
 
-PATIENCE: Final = 30.0
+RETRY_SECONDS: Final = 30.0
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 
 
-async def patiently(
-    work: Callable[[Request | None], Awaitable[T]], request: Request | None, *, is_repeatable: bool
-) -> T:
+async def retry(work: Callable[[Request | None], Awaitable[T]], request: Request | None, *, is_repeatable: bool) -> T:
     """Repeat what was not started, and what can be repeated, while the server is away, but not for ever.
 
     The limit of a wait counts from here, however often it is repeated.
     """
     started = asyncio.get_running_loop().time()
-    patience: Patience | None = None
+    backoff: Backoff | None = None
     while True:
         try:
-            return await work(request if patience is None else _with_rest(request, started))
+            return await work(request if backoff is None else _with_rest(request, started))
         except (ConnectionLost, Unreachable) as error:
             if not is_repeatable and not isinstance(error, Unreachable):
                 raise
-            patience = patience or Patience(_deadline(request, started))
-            await patience.pause()
+            backoff = backoff or Backoff(_deadline(request, started))
+            await backoff.pause()
 
 
 def _deadline(request: Request | None, started: float) -> float | None:
@@ -49,7 +47,7 @@ def _with_rest(request: Request | None, started: float) -> Request | None:
     return msgspec.structs.replace(request, timeout=max(left, 0.0))
 
 
-class Patience:
+class Backoff:
     """How long to wait for a server that is away; starts when it is first needed, and ends with a deadline."""
 
     def __init__(self, deadline: float | None = None) -> None:
@@ -62,10 +60,10 @@ class Patience:
         self._deadline, self._pause = None, _FIRST_PAUSE
 
     async def pause(self) -> None:
-        """Called while handling the failure: raises it again when patience is at its end."""
+        """Called while handling the failure: raises it again when the time to retry is over."""
         now = asyncio.get_running_loop().time()
         if self._deadline is None:
-            self._deadline = now + PATIENCE if self._limit is None else min(now + PATIENCE, self._limit)
+            self._deadline = now + RETRY_SECONDS if self._limit is None else min(now + RETRY_SECONDS, self._limit)
         if now >= self._deadline:
             raise  # noqa: PLE0704  # the failure that is being handled
         await asyncio.sleep(min(self._pause, self._deadline - now))

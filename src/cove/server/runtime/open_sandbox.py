@@ -14,14 +14,14 @@ from cove.runtime.threads import in_thread
 from cove.server.preview.exposures import RecordedPorts, read_exposures
 from cove.server.runtime.listener import listen
 from cove.server.runtime.log import log_to
+from cove.server.sandboxes.destroy_sandbox import remove
 from cove.server.sandboxes.directory import Directory, Record
-from cove.server.sandboxes.removal import remove
 from cove.server.sandboxes.reservation import Reservation
 from cove.server.sandboxes.start_protocol import Create, Start
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedSandbox:
     """A sandbox that was opened, with the id that it has and holds."""
 
     sandbox: Sandbox
@@ -32,14 +32,14 @@ class Opened:
     is_new: bool
 
 
-class Opener:
+class SandboxOpener:
     """Opens the one sandbox that this process is for."""
 
     def __init__(self, directory: Directory, machine: Machine | None) -> None:
         self._directory = directory
         self._machine = machine
 
-    async def create(self, request: Create, warm: tuple[Sandbox, Place] | None = None) -> Opened | Record:
+    async def create(self, request: Create, warm: tuple[Sandbox, Place] | None = None) -> OpenedSandbox | Record:
         """A new one, or the `warm` one by that id; one that exists is opened again, or only told where it runs."""
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
         existing = await in_thread(self._directory.read, reservation.key)
@@ -61,7 +61,7 @@ class Opener:
             sandbox.adopt(request.id, request.spec, datetime.now(UTC))
         return await self._record(sandbox, place, reservation, is_new=True)
 
-    async def start(self, request: Start) -> Opened | Record:
+    async def start(self, request: Start) -> OpenedSandbox | Record:
         """One that is stopped or lost; of one that runs, only its record."""
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
         record = await in_thread(self._directory.find, request.id)
@@ -76,7 +76,7 @@ class Opener:
         place = await in_thread((await self._examine()).home.allocate)
         return await self._start_at(place, place.key, spec), place
 
-    async def undo(self, opened: Opened) -> None:
+    async def undo(self, opened: OpenedSandbox) -> None:
         """Nobody wants it."""
         opened.listener.close()
         await in_thread(opened.reservation.remove)
@@ -105,7 +105,7 @@ class Opener:
             raise
         return sandbox
 
-    async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> Opened:
+    async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> OpenedSandbox:
         """Listen and write the record: the sandbox exists."""
         sandbox.enforces_idle_timeout = True
         exposures = await in_thread(read_exposures, place.path)
@@ -123,14 +123,14 @@ class Opener:
             warnings=info.warnings,
         )
         await in_thread(self._directory.write, record)
-        return Opened(sandbox, place, reservation, record, listener, is_new)
+        return OpenedSandbox(sandbox, place, reservation, record, listener, is_new)
 
     async def _examine(self) -> Machine:
         if self._machine is None:
             self._machine = await in_thread(examine_machine)
         return self._machine
 
-    async def _open_again(self, reservation: Reservation, record: Record) -> Opened | Record:
+    async def _open_again(self, reservation: Reservation, record: Record) -> OpenedSandbox | Record:
         machine = await self._examine()
         place = await in_thread(machine.home.take, record.key, machine.hierarchies)
         if place is None:

@@ -1,4 +1,4 @@
-"""A body that is written as it comes: in chunks where the client knows them, with something said in long pauses."""
+"""Write a response body as it comes: chunked transfer coding, with a heartbeat in long pauses."""
 
 import asyncio
 
@@ -8,8 +8,8 @@ from cove.http.response import Ping
 _LAST = b"0\r\n\r\n"
 
 
-class Pouring:
-    """Nothing is awaited here: whoever pours looks whether the client takes it."""
+class ChunkedBody:
+    """Nothing is awaited here: backpressure is up to the caller."""
 
     def __init__(self, transport: asyncio.Transport, *, is_chunked: bool, ping: Ping | None) -> None:
         self._transport = transport

@@ -16,7 +16,7 @@ from cove.runtime.sandbox import Sandbox
 from cove.runtime.threads import in_thread
 
 
-class Embedded:
+class EmbeddedProvider:
     """Makes sandboxes in the caller's own event loop. An id is taken before the first await."""
 
     def __init__(self) -> None:
@@ -111,5 +111,5 @@ async def _undo(opening: "asyncio.Task[Sandbox]") -> None:
 
 
 # The one of this program: made by the import, which happens once whatever its threads do.
-EMBEDDED: Final = Embedded()
+EMBEDDED: Final = EmbeddedProvider()
 atexit.register(EMBEDDED.abandon)

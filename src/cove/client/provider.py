@@ -3,7 +3,7 @@
 import asyncio
 from weakref import WeakKeyDictionary
 
-from cove.client.key import find_key
+from cove.client.api_key import find_key
 from cove.client.sandbox import Sandbox
 from cove.client.transport import Transport
 from cove.core.identifier import check_sandbox_id
@@ -15,7 +15,7 @@ _transports: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str |
 _transports = WeakKeyDictionary()
 
 
-class Remote:
+class RemoteProvider:
     """Makes, finds and lists sandboxes over HTTP."""
 
     def __init__(self, url: str, api_key: str | None) -> None:

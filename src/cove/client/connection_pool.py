@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from cove.client.http_connection import HttpConnection
 from cove.errors import ValidationFailed
-from cove.http.peer_watch import PeerWatch, keep_alive
+from cove.http.dead_peer import DeadPeerDetector, keep_alive
 from cove.linux.tcp_stream import Streams
 
 _UNIX: Final = "unix://"
@@ -65,7 +65,7 @@ class Pool:
         self._idle: list[HttpConnection] = []
         self._open: set[HttpConnection] = set()
         self._all_gone = asyncio.Event()
-        self._watch = PeerWatch()
+        self._watch = DeadPeerDetector()
 
     def take(self) -> HttpConnection | None:
         """A kept-alive connection, if there is one: the one used last."""

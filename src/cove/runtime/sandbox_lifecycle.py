@@ -23,6 +23,7 @@ from cove.model import (
     TreeKill,
     Usage,
 )
+from cove.runtime.cgroups import SandboxGroups, make_groups
 from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.connection import connect_inside
 from cove.runtime.disk import MOUNT_POINT, attach_disk
@@ -31,7 +32,6 @@ from cove.runtime.errand import Errands
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
 from cove.runtime.git import Git
-from cove.runtime.groups import SandboxGroups, make_groups
 from cove.runtime.home import Place
 from cove.runtime.isolation import backend_of
 from cove.runtime.jail import Jail, start_jail
@@ -48,7 +48,7 @@ from cove.runtime.threads import in_thread
 from cove.runtime.usage import measure_usage, processes_of
 
 
-class SandboxLife(AsyncSandbox):
+class SandboxLifecycle(AsyncSandbox):
     """`start` gives it its jail; it ends with `destroy`, or is lost with its jail and can be restarted."""
 
     files: Files

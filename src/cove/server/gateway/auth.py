@@ -1,4 +1,4 @@
-"""Who may use the API: whoever shows the key, and no web page that is not ours."""
+"""Authenticate requests by API key; reject requests that other web sites cause (CSRF, DNS rebinding)."""
 
 import hmac
 import re
@@ -20,7 +20,7 @@ _ADVICE = (
 )
 
 
-class Access:
+class Authenticator:
     """Decides about a head alone. Without a key everybody on this machine is let in.
 
     A web page can make a browser send requests to this machine, and by a name of its own that it points here (DNS

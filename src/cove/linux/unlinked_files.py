@@ -31,7 +31,7 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(slots=True)
-class HeldFiles:
+class UnlinkedFiles:
     """Bytes by inode; `is_complete` is False when there may be more that could not be looked at."""
 
     sizes: dict[int, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class HeldFiles:
         return sum(self.sizes.values())
 
 
-def measure_held(pids: Iterable[int], device: int, agent: int = 0) -> HeldFiles:
+def measure_unlinked(pids: Iterable[int], device: int, agent: int = 0) -> UnlinkedFiles:
     """Look at what these processes hold on that device. The agent and its launchers are ours. Blocks."""
     search = _Search(device, agent, time.monotonic() + _SECONDS)
     for pid in pids:
@@ -58,7 +58,7 @@ class _Search:
     device: int
     agent: int
     until: float
-    found: HeldFiles = field(default_factory=HeldFiles)
+    found: UnlinkedFiles = field(default_factory=UnlinkedFiles)
 
     def is_late(self) -> bool:
         if time.monotonic() < self.until:

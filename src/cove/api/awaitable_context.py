@@ -18,7 +18,7 @@ class Destroyable(Protocol):
 T = TypeVar("T", bound=Destroyable)
 
 
-class Opening(Generic[T]):
+class AwaitableContext(Generic[T]):
     """`await opening` gives the thing; `async with opening as thing` also destroys it at the end if it is owned
     and lets go of it otherwise."""
 

@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def end_strays(mark: str) -> int:
+def kill_orphans(mark: str) -> int:
     """SIGKILL for every process that has exactly this argument; returns how many those were."""
     return _end_all(lambda pid: mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
 
 
-def end_processes_of(user_id: int) -> int:
+def kill_processes_of(user_id: int) -> int:
     """SIGKILL for every process with this real, effective or saved user id; returns how many those were."""
     return _end_all(lambda pid: user_id in _user_ids(pid))
 

@@ -10,12 +10,12 @@ _MOST_HEADERS = 200
 _WITHOUT_BODY = (204, 304)
 
 
-class BadAnswer(Exception):
+class BadResponse(Exception):
     """Not HTTP, or more than any service needs to say."""
 
 
 @dataclass(slots=True)
-class AnswerHead:
+class ResponseHead:
     """The head of an answer; names of headers are in lower case."""
 
     status: int = 0
@@ -32,10 +32,10 @@ class AnswerHead:
         return self.get(b"content-length") is not None
 
 
-class AnswerTaker(Protocol):
+class ResponseSink(Protocol):
     """Takes an answer as it comes, without waiting."""
 
-    def answer_head(self, head: AnswerHead) -> None:
+    def answer_head(self, head: ResponseHead) -> None:
         """It begins."""
 
     def answer_body(self, data: bytes) -> None:
@@ -44,27 +44,27 @@ class AnswerTaker(Protocol):
     def answer_end(self) -> None:
         """It is complete. Nothing follows."""
 
-    def answer_switch(self, head: AnswerHead, rest: bytes) -> None:
+    def answer_switch(self, head: ResponseHead, rest: bytes) -> None:
         """The connection is raw from here on."""
 
 
-class AnswerParser:
+class ResponseParser:
     """From bytes to one answer; interim ones are dropped. What follows the answer is not looked at.
 
     What it stores is bounded: a head, or framing between pieces of a body, of 64 KiB and one read.
     """
 
-    def __init__(self, taker: AnswerTaker, *, is_head_only: bool) -> None:
+    def __init__(self, taker: ResponseSink, *, is_head_only: bool) -> None:
         self._taker = taker
         self._is_head_only = is_head_only
         self._parser = httptools.HttpResponseParser(self)
-        self._head = AnswerHead()
+        self._head = ResponseHead()
         self._has_head = False
         self._is_complete = False
         self._silent_bytes = 0
 
     def feed(self, data: bytes) -> None:
-        """Parse; raises BadAnswer, after which nothing more can be fed."""
+        """Parse; raises BadResponse, after which nothing more can be fed."""
         if self._is_complete:
             return
         self._silent_bytes += len(data)
@@ -74,32 +74,32 @@ class AnswerParser:
             self._is_complete = True
             self._taker.answer_switch(self._head, data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
-            if isinstance(error.__context__, BadAnswer):
+            if isinstance(error.__context__, BadResponse):
                 raise error.__context__ from None
             raise
         except httptools.HttpParserError as error:
             if not self._is_complete:
-                raise BadAnswer(f"it does not speak HTTP: {error}") from None
+                raise BadResponse(f"it does not speak HTTP: {error}") from None
         if self._silent_bytes > _MOST_SILENT_BYTES and not self._is_complete:
-            raise BadAnswer("its head is too large")
+            raise BadResponse("its head is too large")
 
     def end(self) -> None:
-        """Nothing more comes; raises BadAnswer when the answer is not complete."""
+        """Nothing more comes; raises BadResponse when the answer is not complete."""
         if self._is_complete:
             return
         if not self._has_head or self._head.has_length or self._head.get(b"transfer-encoding") is not None:
-            raise BadAnswer("it ended in the middle of its answer")
+            raise BadResponse("it ended in the middle of its answer")
         self._complete()
 
     def on_message_begin(self) -> None:
         """Called by the parser, as are those below."""
         if not self._has_head:
-            self._head = AnswerHead()
+            self._head = ResponseHead()
 
     def on_status(self, reason: bytes) -> None:
         """The words after the status."""
         if any(byte < 0x20 and byte != 0x09 for byte in reason):
-            raise BadAnswer("the words after its status have a control character")
+            raise BadResponse("the words after its status have a control character")
         if not self._has_head:
             self._head.reason += reason
 
@@ -108,9 +108,9 @@ class AnswerParser:
         if self._has_head:
             return
         if len(self._head.headers) >= _MOST_HEADERS:
-            raise BadAnswer(f"it sends more than {_MOST_HEADERS} headers")
+            raise BadResponse(f"it sends more than {_MOST_HEADERS} headers")
         if any(byte in value for byte in b"\r\n\0"):
-            raise BadAnswer("one of its headers has a line break")
+            raise BadResponse("one of its headers has a line break")
         self._head.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -123,7 +123,7 @@ class AnswerParser:
         head.status = status
         encodings = [value.lower() for name, value in head.headers if name == b"transfer-encoding"]
         if encodings not in ([], [b"chunked"]):
-            raise BadAnswer("it uses a transfer encoding other than chunked")
+            raise BadResponse("it uses a transfer encoding other than chunked")
         self._has_head = True
         self._taker.answer_head(head)
         if self._is_head_only or status in _WITHOUT_BODY:
