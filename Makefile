@@ -31,7 +31,7 @@ test: setup ## Run the tests; when run as root, once more as a plain user
 	bash scripts/test.bash $(BIN)/python; as_user=$$?; bash scripts/plain_user.bash && exit $$as_user
 
 clients: setup ## Drive clients that others wrote against a server, at length
-	$(BIN)/python -m pytest tests/test_real_clients.py -m "slow or not slow"
+	$(BIN)/python -m pytest tests/clients/test_real_clients.py -m "slow or not slow"
 
 check: setup ## Format, lint, types, import layers, shell scripts, generated files
 	$(BIN)/ruff format --check .

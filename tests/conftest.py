@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from blockbuster import BlockBuster
 from hypothesis import settings
-from leaks import KEYS, adopt_orphans, processes_below, take_footprint
-from serving import make_sandbox, shared_server, where
+from support.leaks import KEYS, adopt_orphans, processes_below, take_footprint
+from support.serving import make_sandbox, shared_server, where
 
 import cove
 from cove.runtime.home import default_home

@@ -1,0 +1,126 @@
+"""A program that is killed at any step of a sandbox's life leaves nothing that the next one does not remove."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from support.leaks import control_groups, processes_below
+from support.programs import places, program, read_line, run_program, wait_until_gone
+
+# Kills this very program before or after the first call of a function, which is named by its module and its path there.
+PROGRAM = """
+import asyncio, functools, importlib, inspect, os, signal, sys
+from cove import AsyncSandbox, Limits
+
+module, moment = {step!r}.split(), {moment!r}
+
+def arm():
+    owner = importlib.import_module(module[0])
+    *parents, name = module[1].split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    function = getattr(owner, name)
+
+    def die(now):
+        if now == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if inspect.iscoroutinefunction(function):
+        async def wrapped(*args, **kwargs):
+            die("before")
+            result = await function(*args, **kwargs)
+            die("after")
+            return result
+    else:
+        def wrapped(*args, **kwargs):
+            die("before")
+            result = function(*args, **kwargs)
+            die("after")
+            return result
+    setattr(owner, name, functools.wraps(function)(wrapped))
+
+async def main():
+    arm()
+    sandbox = await AsyncSandbox.create(limits=Limits(memory=256 << 20, disk=32 << 20))
+    await sandbox.exec("setsid sleep 1000 & echo x > f")
+    session = await sandbox.create_session()
+    await session.exec("sleep 1000 & cd /tmp")
+    process = await sandbox.start_process("sleep 1000")
+    await process.kill()
+    await session.delete()
+    await sandbox.destroy()
+
+print("ready", flush=True)
+sys.stdin.readline()
+asyncio.run(main())
+print("not reached", flush=True)
+"""
+NEXT = """
+import asyncio
+from cove import AsyncSandbox
+
+async def main():
+    async with AsyncSandbox.create() as sandbox:
+        print((await sandbox.exec("echo ok")).stdout)
+
+asyncio.run(main())
+"""
+STEPS = [
+    "cove.runtime.home Home.open",
+    "cove.runtime.home Home.allocate",
+    "cove.runtime.home make_locked",
+    "cove.runtime.user_ids UserIds.allocate",
+    "cove.runtime.home Home._furnish",
+    "cove.runtime.sandbox_lifecycle attach_disk",
+    "cove.runtime.disk make_image",
+    "cove.runtime.disk mount_image",
+    "cove.runtime.disk _move_in",
+    "cove.runtime.sandbox_lifecycle make_groups",
+    "cove.linux.cgroup Group.create",
+    "cove.runtime.isolation.bubblewrap Bubblewrap.command",
+    "cove.runtime.jail _popen",
+    "cove.runtime.cgroups SandboxGroups.enter",
+    "cove.runtime.jail _await_hello",
+    "cove.runtime.sandbox_lifecycle SandboxLifecycle.open",
+    "cove.runtime.launcher _join",
+    "cove.runtime.launcher Launcher.spawn",
+    "cove.runtime.supervised Supervised._on_exit",
+    "cove.runtime.sessions open_channel",
+    "cove.runtime.launcher LauncherPool.end",
+    "cove.runtime.jail Jail.close",
+    "cove.runtime.cgroups SandboxGroups.remove",
+    "cove.runtime.home Home.release",
+    "cove.runtime.home detach_disk",
+    "cove.runtime.home remove_tree",
+]
+ROOT_ONLY = {"UserIds.allocate", "make_image", "mount_image", "_move_in"}
+GROUPS_ONLY = {"_join", "Group.create", "SandboxGroups.enter"}
+
+
+def mounts_below(home: Path) -> list[str]:
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line.split()[1] for line in lines if line.split()[1].startswith(str(home))]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_killed_at_a_step_is_removed_by_the_next_program(step: str, moment: str, other_home: Path) -> None:
+    name = step.split()[1]
+    if os.geteuid() != 0 and name in ROOT_ONLY | GROUPS_ONLY:
+        pytest.skip("needs root: only root does this step")
+    before = set(processes_below(os.getpid()))
+    with program(PROGRAM.format(step=step, moment=moment), other_home) as process:
+        assert read_line(process) == "ready"
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.wait(60) == -signal.SIGKILL, "the step was not reached"
+    left = places(other_home) if (other_home / "sandboxes").exists() else []
+    assert run_program(NEXT, other_home) == "ok"
+    # What it has started belongs to this process since it died: prctl(2), PR_SET_CHILD_SUBREAPER.
+    assert wait_until_gone([pid for pid in processes_below(os.getpid()) if pid not in before]) == []
+    assert places(other_home) == []
+    assert list((other_home / "users").iterdir()) == []
+    assert mounts_below(other_home) == []
+    assert not [group for group in control_groups() if os.path.basename(group) in left]
