@@ -22,23 +22,19 @@ class CodeContext(api.CodeContext):
         self.language = reply.language
 
     async def run(self, code: str, *, timeout: float | None = None) -> Execution:
-        """See api.CodeContext."""
         request = requests.RunInContext(code=code, timeout=check_timeout(timeout))
         return await self._calls.get(operations.RUN_IN_CONTEXT, Execution, self.id, request=request)
 
     async def stream(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[CodeEvent, None]:
-        """See api.CodeContext."""
         request = requests.RunInContext(code=code, timeout=check_timeout(timeout))
         async with aclosing(self._calls.events(operations.STREAM_IN_CONTEXT, self.id, request=request)) as events:
             async for event in events:
                 yield cast(CodeEvent, event)
 
     async def interrupt(self) -> None:
-        """See api.CodeContext."""
         await self._calls.do(operations.INTERRUPT_CONTEXT, self.id)
 
     async def delete(self) -> None:
-        """See api.CodeContext."""
         try:
             await self._calls.do(operations.DELETE_CONTEXT, self.id)
         except ContextNotFound:

@@ -29,7 +29,6 @@ class Files(api.Files):
         self._calls = calls
 
     async def read(self, path: str) -> bytes:
-        """See api.Files."""
         backoff = Backoff()
         while True:
             try:
@@ -49,7 +48,6 @@ class Files(api.Files):
         return b"".join(parts)
 
     async def read_text(self, path: str, encoding: str = "utf-8") -> str:
-        """See api.Files."""
         data = await self.read(path)
         try:
             return data.decode(encoding)
@@ -57,7 +55,6 @@ class Files(api.Files):
             raise ValidationFailed(f"{path} is not {encoding} text: {error}") from None
 
     def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
-        """See api.Files."""
         return self._content(operations.READ_FILE, requests.ReadFile(path=path, start=start, end=end))
 
     async def _content(self, operation: AnyOperation, request: requests.Request) -> AsyncGenerator[bytes, None]:
@@ -76,93 +73,73 @@ class Files(api.Files):
                 await backoff.pause()
 
     async def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
-        """See api.Files."""
         request = requests.WriteFile(path=path, mode=mode)
         await self._calls.upload(operations.WRITE_FILE, request=request, content=_content(data))
 
     async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:
-        """See api.Files."""
         request = requests.WriteFile(path=path, mode=mode)
         reply = await self._calls.upload(operations.WRITE_FILE, request=request, content=_checked(chunks))
         return decode_json(reply, Count).count
 
     async def append(self, path: str, data: bytes | str) -> None:
-        """See api.Files."""
         request = requests.FilePath(path=path)
         await self._calls.upload(operations.APPEND_FILE, request=request, content=_content(data))
 
     async def mkdir(self, path: str, *, parents: bool = True) -> None:
-        """See api.Files."""
         await self._calls.do(operations.MAKE_DIRECTORY, request=requests.MakeDirectory(path=path, parents=parents))
 
     async def remove(self, path: str) -> None:
-        """See api.Files."""
         await self._calls.do(operations.REMOVE_FILE, request=requests.FilePath(path=path))
 
     async def remove_tree(self, path: str) -> None:
-        """See api.Files."""
         await self._calls.do(operations.REMOVE_TREE, request=requests.FilePath(path=path))
 
     async def rename(self, old: str, new: str) -> None:
-        """See api.Files."""
         await self._calls.do(operations.RENAME_FILE, request=requests.Rename(old=old, new=new))
 
     async def move(self, source: str, destination: str) -> None:
-        """See api.Files."""
         await self._calls.do(operations.MOVE_FILE, request=requests.Transfer(source=source, destination=destination))
 
     async def copy(self, source: str, destination: str) -> None:
-        """See api.Files."""
         await self._calls.do(operations.COPY_FILE, request=requests.Transfer(source=source, destination=destination))
 
     async def list(self, path: str = ".", *, recursive: bool = False, hidden: bool = True) -> builtins.list[FileInfo]:
-        """See api.Files."""
         request = requests.ListFiles(path=path, recursive=recursive, hidden=hidden)
         return await self._calls.get(operations.LIST_FILES, list[FileInfo], request=request)
 
     async def stat(self, path: str) -> FileInfo:
-        """See api.Files."""
         return await self._calls.get(operations.STAT_FILE, FileInfo, request=requests.FilePath(path=path))
 
     async def exists(self, path: str) -> bool:
-        """See api.Files."""
         return (await self._calls.get(operations.FILE_EXISTS, Exists, request=requests.FilePath(path=path))).exists
 
     async def chmod(self, path: str, mode: int) -> None:
-        """See api.Files."""
         await self._calls.do(operations.CHANGE_MODE, request=requests.ChangeMode(path=path, mode=mode))
 
     async def glob(self, pattern: str, *, root: str = ".") -> builtins.list[str]:
-        """See api.Files."""
         request = requests.Glob(pattern=pattern, root=root)
         return await self._calls.get(operations.GLOB_FILES, list[str], request=request)
 
     async def search(
         self, pattern: str, path: str = ".", *, glob: str | None = None, limit: int = 1000
     ) -> builtins.list[SearchMatch]:
-        """See api.Files."""
         request = requests.Search(pattern=pattern, path=path, glob=glob, limit=limit)
         return await self._calls.get(operations.SEARCH_FILES, list[SearchMatch], request=request)
 
     async def replace(self, path: str, old: str, new: str, *, count: int | None = 1) -> int:
-        """See api.Files."""
         request = requests.Replace(path=path, old=old, new=new, count=count)
         return (await self._calls.get(operations.REPLACE_TEXT, Count, request=request)).count
 
     async def upload(self, local: str | PathLike[str], path: str) -> None:
-        """See api.Files."""
         await file_transfer.upload(self, os.fspath(local), path)
 
     async def download(self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES) -> None:
-        """See api.Files."""
         await file_transfer.download(self, path, os.fspath(local), max_bytes)
 
     def read_archive(self, path: str = ".") -> AsyncGenerator[bytes, None]:
-        """See api.Files."""
         return self._content(operations.DOWNLOAD_TREE, requests.FilePath(path=path))
 
     async def write_archive(self, path: str, chunks: AsyncIterable[bytes]) -> None:
-        """See api.Files."""
         request = requests.FilePath(path=path)
         await self._calls.upload(operations.UPLOAD_TREE, request=request, content=_checked(chunks))
 
@@ -174,7 +151,6 @@ class Files(api.Files):
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> AsyncGenerator[FileEvent, None]:
-        """See api.Files."""
         request = requests.Watch(path=path, recursive=recursive, include=_patterns(include), exclude=_patterns(exclude))
         async with aclosing(self._calls.events(operations.WATCH_FILES, request=request)) as events:
             async for event in events:
@@ -189,7 +165,6 @@ class Files(api.Files):
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> Changes:
-        """See api.Files."""
         request = requests.CheckChanges(
             path=path, since=since, recursive=recursive, include=_patterns(include), exclude=_patterns(exclude)
         )

@@ -27,14 +27,12 @@ class Git(api.Git):
         timeout: float | None = None,
         token: str | None = None,
     ) -> GitClone:
-        """See api.Git."""
         request = requests.CloneRepository(
             url=url, path=path, branch=branch, depth=depth, timeout=check_timeout(timeout), token=token
         )
         return await self._calls.get(operations.CLONE, GitClone, request=request)
 
     async def status(self, path: str = ".", *, timeout: float | None = None) -> GitStatus:
-        """See api.Git."""
         request = requests.Repository(path=path, timeout=check_timeout(timeout))
         return await self._calls.get(operations.GIT_STATUS, GitStatus, request=request)
 
@@ -48,7 +46,6 @@ class Git(api.Git):
         max_bytes: int = 1 << 20,
         timeout: float | None = None,
     ) -> str:
-        """See api.Git."""
         request = requests.DiffRepository(
             path=path,
             paths=tuple(_list(paths)),
@@ -60,7 +57,6 @@ class Git(api.Git):
         return (await self._calls.get(operations.GIT_DIFF, Diff, request=request)).diff
 
     async def add(self, paths: Sequence[str] | None = None, path: str = ".", *, timeout: float | None = None) -> None:
-        """See api.Git."""
         named = None if paths is None else _list(paths)
         request = requests.AddToRepository(path=path, paths=named, timeout=check_timeout(timeout))
         await self._calls.do(operations.GIT_ADD, request=request)
@@ -75,7 +71,6 @@ class Git(api.Git):
         author: str | None = None,
         timeout: float | None = None,
     ) -> GitHead:
-        """See api.Git."""
         request = requests.Commit(
             path=path, message=message, all=all, allow_empty=allow_empty, author=author, timeout=check_timeout(timeout)
         )
@@ -93,7 +88,6 @@ class Git(api.Git):
         url: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """See api.Git."""
         request = requests.Push(
             path=path,
             remote=remote,
@@ -117,7 +111,6 @@ class Git(api.Git):
         url: str | None = None,
         timeout: float | None = None,
     ) -> GitHead:
-        """See api.Git."""
         request = requests.Pull(
             path=path,
             remote=remote,
@@ -139,21 +132,18 @@ class Git(api.Git):
         force: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """See api.Git."""
         request = requests.ChangeBranch(
             path=path, name=name, start=start, delete=delete, force=force, timeout=check_timeout(timeout)
         )
         await self._calls.do(operations.GIT_BRANCH, request=request)
 
     async def branches(self, path: str = ".", *, timeout: float | None = None) -> list[GitBranch]:
-        """See api.Git."""
         request = requests.Repository(path=path, timeout=check_timeout(timeout))
         return await self._calls.get(operations.GIT_BRANCHES, list[GitBranch], request=request)
 
     async def checkout(
         self, ref: str, path: str = ".", *, create: bool = False, force: bool = False, timeout: float | None = None
     ) -> GitHead:
-        """See api.Git."""
         request = requests.Checkout(path=path, ref=ref, create=create, force=force, timeout=check_timeout(timeout))
         return await self._calls.get(operations.GIT_CHECKOUT, GitHead, request=request)
 

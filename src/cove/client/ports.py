@@ -19,20 +19,16 @@ class Ports(api.Ports):
         self._calls = calls
 
     async def expose(self, port: int, name: str | None = None, token: str | None = None) -> ExposedPort:
-        """See api.Ports."""
         make_exposure(port, name, token)
         request = requests.ExposePort(port=port, name=name, token=token)
         return await self._calls.get(operations.EXPOSE_PORT, ExposedPort, request=request)
 
     async def unexpose(self, port: int) -> None:
-        """See api.Ports."""
         await self._calls.do(operations.UNEXPOSE_PORT, str(check_port(port)))
 
     async def list(self) -> builtins.list[ExposedPort]:
-        """See api.Ports."""
         return await self._calls.get(operations.LIST_PORTS, builtins.list[ExposedPort])
 
     def connect(self, port: int) -> TcpStream:
-        """See api.Ports."""
         path = self._calls.path(operations.CONNECT_PORT, str(check_port(port)))
         return TcpStream(partial(self._calls.transport.raw, path))

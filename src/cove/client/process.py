@@ -37,7 +37,6 @@ class Process(api.Process):
         self.signal = reply.signal
 
     async def refresh(self) -> Self:
-        """See api.Process."""
         self._take(await self._calls.get(operations.GET_PROCESS, ProcessReply, self.id))
         return self
 
@@ -56,12 +55,10 @@ class Process(api.Process):
             await self.refresh()
 
     async def kill(self, signal: int | str = "TERM") -> None:
-        """See api.Process."""
         request = requests.Kill(signal=signal)
         self._take(await self._calls.get(operations.KILL_PROCESS, ProcessReply, self.id, request=request))
 
     async def terminate(self, grace: float = 5.0) -> None:
-        """See api.Process."""
         seconds = check_timeout(grace)
         if seconds is None:
             raise ValidationFailed("grace must be a number of seconds")
@@ -69,14 +66,12 @@ class Process(api.Process):
         self._take(await self._calls.get(operations.TERMINATE_PROCESS, ProcessReply, self.id, request=request))
 
     async def wait(self, timeout: float | None = None) -> ProcessExit:
-        """See api.Process."""
         request = requests.Wait(timeout=check_timeout(timeout))
         end = await self._calls.get(operations.WAIT_PROCESS, ProcessExit, self.id, request=request)
         await self._take_end(end, end.ended_at)
         return end
 
     async def output(self, timeout: float | None = None) -> ExecResult:
-        """See api.Process."""
         request = requests.Wait(timeout=check_timeout(timeout))
         result = (await self._calls.get(operations.PROCESS_OUTPUT, ExecReply, self.id, request=request)).result()
         await self._take_end(result, result.started_at + timedelta(seconds=result.duration))
@@ -104,7 +99,6 @@ class Process(api.Process):
                 await backoff.pause()
 
     async def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
-        """See api.Process."""
         request = requests.WaitForLog(
             pattern=pattern.pattern if isinstance(pattern, re.Pattern) else pattern,
             is_expression=isinstance(pattern, re.Pattern),
@@ -122,17 +116,14 @@ class Process(api.Process):
         status: tuple[int, int] = (200, 399),
         timeout: float | None = None,
     ) -> None:
-        """See api.Process."""
         seconds = check_timeout(timeout)
         request = requests.WaitForPort(port=port, mode=mode, path=path, status=status, timeout=seconds)
         await self._calls.do(operations.WAIT_FOR_PORT, self.id, request=request)
 
     async def write_stdin(self, data: bytes | str) -> None:
-        """See api.Process."""
         await self._calls.upload(operations.WRITE_STDIN, self.id, request=None, content=check_input(data))
 
     async def close_stdin(self) -> None:
-        """See api.Process."""
         await self._calls.do(operations.CLOSE_STDIN, self.id)
 
 

@@ -39,18 +39,15 @@ class Sandbox(api.AsyncSandbox):
         self.ports = Ports(self._calls)
 
     async def detach(self) -> None:
-        """See api.AsyncSandbox."""
         if self._is_held:
             self._is_held = False
             await self._transport.release()
 
     async def info(self) -> SandboxInfo:
-        """See api.AsyncSandbox."""
         data = await self._transport.call(operations.INFO, fill(operations.INFO, self.id))
         return decode_json(data, SandboxInfo)
 
     async def destroy(self) -> None:
-        """See api.AsyncSandbox."""
         try:
             await self._transport.call(operations.DESTROY, fill(operations.DESTROY, self.id))
         except SandboxNotFound:
@@ -59,15 +56,12 @@ class Sandbox(api.AsyncSandbox):
             await self.detach()
 
     async def restart(self) -> None:
-        """See api.AsyncSandbox."""
         await self._transport.call(operations.RESTART, fill(operations.RESTART, self.id))
 
     async def usage(self) -> Usage:
-        """See api.AsyncSandbox."""
         return await self._calls.get(operations.USAGE, Usage)
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
-        """See api.AsyncSandbox."""
         await self._calls.do(operations.SET_ENV, request=requests.SetEnv(env=environment(env) or {}))
 
     async def exec(
@@ -80,7 +74,6 @@ class Sandbox(api.AsyncSandbox):
         stdin: bytes | str | None = None,
         max_output: int | None = None,
     ) -> ExecResult:
-        """See api.AsyncSandbox."""
         request = exec_request(command, cwd, env, timeout, stdin, max_output)
         return (await self._calls.get(operations.EXEC, ExecReply, request=request)).result()
 
@@ -96,7 +89,6 @@ class Sandbox(api.AsyncSandbox):
         keep: bool = True,
         lossless: bool = False,
     ) -> Process:
-        """See api.AsyncSandbox."""
         request = start_request(command, id, cwd, env, timeout, stdin, keep, lossless)
         remove = partial(remove_process, self._calls)
         return Process(
@@ -105,25 +97,20 @@ class Sandbox(api.AsyncSandbox):
         )
 
     async def get_process(self, id: str) -> Process:
-        """See api.AsyncSandbox."""
         return Process(self._calls, await self._calls.get(operations.GET_PROCESS, ProcessReply, id))
 
     async def list_processes(self) -> builtins.list[api.Process]:
-        """See api.AsyncSandbox."""
         replies = await self._calls.get(operations.LIST_PROCESSES, list[ProcessReply])
         return [Process(self._calls, reply) for reply in replies]
 
     async def kill_process(self, id: str, signal: int | str = "TERM") -> None:
-        """See api.AsyncSandbox."""
         await self._calls.do(operations.KILL_PROCESS, id, request=requests.Kill(signal=signal))
 
     async def kill_all_processes(self, signal: int | str = "TERM") -> int:
-        """See api.AsyncSandbox."""
         request = requests.Kill(signal=signal)
         return (await self._calls.get(operations.KILL_ALL_PROCESSES, Count, request=request)).count
 
     async def cleanup_processes(self) -> int:
-        """See api.AsyncSandbox."""
         return (await self._calls.get(operations.CLEANUP_PROCESSES, Count)).count
 
     async def create_session(
@@ -134,7 +121,6 @@ class Sandbox(api.AsyncSandbox):
         env: Mapping[str, str | None] | None = None,
         timeout: float | None = None,
     ) -> Session:
-        """See api.AsyncSandbox."""
         request = requests.CreateSession(id=id, cwd=cwd, env=environment(env), timeout=check_timeout(timeout))
         reply = await self._calls.make(
             operations.CREATE_SESSION, SessionReply, request=request, remove=self._remove_session
@@ -145,15 +131,12 @@ class Sandbox(api.AsyncSandbox):
         await Session(self._calls, made.id).delete()
 
     async def get_session(self, id: str) -> Session:
-        """See api.AsyncSandbox."""
         return Session(self._calls, (await self._calls.get(operations.GET_SESSION, SessionReply, id)).id)
 
     async def list_sessions(self) -> builtins.list[SessionInfo]:
-        """See api.AsyncSandbox."""
         return await self._calls.get(operations.LIST_SESSIONS, list[SessionInfo])
 
     async def delete_session(self, id: str) -> None:
-        """See api.AsyncSandbox."""
         await self._calls.do(operations.DELETE_SESSION, id)
 
     async def terminal(
@@ -166,7 +149,6 @@ class Sandbox(api.AsyncSandbox):
         cols: int = 80,
         rows: int = 24,
     ) -> Terminal:
-        """See api.AsyncSandbox."""
         request = requests.OpenTerminal(
             id=id,
             shell=None if shell is None else words(shell),
@@ -184,11 +166,9 @@ class Sandbox(api.AsyncSandbox):
         await Terminal(self._calls, made).destroy()
 
     async def get_terminal(self, id: str) -> Terminal:
-        """See api.AsyncSandbox."""
         return Terminal(self._calls, await self._calls.get(operations.GET_TERMINAL, TerminalReply, id))
 
     async def list_terminals(self) -> builtins.list[TerminalInfo]:
-        """See api.AsyncSandbox."""
         return await self._calls.get(operations.LIST_TERMINALS, list[TerminalInfo])
 
     async def create_code_context(
@@ -200,7 +180,6 @@ class Sandbox(api.AsyncSandbox):
         env: Mapping[str, str | None] | None = None,
         timeout: float | None = None,
     ) -> CodeContext:
-        """See api.AsyncSandbox."""
         request = requests.CreateCodeContext(
             language=language,
             id=id,
@@ -217,15 +196,12 @@ class Sandbox(api.AsyncSandbox):
         await CodeContext(self._calls, made).delete()
 
     async def get_code_context(self, id: str) -> CodeContext:
-        """See api.AsyncSandbox."""
         return CodeContext(self._calls, await self._calls.get(operations.GET_CONTEXT, CodeContextReply, id))
 
     async def list_code_contexts(self) -> builtins.list[CodeContextInfo]:
-        """See api.AsyncSandbox."""
         return await self._calls.get(operations.LIST_CONTEXTS, list[CodeContextInfo])
 
     async def delete_code_context(self, id: str) -> None:
-        """See api.AsyncSandbox."""
         await self._calls.do(operations.DELETE_CONTEXT, id)
 
     async def run_code(
@@ -236,7 +212,6 @@ class Sandbox(api.AsyncSandbox):
         language: str = "python",
         timeout: float | None = None,
     ) -> Execution:
-        """See api.AsyncSandbox."""
         request = _run_request(code, context, language, timeout)
         return await self._calls.get(operations.RUN_CODE, Execution, request=request)
 
@@ -248,7 +223,6 @@ class Sandbox(api.AsyncSandbox):
         language: str = "python",
         timeout: float | None = None,
     ) -> AsyncGenerator[CodeEvent, None]:
-        """See api.AsyncSandbox."""
         request = _run_request(code, context, language, timeout)
         async with aclosing(self._calls.events(operations.STREAM_CODE, request=request)) as events:
             async for event in events:

@@ -32,7 +32,6 @@ class Session(api.Session):
         stdin: bytes | str | None = None,
         max_output: int | None = None,
     ) -> ExecResult:
-        """See api.Session."""
         request = exec_request(command, cwd, env, timeout, stdin, max_output)
         return (await self._calls.get(operations.SESSION_EXEC, ExecReply, self.id, request=request)).result()
 
@@ -48,7 +47,6 @@ class Session(api.Session):
         keep: bool = True,
         lossless: bool = False,
     ) -> Process:
-        """See api.Session."""
         request = start_request(command, id, cwd, env, timeout, stdin, keep, lossless)
         remove = partial(remove_process, self._calls)
         reply = await self._calls.make(
@@ -57,19 +55,15 @@ class Session(api.Session):
         return Process(self._calls, reply)
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
-        """See api.Session."""
         await self._calls.do(operations.SESSION_SET_ENV, self.id, request=requests.SetEnv(env=environment(env) or {}))
 
     async def cwd(self) -> str:
-        """See api.Session."""
         return (await self._calls.get(operations.SESSION_CWD, Cwd, self.id)).cwd
 
     async def env(self) -> dict[str, str]:
-        """See api.Session."""
         return (await self._calls.get(operations.SESSION_ENV, Env, self.id)).env
 
     async def delete(self) -> None:
-        """See api.Session."""
         try:
             await self._calls.do(operations.DELETE_SESSION, self.id)
         except SessionNotFound:

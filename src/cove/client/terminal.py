@@ -29,16 +29,13 @@ class Terminal(api.Terminal):
         self.rows = reply.rows
 
     def connect(self, *, since: str | None = None, lossless: bool = False) -> "TerminalConnection":
-        """See api.Terminal."""
         return TerminalConnection(self._calls, self.id, since, lossless=lossless)
 
     async def resize(self, cols: int, rows: int) -> None:
-        """See api.Terminal."""
         await self._calls.do(operations.RESIZE_TERMINAL, self.id, request=requests.Resize(cols=cols, rows=rows))
         self.cols, self.rows = cols, rows
 
     async def destroy(self) -> None:
-        """See api.Terminal."""
         try:
             await self._calls.do(operations.DESTROY_TERMINAL, self.id)
         except TerminalNotFound:
@@ -61,17 +58,14 @@ class TerminalConnection(api.TerminalConnection):
         self._end: ProcessExit | None = None
 
     async def open(self) -> None:
-        """See api.TerminalConnection."""
         await self._connected()
 
     async def close(self) -> None:
-        """See api.TerminalConnection."""
         self._is_closed = True
         self._socket = None
         await self._stack.aclose()
 
     async def events(self) -> AsyncGenerator[TerminalEvent, None]:
-        """See api.TerminalConnection."""
         backoff = Backoff()
         while not self._is_closed:
             try:
@@ -88,7 +82,6 @@ class TerminalConnection(api.TerminalConnection):
                 await backoff.pause()
 
     async def write(self, data: bytes | str) -> None:
-        """See api.TerminalConnection."""
         typed = check_input(data)
         if self._end is not None and not self._is_closed:
             raise refuse_ended(f"the program on terminal {self._id}", self._end)
@@ -98,7 +91,6 @@ class TerminalConnection(api.TerminalConnection):
             rest = rest[_MOST_MESSAGE_BYTES:]
 
     async def resize(self, cols: int, rows: int) -> None:
-        """See api.TerminalConnection."""
         await self._calls.do(operations.RESIZE_TERMINAL, self._id, request=requests.Resize(cols=cols, rows=rows))
 
     async def _send(self, data: bytes) -> None:

@@ -28,7 +28,6 @@ class TcpStream(TcpConnection):
         self._streams: Streams | None = None
 
     async def open(self) -> None:
-        """See TcpConnection."""
         if self._streams is not None:
             raise ValidationFailed("the connection is open already")
         self._streams = await self._connect()
@@ -36,7 +35,6 @@ class TcpStream(TcpConnection):
         self._on_open(self)
 
     async def read(self, most: int = 65536) -> bytes:
-        """See TcpConnection."""
         if most < 1:
             raise ValidationFailed(f"at least one byte must be read, not {most}")
         reader, _ = self._opened()
@@ -46,7 +44,6 @@ class TcpStream(TcpConnection):
             raise _lost(error) from None
 
     async def write(self, data: bytes) -> None:
-        """See TcpConnection."""
         _, writer = self._opened()
         try:
             writer.write(data)
@@ -55,7 +52,6 @@ class TcpStream(TcpConnection):
             raise _lost(error) from None
 
     async def write_eof(self) -> None:
-        """See TcpConnection."""
         _, writer = self._opened()
         if not writer.can_write_eof():
             raise ValidationFailed("an encrypted connection cannot be ended in one direction only: close it")
@@ -67,7 +63,6 @@ class TcpStream(TcpConnection):
             raise _lost(error) from None
 
     async def close(self) -> None:
-        """See TcpConnection."""
         if self._streams is None:
             return
         writer = self._streams[1]

@@ -68,11 +68,9 @@ class CodeContext(api.CodeContext):
         return CodeContextInfo(id=self.id, language=self.language, created_at=self._created_at, is_running=is_running)
 
     async def run(self, code: str, *, timeout: float | None = None) -> Execution:
-        """See api.CodeContext."""
         return await collect(self.weighed_events(code, timeout=timeout))
 
     async def stream(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[CodeEvent, None]:
-        """See api.CodeContext."""
         async with aclosing(self.weighed_events(code, timeout=timeout)) as events:
             async for event, _ in events:
                 yield event
@@ -168,12 +166,10 @@ class CodeContext(api.CodeContext):
         )
 
     async def interrupt(self) -> None:
-        """See api.CodeContext."""
         self.executor.interrupt()
         await self.executor.interrupted()
 
     async def delete(self) -> None:
-        """See api.CodeContext."""
         if self._deleting is None:
             self._on_deleted()
             self._deleting = self._loop.create_task(self._delete())

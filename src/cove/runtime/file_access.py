@@ -42,12 +42,10 @@ class Stat:
 
     @property
     def is_directory(self) -> bool:
-        """As said."""
         return stat.S_ISDIR(self.mode)
 
     @property
     def is_file(self) -> bool:
-        """As said."""
         return stat.S_ISREG(self.mode)
 
 

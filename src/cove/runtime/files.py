@@ -51,7 +51,6 @@ class Files(api.Files):
         return resolve_path(self._base(), path)
 
     async def read(self, path: str) -> bytes:
-        """See api.Files."""
         found = await self._access.read(self._path(path))
         return found if isinstance(found, bytes) else await self._read_large(found, path)
 
@@ -64,7 +63,6 @@ class Files(api.Files):
             os.close(descriptor)
 
     async def read_text(self, path: str, encoding: str = "utf-8") -> str:
-        """See api.Files."""
         data = await self.read(path)
         try:
             return data.decode(encoding)
@@ -72,7 +70,6 @@ class Files(api.Files):
             raise ValidationFailed(f"{path} is not {encoding} text: {error}") from None
 
     async def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
-        """See api.Files."""
         if start < 0 or (end is not None and end < start):
             raise ValidationFailed(f"start and end must be 0 <= start <= end, not {start} and {end}")
         descriptor = await self._access.open(self._path(path), os.O_RDONLY)
@@ -90,7 +87,6 @@ class Files(api.Files):
             os.close(descriptor)
 
     async def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
-        """See api.Files."""
         content = check_content(data)
         if len(content) <= SMALL_BYTES:
             await self._access.write(self._path(path), content, check_mode(mode))
@@ -100,7 +96,6 @@ class Files(api.Files):
                 await finished(write_all, file.descriptor, content)
 
     async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:
-        """See api.Files."""
         where, bits = self._path(path), check_mode(mode)
         pieces = aiter(chunks)
         first = b""
@@ -123,7 +118,6 @@ class Files(api.Files):
         return count
 
     async def append(self, path: str, data: bytes | str) -> None:
-        """See api.Files."""
         content = check_content(data)
         where = self._path(path)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -139,23 +133,18 @@ class Files(api.Files):
             os.close(descriptor)
 
     async def mkdir(self, path: str, *, parents: bool = True) -> None:
-        """See api.Files."""
         await self._access.mkdir(self._path(path), parents=parents)
 
     async def remove(self, path: str) -> None:
-        """See api.Files."""
         await self._access.unlink(self._path(path))
 
     async def remove_tree(self, path: str) -> None:
-        """See api.Files."""
         await self._errands.run("remove", self._path(path), subject=path)
 
     async def rename(self, old: str, new: str) -> None:
-        """See api.Files."""
         await self._access.rename(self._path(old), self._path(new))
 
     async def move(self, source: str, destination: str) -> None:
-        """See api.Files."""
         start = self._path(source)
         target = await self._target(start, self._path(destination))
         try:
@@ -166,7 +155,6 @@ class Files(api.Files):
             await self._errands.run("move", start, target, subject=f"{source} -> {destination}")
 
     async def copy(self, source: str, destination: str) -> None:
-        """See api.Files."""
         start = self._path(source)
         found = await self._access.stat(start, follow=True)
         target = await self._target(start, self._path(destination))
@@ -187,7 +175,6 @@ class Files(api.Files):
         return below(destination, name_of(source)) if there is not None and there.is_directory else destination
 
     async def list(self, path: str = ".", *, recursive: bool = False, hidden: bool = True) -> builtins.list[FileInfo]:
-        """See api.Files."""
         where = self._path(path)
         if recursive:
             return await self._list_tree(where, path, hidden)
@@ -212,22 +199,18 @@ class Files(api.Files):
         return found
 
     async def stat(self, path: str) -> FileInfo:
-        """See api.Files."""
         return await self._access.info(self._path(path))
 
     async def exists(self, path: str) -> bool:
-        """See api.Files."""
         return await self._access.stat_or_none(self._path(path)) is not None
 
     async def chmod(self, path: str, mode: int) -> None:
-        """See api.Files."""
         bits = check_mode(mode)
         if bits is None:
             raise ValidationFailed("mode must be permission bits such as 0o644")
         await self._access.chmod(self._path(path), bits)
 
     async def glob(self, pattern: str, *, root: str = ".") -> builtins.list[str]:
-        """See api.Files."""
         encoded = check_pattern(pattern, "pattern")
         if pattern.startswith("/") or ".." in pattern.split("/"):
             raise ValidationFailed(f"the pattern {pattern} leads out of its directory: give another one as root")
@@ -236,7 +219,6 @@ class Files(api.Files):
     async def search(
         self, pattern: str, path: str = ".", *, glob: str | None = None, limit: int = 1000
     ) -> builtins.list[SearchMatch]:
-        """See api.Files."""
         where = self._path(path)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_MATCHES:
             raise ValidationFailed(f"limit must be a number from 1 to {MOST_MATCHES}, not {limit!r}")
@@ -244,7 +226,6 @@ class Files(api.Files):
         return await self._gather("search", where, *arguments, subject=path, decode=Matches(where, limit).decode)
 
     async def replace(self, path: str, old: str, new: str, *, count: int | None = 1) -> int:
-        """See api.Files."""
         text, other = check_content(old), check_content(new)
         if not text:
             raise ValidationFailed("old is empty: it stands everywhere")
@@ -273,11 +254,9 @@ class Files(api.Files):
         return times
 
     async def upload(self, local: str | PathLike[str], path: str) -> None:
-        """See api.Files."""
         await upload(self._access, self._errands, os.fspath(local), self._path(path))
 
     async def download(self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES) -> None:
-        """See api.Files."""
         await download(self._access, self._errands, self._path(path), os.fspath(local), check_most(max_bytes))
 
     async def read_archive(self, path: str = ".", *, exclude: Sequence[str] = ()) -> AsyncGenerator[bytes, None]:
@@ -302,7 +281,6 @@ class Files(api.Files):
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> AsyncGenerator[FileEvent, None]:
-        """See api.Files."""
         filter = file_watch.encode_filter(recursive, include, exclude)
         events = file_watch.watch(self._errands, self._path(path), filter)
         try:
@@ -320,7 +298,6 @@ class Files(api.Files):
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> Changes:
-        """See api.Files."""
         filter = file_watch.encode_filter(recursive, include, exclude)
         return await file_watch.check_changes(self._errands, self._path(path), filter, since)
 

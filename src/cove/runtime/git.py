@@ -49,7 +49,6 @@ class Git(api.Git):
         timeout: float | None = None,
         token: str | None = None,
     ) -> GitClone:
-        """See api.Git."""
         clone = plan_clone(url, path, branch=branch, depth=depth, token=token)
         where = resolve_path(self._base(), clone.path)
         is_new = await self._access.stat_or_none(where) is None
@@ -65,7 +64,6 @@ class Git(api.Git):
         return GitClone(path=decode_path(where).rstrip("/"), branch=head.branch, commit=head.commit)
 
     async def status(self, path: str = ".", *, timeout: float | None = None) -> GitStatus:
-        """See api.Git."""
         result = await self._list(plans.plan_status(self._where(path)), timeout)
         return await in_thread(parse_status, result.stdout_bytes)
 
@@ -79,7 +77,6 @@ class Git(api.Git):
         max_bytes: int = 1 << 20,
         timeout: float | None = None,
     ) -> str:
-        """See api.Git."""
         command = plans.plan_diff(self._where(path), base, paths, staged=staged)
         limit = check_max_output(max_bytes)
         result = await self._run(command, timeout, limit)
@@ -89,7 +86,6 @@ class Git(api.Git):
         return await in_thread(_decode, result.stdout_bytes)
 
     async def add(self, paths: Sequence[str] | None = None, path: str = ".", *, timeout: float | None = None) -> None:
-        """See api.Git."""
         await self._run(plans.plan_add(self._where(path), paths), timeout)
 
     async def commit(
@@ -102,7 +98,6 @@ class Git(api.Git):
         author: str | None = None,
         timeout: float | None = None,
     ) -> GitHead:
-        """See api.Git."""
         where = self._where(path)
         command = plans.plan_commit(where, message, everything=all, allow_empty=allow_empty, author=author)
         await self._run(command, timeout)
@@ -120,7 +115,6 @@ class Git(api.Git):
         url: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """See api.Git."""
         command = plans.plan_push(
             self._where(path), remote, branch, force=force, set_upstream=set_upstream, token=token, url=url
         )
@@ -137,7 +131,6 @@ class Git(api.Git):
         url: str | None = None,
         timeout: float | None = None,
     ) -> GitHead:
-        """See api.Git."""
         where = self._where(path)
         await self._run(plans.plan_pull(where, remote, branch, rebase=rebase, token=token, url=url), timeout)
         return await self._head(where)
@@ -152,18 +145,15 @@ class Git(api.Git):
         force: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """See api.Git."""
         await self._run(plans.plan_branch(self._where(path), name, start, delete=delete, force=force), timeout)
 
     async def branches(self, path: str = ".", *, timeout: float | None = None) -> list[GitBranch]:
-        """See api.Git."""
         result = await self._list(plans.plan_branches(self._where(path)), timeout)
         return await in_thread(parse_branches, result.stdout_bytes)
 
     async def checkout(
         self, ref: str, path: str = ".", *, create: bool = False, force: bool = False, timeout: float | None = None
     ) -> GitHead:
-        """See api.Git."""
         where = self._where(path)
         await self._run(plans.plan_checkout(where, ref, create=create, force=force), timeout)
         return await self._head(where)

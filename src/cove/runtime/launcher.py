@@ -225,7 +225,6 @@ class LauncherPool:
             self._background.start(self._remove_group(launcher.group, launcher.pid))
 
     def explain(self, may_have_run: bool) -> CoveError:
-        """See `Link.explain`."""
         return self._link.explain(may_have_run)
 
     async def end(self, launcher: Launcher) -> None:

@@ -137,7 +137,6 @@ class Log:
         self._drop(self._core.drop_first_segment())
 
     async def read(self, since: str | None, follow: bool, lossless: bool = False) -> AsyncGenerator[LogEvent, None]:
-        """See `api.Process.logs`."""
         cursor = 0 if since is None else self._parse(since)
         reader = object()
         with self.reading(), self._waited_for(reader):

@@ -49,7 +49,6 @@ class Ports(api.Ports):
         self._publishing = asyncio.Lock()
 
     async def expose(self, port: int, name: str | None = None, token: str | None = None) -> ExposedPort:
-        """See api.Ports."""
         self._check_running()
         exposure = make_exposure(port, name, token)
         if port in self._exposures:
@@ -65,7 +64,6 @@ class Ports(api.Ports):
             raise
 
     async def unexpose(self, port: int) -> None:
-        """See api.Ports."""
         self._check_running()
         exposure = self._exposures.get(check_port(port))
         if exposure is not None:
@@ -74,7 +72,6 @@ class Ports(api.Ports):
                 await self._publisher.publish(self._exposures.values())
 
     async def list(self) -> builtins.list[ExposedPort]:
-        """See api.Ports."""
         self._check_running()
         async with self._publishing:
             await self._publisher.publish(self._exposures.values())

@@ -77,18 +77,15 @@ class Process(api.Process):
         return self.status is not ProcessStatus.STARTING
 
     async def refresh(self) -> Self:
-        """See api.Process."""
         return self
 
     async def kill(self, signal: int | str = "TERM") -> None:
-        """See api.Process."""
         number = parse_signal(signal)
         self.supervised.signal(number)
         if number == signals.SIGKILL:
             await asyncio.wait([self.supervised.ended])
 
     async def terminate(self, grace: float = 5.0) -> None:
-        """See api.Process."""
         seconds = check_timeout(grace)
         if seconds is None:
             raise ValidationFailed("grace must be a number of seconds")
@@ -96,7 +93,6 @@ class Process(api.Process):
         await asyncio.wait([self.supervised.ended])
 
     async def wait(self, timeout: float | None = None) -> ProcessExit:
-        """See api.Process."""
         with self.log.reading():
             await asyncio.wait([self.supervised.ended], timeout=check_timeout(timeout))
         if not self.supervised.ended.done():
@@ -104,7 +100,6 @@ class Process(api.Process):
         return msgspec.structs.replace(self.supervised.ended.result(), ended_at=self.ended_at)
 
     async def output(self, timeout: float | None = None) -> ExecResult:
-        """See api.Process."""
         captures = {name: Capture(DEFAULT_MAX_OUTPUT) for name in STREAMS}
         has_gap = False
         with self.log.reading():
@@ -131,11 +126,9 @@ class Process(api.Process):
     def logs(
         self, *, since: str | None = None, follow: bool = True, lossless: bool = False
     ) -> AsyncGenerator[LogEvent, None]:
-        """See api.Process."""
         return self.log.read(since, follow, lossless)
 
     async def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
-        """See api.Process."""
         with self.log.reading():
             return await wait_for_log(self, pattern, check_timeout(timeout))
 
@@ -148,13 +141,11 @@ class Process(api.Process):
         status: tuple[int, int] = (200, 399),
         timeout: float | None = None,
     ) -> None:
-        """See api.Process."""
         target = make_target(port, mode, path, status)
         with self.log.reading():
             await wait_for_port(self, self.supervised.ended, self._link, target, check_timeout(timeout))
 
     async def write_stdin(self, data: bytes | str) -> None:
-        """See api.Process."""
         checked = check_input(data)
         stdin = self._open_stdin()
         try:
@@ -165,7 +156,6 @@ class Process(api.Process):
             raise refuse_ended(f"process {self.id}", self.supervised.ended.result()) from None
 
     async def close_stdin(self) -> None:
-        """See api.Process."""
         self._open_stdin().close()
 
     async def _has_ended_by_now(self) -> bool:

@@ -25,7 +25,7 @@ _GLANCE_SECONDS = 2.0
 
 
 async def wait_for_log(process: Process, pattern: str | re.Pattern[str], timeout: float | None) -> LogMatch:
-    """See `api.Process.wait_for_log`."""
+    """Wait until a line of the log matches: `api.Process.wait_for_log`."""
     if not isinstance(pattern, str | re.Pattern):
         raise ValidationFailed(f"pattern must be a string or a compiled expression, not {type(pattern).__name__}")
     find = partial(_find_text, LineMatcher(pattern)) if isinstance(pattern, str) else partial(_find_match, pattern)
@@ -76,7 +76,7 @@ async def wait_for_port(
     target: HttpTarget | TcpTarget,
     timeout: float | None,
 ) -> None:
-    """See `api.Process.wait_for_port`."""
+    """Poll a port until it answers, the process ends or time is up: `api.Process.wait_for_port`."""
     pause = _FIRST_PAUSE
     try:
         async with asyncio.timeout(timeout):

@@ -37,7 +37,6 @@ class Sandbox(SandboxLifecycle):
         stdin: bytes | str | None = None,
         max_output: int | None = None,
     ) -> ExecResult:
-        """See AsyncSandbox."""
         invocation = self._invocation(command, cwd, env)
         result = await run_command(
             self._spawner,
@@ -63,34 +62,28 @@ class Sandbox(SandboxLifecycle):
         keep: bool = True,
         lossless: bool = False,
     ) -> Process:
-        """See AsyncSandbox."""
         invocation = self._invocation(command, cwd, env)
         return await self._processes.start(
             command, invocation, id=id, timeout=check_timeout(timeout), stdin=stdin, keep=keep, lossless=lossless
         )
 
     async def get_process(self, id: str) -> Process:
-        """See AsyncSandbox."""
         self._check_running()
         return self._processes.get(id)
 
     async def list_processes(self) -> builtins.list[Process]:
-        """See AsyncSandbox."""
         self._check_running()
         return [*self._processes.list()]
 
     async def kill_process(self, id: str, signal: int | str = "TERM") -> None:
-        """See AsyncSandbox."""
         self._check_running()
         await self._processes.get(id).kill(signal)
 
     async def kill_all_processes(self, signal: int | str = "TERM") -> int:
-        """See AsyncSandbox."""
         self._check_running()
         return await self._processes.kill_all(signal)
 
     async def cleanup_processes(self) -> int:
-        """See AsyncSandbox."""
         self._check_running()
         return self._processes.cleanup()
 
@@ -102,23 +95,19 @@ class Sandbox(SandboxLifecycle):
         env: Mapping[str, str | None] | None = None,
         timeout: float | None = None,
     ) -> Session:
-        """See AsyncSandbox."""
         self._check_running()
         merged = merge_environment(self._env, env)
         return await self._sessions.create(id=id, cwd=self._resolve(cwd), env=merged, timeout=timeout)
 
     async def get_session(self, id: str) -> Session:
-        """See AsyncSandbox."""
         self._check_running()
         return self._sessions.get(id)
 
     async def list_sessions(self) -> builtins.list[SessionInfo]:
-        """See AsyncSandbox."""
         self._check_running()
         return self._sessions.list()
 
     async def delete_session(self, id: str) -> None:
-        """See AsyncSandbox."""
         self._check_running()
         await self._sessions.get(id).delete()
 
@@ -132,18 +121,15 @@ class Sandbox(SandboxLifecycle):
         cols: int = 80,
         rows: int = 24,
     ) -> Terminal:
-        """See AsyncSandbox."""
         command = [shell] if isinstance(shell, str) else shell or ["/bin/bash"]
         invocation = self._invocation(command, cwd, {"TERM": "xterm-256color", **(env or {})})
         return await self._terminals.get_or_create(id, invocation, cols, rows)
 
     async def get_terminal(self, id: str) -> Terminal:
-        """See AsyncSandbox."""
         self._check_running()
         return self._terminals.get(id)
 
     async def list_terminals(self) -> builtins.list[TerminalInfo]:
-        """See AsyncSandbox."""
         self._check_running()
         return self._terminals.list()
 
@@ -156,23 +142,19 @@ class Sandbox(SandboxLifecycle):
         env: Mapping[str, str | None] | None = None,
         timeout: float | None = None,
     ) -> CodeContext:
-        """See AsyncSandbox."""
         self._check_running()
         merged = merge_environment(self._env, env)
         return await self._contexts.create(language, id=id, cwd=self._resolve(cwd), env=merged, timeout=timeout)
 
     async def get_code_context(self, id: str) -> CodeContext:
-        """See AsyncSandbox."""
         self._check_running()
         return self._contexts.get(id)
 
     async def list_code_contexts(self) -> builtins.list[CodeContextInfo]:
-        """See AsyncSandbox."""
         self._check_running()
         return self._contexts.list()
 
     async def delete_code_context(self, id: str) -> None:
-        """See AsyncSandbox."""
         self._check_running()
         await self._contexts.get(id).delete()
 
@@ -184,7 +166,6 @@ class Sandbox(SandboxLifecycle):
         language: str = "python",
         timeout: float | None = None,
     ) -> Execution:
-        """See AsyncSandbox."""
         self._check_running()
         if context is not None:
             return await self._chosen(context).run(code, timeout=timeout)
@@ -198,7 +179,6 @@ class Sandbox(SandboxLifecycle):
         language: str = "python",
         timeout: float | None = None,
     ) -> AsyncGenerator[CodeEvent, None]:
-        """See AsyncSandbox."""
         self._check_running()
         if context is not None:
             async with aclosing(self._chosen(context).stream(code, timeout=timeout)) as events:

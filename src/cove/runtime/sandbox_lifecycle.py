@@ -171,7 +171,6 @@ class SandboxLifecycle(AsyncSandbox):
         return self._cwd
 
     async def info(self) -> SandboxInfo:
-        """See AsyncSandbox."""
         groups = self._jail.groups
         warnings = groups.warnings()
         if self._spec.idle_timeout is not None and not self.enforces_idle_timeout:
@@ -192,18 +191,15 @@ class SandboxLifecycle(AsyncSandbox):
         """See AsyncSandbox."""
 
     async def usage(self) -> Usage:
-        """See AsyncSandbox."""
         self._check_running()
         directories = (self._place.workspace, self._place.home, self._place.tmp)
         usage = await in_thread(measure_usage, self._jail.groups, self._jail.pid, directories)
         return msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._processes.log_bytes)
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
-        """See AsyncSandbox."""
         self._env = merge_environment(self._env, check_environment(env))
 
     async def restart(self) -> None:
-        """See AsyncSandbox."""
         if self._restarting is None:
             if self._closing is not None:
                 self._check_running()
@@ -258,7 +254,6 @@ class SandboxLifecycle(AsyncSandbox):
         await self._jail.close()
 
     async def destroy(self) -> None:
-        """See AsyncSandbox."""
         await asyncio.shield(self._start_destroying())
 
     def _start_destroying(self) -> "asyncio.Task[None]":

@@ -247,7 +247,6 @@ class Session(api.Session):
         keep: bool = True,
         lossless: bool = False,
     ) -> Process:
-        """See api.Session."""
         build_invocation(command, cwd=cwd or "/", env={})
         checked, seconds = check_environment(env), check_timeout(timeout)
         async with self._turn:
@@ -300,7 +299,6 @@ class Session(api.Session):
             ) from None
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
-        """See api.Session."""
         checked = check_environment(env)
         async with self._turn:
             await self._shell.recovered()
@@ -313,7 +311,6 @@ class Session(api.Session):
             self._schedule_snapshot()
 
     async def cwd(self) -> str:
-        """See api.Session."""
         self._check()
         return self._shell.cwd
 
@@ -322,7 +319,6 @@ class Session(api.Session):
         return self._shell.cwd
 
     async def env(self) -> dict[str, str]:
-        """See api.Session."""
         self._check()
         try:
             return await self._shell.env()
@@ -334,7 +330,6 @@ class Session(api.Session):
             raise Internal(f"the environment of session {self.id} cannot be read: {error}") from None
 
     async def delete(self) -> None:
-        """See api.Session."""
         if self._deleting is None:
             self._on_deleted()
             self._deleting = self._loop.create_task(self._delete())

@@ -30,7 +30,6 @@ class _ToldCapture(Capture):
         self._tell = tell
 
     def append(self, data: bytes) -> None:
-        """See Capture."""
         super().append(data)
         self._tell(data)
 

@@ -37,7 +37,6 @@ class RootHolder:
     """Root reaches every mount, and its sandboxes have users, and so user limits, of their own."""
 
     def hold(self, agent: int) -> str | None:
-        """See Holder."""
         try:
             for mount, options in MOUNT_OPTIONS.items():
                 reconfigure.reconfigure(f"/proc/{agent}/root{mount}", options)
@@ -63,7 +62,6 @@ class UserHolder:
             )
 
     def hold(self, agent: int) -> str | None:
-        """See Holder."""
         try:
             mounts = os.open(f"/proc/{agent}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -80,7 +78,6 @@ class UserHolder:
         return None if said == reconfigure.DONE else said.decode("utf-8", "replace") or "the helper ended"
 
     def close(self) -> None:
-        """See Holder."""
         self._sock.close()
         if self._process.returncode is None:
             self._process.kill()

@@ -75,18 +75,15 @@ class Terminal(api.Terminal):
         )
 
     def connect(self, *, since: str | None = None, lossless: bool = False) -> "TerminalConnection":
-        """See api.Terminal."""
         return TerminalConnection(self, since, lossless)
 
     async def resize(self, cols: int, rows: int) -> None:
-        """See api.Terminal."""
         check_size(cols, rows)
         if self._master >= 0:
             set_size(self._master, cols, rows)
             self.cols, self.rows = cols, rows
 
     async def destroy(self) -> None:
-        """See api.Terminal."""
         if self._destroying is None:
             self._on_destroyed(self)
             self._destroying = self._loop.create_task(self._destroy())
@@ -151,7 +148,6 @@ class TerminalConnection(api.TerminalConnection):
         self._is_open = False
 
     async def open(self) -> None:
-        """See api.TerminalConnection."""
         scrollback = self._terminal.scrollback
         self.cursor = scrollback.fresh_cursor() if self._since is None else self._parse(self._since)
         self._ready_at = scrollback.end
@@ -160,13 +156,11 @@ class TerminalConnection(api.TerminalConnection):
             self._terminal.hold_back(self)
 
     async def close(self) -> None:
-        """See api.TerminalConnection."""
         self._is_open = False
         self._terminal.let_go(self)
         self._terminal.change.notify_all()
 
     async def events(self) -> AsyncGenerator[TerminalEvent, None]:
-        """See api.TerminalConnection."""
         self._check_open()
         while self._is_open:
             event = self._next()
@@ -178,12 +172,10 @@ class TerminalConnection(api.TerminalConnection):
                 return
 
     async def write(self, data: bytes | str) -> None:
-        """See api.TerminalConnection."""
         self._check_open()
         await self._terminal.input.write(check_input(data))
 
     async def resize(self, cols: int, rows: int) -> None:
-        """See api.TerminalConnection."""
         self._check_open()
         await self._terminal.resize(cols, rows)
 

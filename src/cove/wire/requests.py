@@ -53,7 +53,6 @@ class Exec(Request, frozen=True):
     max_output: int | None = None
 
     def arguments(self) -> dict[str, object]:
-        """See Request."""
         if self.stdin is not None and self.stdin_base64 is not None:
             raise ValidationFailed("give stdin or stdin_base64, not both")
         return {
@@ -117,7 +116,6 @@ class WaitForLog(Waiting, frozen=True, kw_only=True):
     flags: int = 0
 
     def arguments(self) -> dict[str, object]:
-        """See Request."""
         if not self.is_expression:
             return {"pattern": self.pattern, "timeout": self.timeout}
         if len(self.pattern) > _MOST_PATTERN:

@@ -48,7 +48,6 @@ class BridgeRelay(SocketRelay):
     __slots__ = ()
 
     def fail(self, error: CoveError | HttpError) -> None:
-        """See SocketRelay."""
         self._exchange.respond(_describe(error).response())
 
 

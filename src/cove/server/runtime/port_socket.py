@@ -38,12 +38,10 @@ class _Client(TcpConnection):
         return await self._stream.read()
 
     async def write(self, data: bytes) -> None:
-        """See TcpConnection."""
         self._stream.write(data)
         await self._stream.drain()
 
     async def write_eof(self) -> None:
-        """See TcpConnection."""
         self._stream.write_eof()
 
     async def close(self) -> None:
