@@ -21,7 +21,7 @@ from bench.jupyter import jupyter_figures
 from bench.plain_ipython import PlainIPython
 from cove import AsyncSandbox, Execution
 from cove.api import CodeContext
-from cove.runtime.home import default_home
+from cove.local.state import default_home
 from cove.runtime.interpreters import find_python_environment
 
 _CONTEXTS = 20

@@ -7,7 +7,7 @@ import random
 import sys
 from pathlib import Path
 
-from cove.runtime.home import default_home
+from cove.local.state import default_home
 from soak.census import adopt_orphans
 from soak.history import History
 from soak.run import Plan, make_home, remove_home, run

@@ -15,7 +15,7 @@ from support.leaks import KEYS, adopt_orphans, processes_below, take_footprint
 from support.serving import make_sandbox, shared_server, where
 
 import cove
-from cove.runtime.home import default_home
+from cove.local.state import default_home
 
 __all__ = ["make_sandbox", "shared_server", "where"]  # fixtures for all
 

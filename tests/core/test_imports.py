@@ -24,6 +24,20 @@ def test_a_public_name_is_had_without_the_runtime(name: str) -> None:
     assert not {"cove.runtime", "cove.client", "aiohttp"} & modules
 
 
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "from cove.api.provider import provider_for; provider_for('http://127.0.0.1:1', 'key')",
+        "import cove, cove.blocking, cove.client.remote, cove.client.sandbox",
+        "import cove.cli.sandboxes, cove.cli.processes, cove.cli.session",
+    ],
+    ids=["provider", "client", "command"],
+)
+def test_a_client_of_a_server_loads_no_runtime(statements: str) -> None:
+    modules = loaded(statements)
+    assert not [name for name in modules if name.startswith(("cove.runtime", "cove.server"))]
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert "AttributeError" in loaded(
         "import cove\ntry: cove.Sandbx\nexcept AttributeError as e: print(type(e).__name__)"

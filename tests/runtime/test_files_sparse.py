@@ -16,7 +16,7 @@ from cove import AsyncSandbox, FileTooLarge, ValidationFailed
 from cove.agent import tar
 from cove.agent.archive import Budget, Stream, pack, unpack
 from cove.linux.remove_tree import remove_tree
-from cove.runtime.file_content import write_sparse
+from cove.local.files import write_sparse
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cove.errors import SandboxUnavailable
-from cove.runtime.home import Home, default_home
+from cove.local.state import default_home
+from cove.runtime.home import Home
 
 IS_ROOT = os.geteuid() == 0
 

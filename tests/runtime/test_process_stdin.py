@@ -10,8 +10,8 @@ from support.cancellation import cancel_after
 from cove import AsyncSandbox
 from cove.api import Process
 from cove.errors import ProcessExitedBeforeReady, ValidationFailed
+from cove.local.pipe import Stdin
 from cove.model import ProcessStatus
-from cove.runtime.stdin import Stdin
 
 pytestmark = pytest.mark.anyio
 

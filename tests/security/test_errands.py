@@ -19,7 +19,7 @@ from cove import (
     ValidationFailed,
 )
 from cove.api import Files
-from cove.runtime import file_archive
+from cove.runtime import file_transfer
 from cove.runtime.files import Files as LivingFiles
 
 pytestmark = pytest.mark.anyio
@@ -146,7 +146,7 @@ async def test_a_flood_of_events_makes_the_flooder_wait() -> None:
 
 
 async def test_an_archive_without_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_archive, "_MOST_STREAM_BYTES", 20 << 20)
+    monkeypatch.setattr(file_transfer, "_MOST_STREAM_BYTES", 20 << 20)
     async with forged("while True: os.write(0, bytes(1 << 20))") as files:
         with bounded_callbacks(), pytest.raises(FileTooLarge):
             await drain_archive(files)

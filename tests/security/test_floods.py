@@ -17,8 +17,8 @@ from cove import AsyncSandbox
 from cove.agent.protocol import LIMIT, MAX_DESCRIPTORS
 from cove.errors import CoveError
 from cove.linux.packets import socket_pair
+from cove.local.threads import close_in_thread
 from cove.runtime.link import Link
-from cove.runtime.threads import close_in_thread
 
 pytestmark = pytest.mark.anyio
 

@@ -13,12 +13,12 @@ from cove.core.command import build_invocation
 from cove.errors import CoveError, SandboxDestroyed, ValidationFailed
 from cove.linux.descriptors import Kind
 from cove.linux.packets import socket_pair
+from cove.local.threads import close_in_thread
 from cove.model import Outcome
 from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.supervised import Supervised
-from cove.runtime.threads import close_in_thread
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 

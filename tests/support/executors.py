@@ -3,7 +3,7 @@
 import pytest
 
 from cove import AsyncSandbox
-from cove.runtime.home import default_home
+from cove.local.state import default_home
 from cove.runtime.interpreters import find_python_environment
 
 needs_python = pytest.mark.skipif(

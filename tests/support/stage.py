@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from cove.core.command import build_invocation
 from cove.linux.packets import socket_pair
+from cove.local.threads import close_in_thread
 from cove.model import Outcome
 from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.supervised import Supervised
-from cove.runtime.threads import close_in_thread
 from support.fake_agent import Peer
 
 

@@ -13,8 +13,8 @@ from cove.api import AsyncSandbox
 from cove.cli.descriptors import say
 from cove.cli.options import Shape
 from cove.errors import CoveError, SandboxUnavailable, ValidationFailed
+from cove.local.state import default_home
 from cove.model import SandboxSpec
-from cove.runtime.home import default_home
 
 DEFAULT_URL: Final = "http://127.0.0.1:8787"
 

@@ -19,9 +19,9 @@ from cove.cli.streams import Streams
 from cove.client.file_transfer import at_most, download, upload
 from cove.core.identifier import SANDBOX_ID
 from cove.errors import FileTooLarge, IsDirectory, ValidationFailed
+from cove.local.files import limited
 from cove.model import FileKind
 from cove.model.file import MOST_DOWNLOAD_BYTES
-from cove.runtime.file_transfer import limited
 
 _INSIDE = re.compile(rf"({SANDBOX_ID}):(.*)", re.DOTALL)
 _STREAM = "-"

@@ -25,8 +25,9 @@ from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.interpreter import find_interpreter
 from cove.linux.seccomp import explain_missing_filter, find_filter
 from cove.linux.thread_user import as_user
+from cove.local.state import default_home
 from cove.runtime.disk import try_disk
-from cove.runtime.home import Home, default_home
+from cove.runtime.home import Home
 from cove.runtime.interpreters import find_node, find_python_environment
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import typer
 
 from cove.cli.descriptors import say
 from cove.linux.cgroup import Hierarchies, find_hierarchies
+from cove.local.state import default_home
 from cove.model import SandboxStatus
 from cove.runtime.cgroups import explain_missing
-from cove.runtime.home import default_home
 from cove.server.configuration import UNLIMITED, Configuration, OnStop, built_in_defaults, load
 from cove.server.sandboxes.directory import Directory
 from cove.server.supervisor import Supervisor

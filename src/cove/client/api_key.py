@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cove.errors import Unauthorized, ValidationFailed
-from cove.runtime.home import default_home
+from cove.local.state import default_home
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

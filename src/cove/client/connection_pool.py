@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from cove.client.http_connection import HttpConnection
 from cove.errors import ValidationFailed
 from cove.http.dead_peer import DeadPeerDetector, keep_alive
-from cove.linux.tcp_stream import Streams
+from cove.local.tcp_stream import Streams
 
 _UNIX: Final = "unix://"
 _PORTS: Final = {"http": 80, "https": 443}

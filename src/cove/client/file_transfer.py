@@ -8,23 +8,22 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing, suppress
 from typing import Protocol
 
-from cove.agent.archive import Budget, Stream, pack, unpack
+from cove.agent.archive import Stream
 from cove.agent.tar import Refused, Truncated
 from cove.errors import FileTooLarge, IsDirectory, ValidationFailed
-from cove.linux.remove_tree import remove_tree
-from cove.model import FileInfo, FileKind
-from cove.runtime.file_archive import read_pipe
-from cove.runtime.file_content import Stop, finished, settled, start_transfer, translated, write_sparse
-from cove.runtime.file_transfer import (
-    MOST_BYTES,
-    MOST_ENTRIES,
+from cove.local.files import (
     check_most,
     limited,
     make_local,
-    make_pipe,
     open_local,
+    pack_tree,
+    translated,
+    unpack_tree,
+    write_sparse,
 )
-from cove.runtime.stdin import Stdin
+from cove.local.pipe import Stdin, make_pipe, read_pipe
+from cove.local.threads import Stop, finished, settled, start_transfer
+from cove.model import FileInfo, FileKind
 
 _CHUNK_BYTES = 1 << 20
 _MODE_BEHIND_A_LINK = 0o644  # `stat` describes the link itself
@@ -99,7 +98,7 @@ async def _pack(local: str) -> AsyncGenerator[bytes, None]:
     for descriptor in (read, write):
         os.set_blocking(descriptor, False)
     with Stop() as stop:
-        packing = start_transfer(_pack_into, local.encode("utf-8", "surrogateescape"), write, stop)
+        packing = start_transfer(_pack_into, local, write, stop)
         try:
             while data := await read_pipe(read):
                 yield data
@@ -112,9 +111,9 @@ async def _pack(local: str) -> AsyncGenerator[bytes, None]:
             os.close(read)
 
 
-def _pack_into(local: bytes, write: int, stop: Stop) -> None:
+def _pack_into(local: str, write: int, stop: Stop) -> None:
     try:
-        pack(local, Stream(write, stop.wait), Budget(MOST_BYTES, MOST_ENTRIES))
+        pack_tree(local, Stream(write, stop.wait))
     finally:
         os.close(write)
 
@@ -177,9 +176,7 @@ async def _feed(stdin: Stdin, files: Contents, path: str) -> None:
 
 
 def _unpack_from(read: int, local: str, max_bytes: int, stop: Stop) -> None:
-    os.makedirs(os.path.dirname(local) or ".", exist_ok=True)
-    target = local.encode("utf-8", "surrogateescape")
     try:
-        unpack(Stream(read, stop.wait), target, Budget(max_bytes, MOST_ENTRIES), remove_tree)
+        unpack_tree(Stream(read, stop.wait), local, max_bytes)
     except (Refused, Truncated) as error:
         raise ValidationFailed(f"{local}: refused: {error}") from None

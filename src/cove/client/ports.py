@@ -7,7 +7,7 @@ from cove import api
 from cove.client.calls import Calls
 from cove.core.exposure import make_exposure
 from cove.core.port_target import check_port
-from cove.linux.tcp_stream import TcpStream
+from cove.local.tcp_stream import TcpStream
 from cove.model import ExposedPort
 from cove.wire import operations, requests
 

@@ -9,10 +9,9 @@ from typing import Literal, Self, cast
 from cove import api
 from cove.client.calls import Calls
 from cove.client.retry import Backoff
-from cove.core.command import check_timeout
+from cove.core.command import check_input, check_timeout
 from cove.errors import ConnectionLost, ProcessNotFound, Unreachable, ValidationFailed
 from cove.model import ExecResult, Exit, LogEvent, LogMatch, ProcessExit
-from cove.runtime.exec import check_input
 from cove.wire import operations, requests
 from cove.wire.replies import ExecReply, ProcessReply
 

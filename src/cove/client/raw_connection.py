@@ -11,7 +11,7 @@ from typing import Final
 from cove.client.connection_pool import Address
 from cove.errors import ConnectionLost, Internal
 from cove.http.websocket_frames import Closed, Event, FrameReader, Opcode, Ping, WebSocketError, make_masked_frame
-from cove.linux.tcp_stream import Streams
+from cove.local.tcp_stream import Streams
 from cove.wire.errors import decode_error
 from cove.wire.upgrade import END_OF_HEAD, parse_upgrade, render_upgrade
 

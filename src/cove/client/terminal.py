@@ -8,10 +8,10 @@ from cove import api
 from cove.client.calls import Calls
 from cove.client.raw_connection import WebSocketClient
 from cove.client.retry import Backoff
+from cove.core.command import check_input
 from cove.errors import ConnectionLost, TerminalNotFound, Unreachable, ValidationFailed
+from cove.local.pipe import refuse_ended
 from cove.model import Exit, ProcessExit, Ready, TerminalEvent
-from cove.runtime.exec import check_input
-from cove.runtime.stdin import refuse_ended
 from cove.wire import operations, requests
 from cove.wire.frames import EVENT, FAILURE, FrameReader, decode_failure, decode_output
 from cove.wire.replies import TerminalReply

@@ -21,7 +21,7 @@ from cove.client.http_connection import Broken, HttpConnection
 from cove.client.raw_connection import WebSocketClient, open_websocket, upgrade
 from cove.client.retry import retry
 from cove.errors import ConnectionLost, CoveError, SandboxUnavailable, Unreachable
-from cove.linux.tcp_stream import Streams
+from cove.local.tcp_stream import Streams
 from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
 from cove.wire.frames import EVENT, FAILURE, FRAMES, MOST_FRAME_BYTES, FrameReader, decode_failure, decoder_for

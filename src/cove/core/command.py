@@ -20,6 +20,7 @@ READ_SCRIPT = f"mapfile -d '' -t -n 1 -u {SCRIPT_DESCRIPTOR} BASH_EXECUTION_STRI
 RUN_SCRIPT = (
     "\\builtin trap '\\builtin trap - TERM; \\builtin kill -TERM $$' TERM; \\builtin eval \"$BASH_EXECUTION_STRING\""
 )
+DEFAULT_MAX_OUTPUT = 16 << 20
 _FOREVER = 100 * 365 * 86400
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -123,3 +124,32 @@ def encode_text(text: str, subject: str) -> bytes:
     if b"\0" in data:
         raise ValidationFailed(f"{subject} contains a NUL character, which Linux cannot pass")
     return data
+
+
+def check_max_output(value: int | None) -> int:
+    """Return how many bytes of each stream to keep, or raise ValidationFailed."""
+    if value is None:
+        return DEFAULT_MAX_OUTPUT
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValidationFailed(f"max_output must be a number of bytes, 0 or more, not {value!r}")
+    return value
+
+
+def check_input(data: bytes | str) -> bytes:
+    """Return what is to be written to a process that runs, or raise ValidationFailed."""
+    checked = check_stdin(data)
+    if checked is None:
+        raise ValidationFailed("there is nothing to write: give bytes or a string")
+    return checked
+
+
+def check_stdin(stdin: bytes | str | None) -> bytes | None:
+    """Return the input as bytes, or raise ValidationFailed."""
+    if stdin is None or isinstance(stdin, bytes):
+        return stdin
+    if isinstance(stdin, str):
+        try:
+            return stdin.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise ValidationFailed(f"stdin has a character that UTF-8 cannot carry: {error.reason}") from None
+    raise ValidationFailed(f"stdin must be bytes or a string, not {type(stdin).__name__}")

@@ -1,7 +1,6 @@
 """Packets with descriptors over SOCK_SEQPACKET: unix(7)."""
 
 import array
-import os
 import socket
 import struct
 from collections.abc import Sequence
@@ -92,9 +91,3 @@ def release_socket(sock: socket.socket) -> int | None:
 def pass_credentials(sock: socket.socket, on: bool) -> None:
     """Whether received packets name their sender."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, on)
-
-
-def close_all(descriptors: Sequence[int]) -> None:
-    """Close received descriptors that nobody wants."""
-    for descriptor in descriptors:
-        os.close(descriptor)

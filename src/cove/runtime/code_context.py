@@ -12,6 +12,7 @@ from cove.core.command import check_timeout
 from cove.core.executor_protocol import encode_run
 from cove.core.output_log import STREAMS
 from cove.errors import ContextCrashed, ContextNotFound, CoveError, SandboxDestroyed, ValidationFailed
+from cove.local.threads import in_thread
 from cove.model import (
     CodeContextInfo,
     CodeError,
@@ -26,7 +27,6 @@ from cove.model import (
 )
 from cove.runtime.executor import Executor, ExecutorEnded, Weighed
 from cove.runtime.spawner import Spawner
-from cove.runtime.threads import in_thread
 
 # How often, and for how long each time, interrupted code can come back before its executor is ended.
 _INTERRUPTS, _INTERRUPT_SECONDS = 4, 0.5

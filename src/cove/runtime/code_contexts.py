@@ -20,7 +20,7 @@ from cove.errors import (
     SandboxDestroyed,
     SpawnFailed,
 )
-from cove.linux.packets import close_all
+from cove.local.threads import close_all
 from cove.model import CodeContextInfo, Outcome
 from cove.runtime.code_context import CodeContext
 from cove.runtime.executor import Executor, ExecutorEnded, Weighed, open_executor

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from cove.errors import ServiceNotResponding
 from cove.linux.descriptors import Kind
-from cove.linux.tcp_stream import Streams
+from cove.local.tcp_stream import Streams
 from cove.runtime.link import Link
 
 Connect = Callable[[int], Awaitable[Streams]]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from cove.linux.disk_usage import DiskUsage, measure_disk
 from cove.linux.unlinked_files import measure_unlinked
+from cove.local.threads import in_thread
 from cove.model import Limits
 from cove.runtime.notify import Notify
-from cove.runtime.threads import in_thread
 
 # The free space of the disk is looked at this often, which is cheap. The files are counted when it has shrunk by as
 # much as would matter, and otherwise from time to time, but never for more than a small part of the time.

@@ -6,14 +6,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from cove.core.capture import Capture
-from cove.core.command import Invocation
-from cove.errors import ValidationFailed
+from cove.core.command import Invocation, check_max_output, check_stdin
 from cove.linux.memory_file import sealed_file
 from cove.model import ExecResult, Outcome, ProcessExit
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import TIMEOUT_EXIT_CODE
-
-DEFAULT_MAX_OUTPUT = 16 << 20
 
 
 async def run_command(
@@ -73,32 +70,3 @@ async def _run(
         process.end(Outcome.KILLED, 0)
         await asyncio.wait([process.ended])
         raise
-
-
-def check_max_output(value: int | None) -> int:
-    """Return how many bytes of each stream to keep, or raise ValidationFailed."""
-    if value is None:
-        return DEFAULT_MAX_OUTPUT
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValidationFailed(f"max_output must be a number of bytes, 0 or more, not {value!r}")
-    return value
-
-
-def check_input(data: bytes | str) -> bytes:
-    """Return what is to be written to a process that runs, or raise ValidationFailed."""
-    checked = check_stdin(data)
-    if checked is None:
-        raise ValidationFailed("there is nothing to write: give bytes or a string")
-    return checked
-
-
-def check_stdin(stdin: bytes | str | None) -> bytes | None:
-    """Return the input as bytes, or raise ValidationFailed."""
-    if stdin is None or isinstance(stdin, bytes):
-        return stdin
-    if isinstance(stdin, str):
-        try:
-            return stdin.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError as error:
-            raise ValidationFailed(f"stdin has a character that UTF-8 cannot carry: {error.reason}") from None
-    raise ValidationFailed(f"stdin must be bytes or a string, not {type(stdin).__name__}")

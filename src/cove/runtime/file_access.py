@@ -12,8 +12,10 @@ from cove.agent import protocol
 from cove.core.file_path import decode_path, name_of
 from cove.errors import FileNotFound, IsDirectory, NotDirectory, ValidationFailed
 from cove.linux.descriptors import Kind, is_kind
+from cove.local.files import translated
+from cove.local.threads import finished, settled
 from cove.model import FileInfo, FileKind
-from cove.runtime.file_content import finished, settled, translated, write_over
+from cove.runtime.file_content import write_over
 from cove.runtime.link import Answer, Link
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

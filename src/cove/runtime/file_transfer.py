@@ -5,35 +5,39 @@ one side and unpacked by the other: an errand inside, a thread here. Neither tru
 """
 
 import asyncio
-import errno
-import fcntl
 import os
-import stat
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
-from cove.agent.archive import Budget, Stream, pack, unpack
+from cove.agent.archive import Stream
 from cove.agent.tar import Refused, Truncated
 from cove.core.file_path import decode_path
 from cove.errors import FileTooLarge, ValidationFailed, from_errno
-from cove.linux.remove_tree import remove_tree
+from cove.local.files import (
+    MOST_BYTES,
+    MOST_ENTRIES,
+    limited,
+    make_local,
+    open_local,
+    pack_tree,
+    translated,
+    unpack_tree,
+)
+from cove.local.pipe import Stdin, make_pipe, read_pipe
+from cove.local.threads import Stop, Stopped, finished, in_thread, settled, start_transfer
 from cove.runtime.errand import Errand, Errands
 from cove.runtime.file_access import FileAccess
-from cove.runtime.file_content import Stop, Stopped, copy_all, finished, settled, start_transfer, translated
-from cove.runtime.threads import in_thread
+from cove.runtime.file_content import copy_all
 
-MOST_BYTES = 64 << 30
-MOST_ENTRIES = 1_000_000
-_PIPE_BYTES = 1 << 20
-_OPEN_LOCAL = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+# An honest packer stops before: contents, and headers for each entry.
+_MOST_STREAM_BYTES = MOST_BYTES + MOST_ENTRIES * (8 << 10)
 
 
 async def upload(access: FileAccess, errands: Errands, local: str, path: bytes) -> None:
     """From here to the sandbox."""
     if await in_thread(os.path.isdir, local):
-        await upload_tree(errands, partial(_pack, local.encode("utf-8", "surrogateescape")), path)
+        await upload_tree(errands, partial(pack_tree, local), path)
         return
     with translated(local):
         source = await in_thread(open_local, local)
@@ -56,22 +60,6 @@ async def download(access: FileAccess, errands: Errands, path: bytes, local: str
             await _download_file(source, local, max_bytes)
         finally:
             os.close(source)
-
-
-@contextmanager
-def limited(subject: str, max_bytes: int) -> Iterator[None]:
-    """Name the limit in FileTooLarge."""
-    try:
-        yield
-    except FileTooLarge:
-        raise FileTooLarge(f"{subject} has more than {max_bytes} bytes: give a larger max_bytes") from None
-
-
-def check_most(max_bytes: int) -> int:
-    """Return the limit of a transfer, or raise ValidationFailed."""
-    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
-        raise ValidationFailed(f"max_bytes must be a number of bytes, not {max_bytes!r}")
-    return max_bytes
 
 
 async def copy_between(read: int, write: int, subject: str, most_bytes: int = MOST_BYTES) -> None:
@@ -100,34 +88,12 @@ async def _download_file(source: int, local: str, max_bytes: int) -> None:
             os.close(write)
 
 
-def open_local(local: str) -> int:
-    """A regular file of this machine."""
-    descriptor = os.open(local, _OPEN_LOCAL)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ValidationFailed(f"{local} is neither a regular file nor a directory")
-    return descriptor
-
-
-def make_local(local: str) -> tuple[int, str]:
-    """A new file beside the one that it will replace."""
-    if os.path.isdir(local):
-        raise IsADirectoryError(errno.EISDIR, "a directory is there", local)
-    directory = os.path.dirname(local) or "."
-    os.makedirs(directory, exist_ok=True)
-    return tempfile.mkstemp(prefix=".cove-", dir=directory)
-
-
 def _finish_local(source: int, write: int, temporary: str, local: str) -> None:
     os.fchmod(write, os.fstat(source).st_mode & 0o777)
     os.rename(temporary, local)
 
 
 Pack = Callable[[Stream], None]
-
-
-def _pack(local: bytes, stream: Stream) -> None:
-    pack(local, stream, Budget(MOST_BYTES, MOST_ENTRIES))
 
 
 async def upload_tree(
@@ -148,10 +114,6 @@ async def upload_tree(
 
 
 async def _download_tree(errands: Errands, path: bytes, local: str, max_bytes: int) -> None:
-    def receive(stream: Stream) -> None:
-        os.makedirs(os.path.dirname(local) or ".", exist_ok=True)
-        unpack(stream, local.encode("utf-8", "surrogateescape"), Budget(max_bytes, MOST_ENTRIES), remove_tree)
-
     read, write = make_pipe()
     try:
         errand = await errands.start(
@@ -162,7 +124,7 @@ async def _download_tree(errands: Errands, path: bytes, local: str, max_bytes: i
         raise
     finally:
         os.close(write)
-    await _exchange(errand, receive, read)
+    await _exchange(errand, lambda stream: unpack_tree(stream, local, max_bytes), read)
 
 
 async def _exchange(errand: Errand, work: Callable[[Stream], None], descriptor: int) -> None:
@@ -201,14 +163,63 @@ async def _finish(errand: Errand) -> None:
         raise
 
 
-def make_pipe() -> tuple[int, int]:
-    """A wide pipe; one end is for the sandbox."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    with suppress(OSError):  # over this user's share of pipe memory: the default size works too
-        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    return read, write
-
-
 def _named(error: OSError) -> str:
     name = error.filename
     return os.fsdecode(name) if isinstance(name, str | bytes) else "the transfer"
+
+
+async def read_archive(errands: Errands, path: bytes, exclude: Sequence[bytes] = ()) -> AsyncGenerator[bytes, None]:
+    """Pack inside; a slow reader makes the packer wait, leaving ends it."""
+    read, write = make_pipe()
+    subject = decode_path(path)
+    try:
+        try:
+            errand = await errands.start("pack", path, *_limits(), *exclude, subject=subject, stdin=write)
+        finally:
+            os.close(write)
+        try:
+            os.set_blocking(read, False)
+            left = _MOST_STREAM_BYTES
+            while data := await read_pipe(read):
+                left -= len(data)
+                if left < 0:
+                    raise FileTooLarge(f"{subject}: its archive has more than {_MOST_STREAM_BYTES} bytes")
+                yield data
+            await errand.finish()
+        finally:
+            await errand.kill()
+    finally:
+        os.close(read)
+
+
+async def write_archive(errands: Errands, path: bytes, chunks: AsyncIterable[bytes], *, lenient: bool = False) -> None:
+    """Unpack inside what comes; if a piece fails or is refused, the old tree stays."""
+    read, write = make_pipe()
+    stdin = Stdin(write)
+    try:
+        try:
+            mode = b"1" if lenient else b"0"
+            errand = await errands.start("unpack", path, *_limits(), mode, subject=decode_path(path), stdin=read)
+        finally:
+            os.close(read)
+        try:
+            await _feed(stdin, chunks)
+            stdin.close()
+            await errand.finish()
+        finally:
+            await errand.kill()
+    finally:
+        stdin.close()
+
+
+async def _feed(stdin: Stdin, chunks: AsyncIterable[bytes]) -> None:
+    """An unpacker that reads no more has ended, and says itself why."""
+    async for chunk in chunks:
+        try:
+            await stdin.write(chunk)
+        except ValidationFailed:
+            return
+
+
+def _limits() -> tuple[bytes, bytes]:
+    return b"%d" % MOST_BYTES, b"%d" % MOST_ENTRIES

@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cove import api
 from cove.core import git_command as plans
-from cove.core.command import build_invocation, check_timeout, merge_environment
+from cove.core.command import build_invocation, check_max_output, check_timeout, merge_environment
 from cove.core.file_path import decode_path, resolve_path
 from cove.core.git_clone import plan_clone
 from cove.core.git_command import GitCommand, explain_failure
 from cove.core.git_output import parse_branches, parse_commit, parse_status
 from cove.errors import CoveError, FileTooLarge, GitFailed
+from cove.local.threads import in_thread
 from cove.model import ExecResult, GitBranch, GitClone, GitHead, GitStatus, Outcome
 from cove.runtime.errand import Errands
-from cove.runtime.exec import check_max_output, run_command
+from cove.runtime.exec import run_command
 from cove.runtime.file_access import FileAccess
 from cove.runtime.spawner import Spawner
-from cove.runtime.threads import in_thread
 
 _MISSING = "cove: git: command not found"
 _MOST_BYTES = 64 << 10

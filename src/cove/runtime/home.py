@@ -34,18 +34,6 @@ _MAY_BE_THERE = frozenset(("lost+found", "python", "key"))
 _ELSEWHERE = "set COVE_HOME to a directory of your own that is empty, or that Cove has made"
 
 
-def default_home() -> Path:
-    """$COVE_HOME, or the usual place for this user."""
-    if configured := os.environ.get("COVE_HOME"):
-        return Path(configured).absolute()
-    if os.geteuid() == 0:
-        return Path("/var/lib/cove")
-    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    if not os.path.isabs(data):
-        raise SandboxUnavailable("your home directory is not known: set HOME, or COVE_HOME to a directory of your own")
-    return Path(data) / "cove"
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """One sandbox's directory; `lock` is held open as long as it is in use."""

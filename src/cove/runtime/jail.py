@@ -18,6 +18,7 @@ from cove.linux.mount_namespace import bind_inside
 from cove.linux.packets import socket_pair
 from cove.linux.pidfd import reap, wait_for_end
 from cove.linux.thread_user import as_user
+from cove.local.threads import close_in_thread, in_starter_thread, in_thread
 from cove.model import SandboxSpec
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.home import Place
@@ -26,7 +27,6 @@ from cove.runtime.link import Link
 from cove.runtime.machine import Machine
 from cove.runtime.mounts import OpenMounts, open_mounts, open_of
 from cove.runtime.shared_limits import Holder, make_holder
-from cove.runtime.threads import close_in_thread, in_starter_thread, in_thread
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 5.0

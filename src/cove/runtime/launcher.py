@@ -10,18 +10,10 @@ from cove.agent import protocol
 from cove.agent.protocol import ProtocolError
 from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
-from cove.linux.packets import (
-    Packet,
-    close_all,
-    pass_credentials,
-    receive_packet,
-    release_socket,
-    send_packet,
-    socket_pair,
-)
+from cove.linux.packets import Packet, pass_credentials, receive_packet, release_socket, send_packet, socket_pair
+from cove.local.threads import close_all, close_in_thread, in_thread
 from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.link import ANSWER_SECONDS, MOST_PACKETS, Link
-from cove.runtime.threads import close_in_thread, in_thread
 
 MOST_PARKED = 8
 # From the request to the launcher's first word and its control group; for an overloaded machine.

@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 from cove.core import line_search
 from cove.core.line_search import FOUND, HEAD, SLOW, decode_match, encode_expression
 from cove.errors import SpawnFailed, ValidationFailed
+from cove.local.threads import finished, settled, start_in_thread
 from cove.model import LogMatch
-from cove.runtime.file_content import finished, settled
-from cove.runtime.threads import start_in_thread
 
 _KINDS = dict(zip(("stdout", "stderr"), line_search.STREAMS, strict=True))
 _MOST_TEXT = 1 << 16

@@ -17,7 +17,7 @@ from cove.errors import (
 )
 from cove.linux.descriptors import Kind, is_kind
 from cove.linux.packets import Packet, receive_packet, release_socket, send_packet
-from cove.runtime.threads import close_in_thread
+from cove.local.threads import close_in_thread
 
 # What the agent does takes microseconds; these are for a machine, or a sandbox, that has no CPU time left.
 ANSWER_SECONDS = 30.0

@@ -11,10 +11,10 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from cove.core.output_log import STREAMS, Batch, Missing, OutputLog, Record, Write, cut, decode_batch, merge
 from cove.errors import ValidationFailed
+from cove.local.threads import in_thread, start_in_thread
 from cove.model import Exit, Gap, LogEvent, Output, ProcessExit
 from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.notify import Notify
-from cove.runtime.threads import in_thread, start_in_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -18,9 +18,10 @@ from cove.linux.descriptors import raise_descriptor_limit
 from cove.linux.interpreter import Interpreter, find_interpreter
 from cove.linux.mount_namespace import can_enter_namespaces
 from cove.linux.seccomp import explain_missing_filter, find_filter
+from cove.local.state import default_home
 from cove.model import Limits
 from cove.runtime.etc import EtcDirectory
-from cove.runtime.home import Home, Place, default_home
+from cove.runtime.home import Home, Place
 from cove.runtime.interpreters import find_node, find_python_environment
 from cove.runtime.programs import PACKAGES, prepare_agent, prepare_executor
 

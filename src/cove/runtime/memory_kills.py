@@ -8,8 +8,8 @@ shortly after a rise counts too. To keep an old rise from being taken for a new 
 
 import asyncio
 
+from cove.local.threads import in_thread
 from cove.runtime.cgroups import SandboxGroups
-from cove.runtime.threads import in_thread
 
 _TOGETHER_SECONDS = 0.25
 

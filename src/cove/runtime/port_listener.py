@@ -7,7 +7,7 @@ from functools import partial
 
 from cove.core.exposure import Exposure
 from cove.errors import CoveError
-from cove.linux.tcp_stream import Streams, TcpStream, splice
+from cove.local.tcp_stream import Streams, TcpStream, splice
 from cove.model import ExposedPort
 from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.connection import Connect

@@ -10,7 +10,7 @@ from cove import api
 from cove.core.exposure import Exposure, is_exposed, make_exposure
 from cove.core.port_target import check_port
 from cove.errors import PortAlreadyExposed, PortNotExposed
-from cove.linux.tcp_stream import TcpStream
+from cove.local.tcp_stream import TcpStream
 from cove.model import ExposedPort
 from cove.runtime.connection import Connect
 

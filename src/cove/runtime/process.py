@@ -13,17 +13,16 @@ import msgspec
 
 from cove import api
 from cove.core.capture import Capture
-from cove.core.command import check_timeout
+from cove.core.command import DEFAULT_MAX_OUTPUT, check_input, check_timeout
 from cove.core.output_log import STREAMS
 from cove.core.port_target import make_target
 from cove.core.signals import parse_signal
 from cove.errors import ProcessWaitTimeout, ValidationFailed
+from cove.local.pipe import Stdin, refuse_ended
 from cove.model import ExecResult, Gap, LogEvent, LogMatch, Outcome, Output, ProcessExit, ProcessStatus
-from cove.runtime.exec import DEFAULT_MAX_OUTPUT, check_input
 from cove.runtime.link import Link
 from cove.runtime.log import Log
 from cove.runtime.readiness import wait_for_log, wait_for_port
-from cove.runtime.stdin import Stdin, refuse_ended
 from cove.runtime.supervised import Supervised
 
 # How long a process may outlive the last reader of its standard input, when that was itself.

@@ -11,10 +11,10 @@ from cove.core.command import Invocation
 from cove.core.identifier import check_id, new_identifier
 from cove.core.signals import parse_signal
 from cove.errors import ProcessAlreadyExists, ProcessNotFound, SpawnFailed
+from cove.local.pipe import Stdin
 from cove.runtime.log import Log
 from cove.runtime.process import Process
 from cove.runtime.spawner import Spawner
-from cove.runtime.stdin import Stdin
 
 MOST_REMEMBERED = 1000
 # What the logs of one sandbox may take on disk; with a limit on its disk, one of so many shares of that.

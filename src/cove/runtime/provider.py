@@ -9,11 +9,11 @@ from typing import Final
 from cove.api import AsyncSandbox
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
+from cove.local.threads import in_thread
 from cove.model import SandboxInfo, SandboxSpec
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
-from cove.runtime.threads import in_thread
 
 
 class EmbeddedProvider:

@@ -14,7 +14,8 @@ from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
 from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
-from cove.linux.tcp_stream import Streams
+from cove.local.tcp_stream import Streams
+from cove.local.threads import in_thread
 from cove.model import (
     Outcome,
     SandboxInfo,
@@ -44,7 +45,6 @@ from cove.runtime.programs import PROLOGUE
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.terminals import Terminals
-from cove.runtime.threads import in_thread
 from cove.runtime.usage import measure_usage, processes_of
 
 

@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from functools import partial
 
 from cove.core.capture import Capture
-from cove.core.command import build_invocation, check_environment, encode_text
+from cove.core.command import build_invocation, check_environment, check_max_output, check_stdin, encode_text
 from cove.core.session_script import quote
 from cove.model import ExecResult, Outcome
 from cove.model.event import StreamName
-from cove.runtime.exec import check_max_output, check_stdin
 from cove.runtime.supervised import TIMEOUT_EXIT_CODE
 
 _TICKS_PER_SECOND = 100

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from cove.core.session_script import NOTHING_SCRIPT, RESTORE_SCRIPT
 from cove.core.shell_protocol import Report
 from cove.errors import CoveError
+from cove.local.threads import in_thread
 from cove.runtime.shell import Shell, ShellEnded
 from cove.runtime.shell_snapshot import ShellSnapshot, StateTooLarge
 from cove.runtime.spawner import Spawner
-from cove.runtime.threads import in_thread
 
 # From one snapshot to the next, in a session whose commands may be interrupted: while it waits, and while it does not.
 _YOUNG_SECONDS, _OLD_SECONDS = 0.25, 1.0

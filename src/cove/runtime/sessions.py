@@ -11,6 +11,7 @@ from cove.core.command import Invocation, check_timeout, encode_environment, enc
 from cove.core.identifier import check_id, new_identifier
 from cove.core.shell_protocol import loop_script
 from cove.errors import FileNotFound, LimitExceeded, SessionAlreadyExists, SessionNotFound, SpawnFailed
+from cove.local.threads import in_thread
 from cove.model import SessionInfo
 from cove.runtime.files import Files
 from cove.runtime.home import Place
@@ -21,7 +22,6 @@ from cove.runtime.shell import Shell
 from cove.runtime.shell_channel import ShellChannel, open_channel
 from cove.runtime.shell_snapshot import ShellSnapshot
 from cove.runtime.spawner import Spawner
-from cove.runtime.threads import in_thread
 
 MOST_SESSIONS = 256
 

@@ -14,7 +14,8 @@ from cove.errors import InterpreterNotReady
 from cove.linux.file_lock import waiting_lock
 from cove.linux.interpreter import find_interpreter
 from cove.linux.remove_tree import remove_tree
-from cove.runtime.home import Home, default_home, write_once
+from cove.local.state import default_home
+from cove.runtime.home import Home, write_once
 
 PACKAGES = ("ipython", "numpy", "pandas", "matplotlib")
 _REQUIREMENTS = Path(__file__).parent / "requirements"

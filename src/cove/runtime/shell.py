@@ -18,7 +18,7 @@ from cove.core.shell_exports import parse_exports
 from cove.core.shell_protocol import INTERNAL, TRAPPED, Report, ReportDecoder
 from cove.errors import CoveError, LimitExceeded
 from cove.linux.fork_ban import ForkBan, ban_forks
-from cove.linux.packets import close_all
+from cove.local.threads import close_all, in_thread
 from cove.model import Outcome, ProcessExit
 from cove.runtime.pump import Pump
 from cove.runtime.shell_channel import ShellChannel
@@ -27,7 +27,6 @@ from cove.runtime.shell_output import ShellOutput
 from cove.runtime.shell_snapshot import ShellSnapshot
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
-from cove.runtime.threads import in_thread
 
 INTERRUPT_SIGNAL = signal.SIGRTMAX - 7
 # How long a command has to go after each of these, before the next is tried.

@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
 
 from cove import api
+from cove.core.command import check_input
 from cove.core.scrollback import Scrollback
 from cove.errors import CoveError, ValidationFailed
+from cove.local.pipe import Stdin, refuse_ended
 from cove.model import Exit, Gap, Output, ProcessExit, Ready, TerminalEvent, TerminalInfo
-from cove.runtime.exec import check_input
 from cove.runtime.notify import Notify
-from cove.runtime.stdin import Stdin, refuse_ended
 from cove.runtime.supervised import Supervised
 from cove.runtime.terminal_pump import TerminalPump
 

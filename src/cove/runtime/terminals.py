@@ -16,7 +16,7 @@ from cove.errors import (
     TerminalNotFound,
 )
 from cove.linux.descriptors import Kind, is_kind
-from cove.linux.packets import close_all
+from cove.local.threads import close_all
 from cove.model import TerminalInfo
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import NOT_EXECUTABLE_EXIT_CODE, Supervised

@@ -5,7 +5,7 @@ import subprocess
 
 from cove import AsyncSandbox
 from cove.errors import CoveError
-from cove.runtime.threads import in_thread
+from cove.local.threads import in_thread
 from cove.verify.inside.harness import Blocked
 from cove.verify.outside import Facts, NothingToSee, outside_probe
 

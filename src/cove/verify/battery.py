@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from cove import AsyncSandbox
+from cove.local.threads import in_thread
 from cove.model import Limits
-from cove.runtime.threads import in_thread
 from cove.verify import agent, file_api, inside, lifecycle, mounts, neighbours  # noqa: F401  # they enter their probes
 from cove.verify.findings import Attempt, Finding, Verdict, judge
 from cove.verify.inside.harness import BLOCKED

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cove import AsyncSandbox
-from cove.runtime.threads import in_thread
+from cove.local.threads import in_thread
 from cove.verify.inside.harness import Blocked
 from cove.verify.outside import Facts, outside_probe
 

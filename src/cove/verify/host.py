@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cove.runtime.home import default_home
+from cove.local.state import default_home
 from cove.runtime.interpreters import find_python_environment
 
 _CANARY_PROGRAM = "import sys; sys.stdin.read()"

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from cove import AsyncSandbox
 from cove.linux.cgroup import find_hierarchies
+from cove.local.state import default_home
+from cove.local.threads import in_thread
 from cove.model import Limits
-from cove.runtime.home import Home, default_home
-from cove.runtime.threads import in_thread
+from cove.runtime.home import Home
 from cove.verify.inside.harness import Blocked
 from cove.verify.outside import Facts, NothingToSee, outside_probe
 

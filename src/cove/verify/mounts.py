@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cove import AsyncSandbox, Mount
 from cove.errors import CoveError
-from cove.runtime.threads import in_thread
+from cove.local.threads import in_thread
 from cove.verify.inside.harness import Blocked
 from cove.verify.outside import Facts, NothingToSee, outside_probe
 

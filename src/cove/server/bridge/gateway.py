@@ -10,7 +10,7 @@ import msgspec
 
 from cove.errors import CoveError, LimitExceeded, SandboxUnavailable
 from cove.http import Answer, Handler, Headers, HttpError, Request, Response
-from cove.runtime.threads import in_thread
+from cove.local.threads import in_thread
 from cove.server.bridge import pool
 from cove.server.bridge.ids import UnusedIds
 from cove.server.bridge.pool import BridgePool

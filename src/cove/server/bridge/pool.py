@@ -4,8 +4,8 @@ from typing import Final
 
 from cove.errors import CoveError
 from cove.http import Request, Response
+from cove.local.threads import in_thread
 from cove.model import SandboxSpec
-from cove.runtime.threads import in_thread
 from cove.server.bridge.protocol import answer_json, failed, not_found
 from cove.server.configuration import Configuration
 from cove.server.sandboxes.directory import Directory

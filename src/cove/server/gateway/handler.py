@@ -7,9 +7,9 @@ from types import TracebackType
 from cove.core.identifier import check_sandbox_id
 from cove.errors import MethodNotAllowed, NotFound, SandboxNotFound, SandboxUnavailable
 from cove.http import Answer, Handler, Request, Response
+from cove.local.threads import in_thread
 from cove.model import SandboxInfo, SandboxStatus
 from cove.model.spec import check_spec
-from cove.runtime.threads import in_thread
 from cove.server.error_response import allowed_methods
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.metrics import collect_metrics

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from cove.core.exposure import Exposure
+from cove.local.threads import in_thread
 from cove.model import ExposedPort
-from cove.runtime.threads import in_thread
 from cove.server.preview.address import read_address
 from cove.server.sandboxes.directory import Directory
 

@@ -13,8 +13,8 @@ from types import TracebackType
 from cove.core.exposure import is_exposed, parse_label
 from cove.errors import LimitExceeded
 from cove.http import Answer, Request, Response
+from cove.local.threads import in_thread
 from cove.runtime.background_tasks import BackgroundTasks
-from cove.runtime.threads import in_thread
 from cove.server.error_response import error_response
 from cove.server.preview.address import PreviewAddress
 from cove.server.preview.exposures import read_exposures

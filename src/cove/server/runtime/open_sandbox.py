@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxNotFound
+from cove.local.threads import in_thread
 from cove.model import SandboxSpec
 from cove.runtime.home import SOCKET, Place
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
-from cove.runtime.threads import in_thread
 from cove.server.preview.exposures import RecordedPorts, read_exposures
 from cove.server.runtime.listener import listen
 from cove.server.runtime.log import log_to

@@ -3,7 +3,7 @@
 from cove.api import TcpConnection
 from cove.errors import ValidationFailed
 from cove.http import Request, Stream, Upgrade
-from cove.linux.tcp_stream import TcpStream, splice
+from cove.local.tcp_stream import TcpStream, splice
 from cove.wire.upgrade import PROTOCOL
 
 _SWITCH = ((b"connection", b"upgrade"), (b"upgrade", PROTOCOL))

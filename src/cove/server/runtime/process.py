@@ -15,11 +15,11 @@ from contextlib import suppress
 import uvloop
 
 from cove.errors import CoveError, SandboxDestroyed
+from cove.local.threads import in_thread
 from cove.model import SandboxSpec
 from cove.runtime.home import Place
 from cove.runtime.machine import Machine
 from cove.runtime.sandbox import Sandbox
-from cove.runtime.threads import in_thread
 from cove.server.runtime.listener import listen
 from cove.server.runtime.open_sandbox import OpenedSandbox, SandboxOpener
 from cove.server.runtime.serving import Serving

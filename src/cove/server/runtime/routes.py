@@ -8,7 +8,7 @@ from cove import api
 from cove.errors import CoveError, MethodNotAllowed, NotFound, SandboxNotFound, ValidationFailed
 from cove.http import Answer, Handler, Request, Response
 from cove.http.content import content_response
-from cove.linux.tcp_stream import TcpStream
+from cove.local.tcp_stream import TcpStream
 from cove.server.error_response import allowed_methods, describe_cove_error
 from cove.server.runtime.event_stream import event_stream
 from cove.server.runtime.port_socket import port_socket

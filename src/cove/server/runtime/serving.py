@@ -6,8 +6,8 @@ import logging
 import msgspec
 
 from cove.http import HttpLimits, HttpServer
+from cove.local.threads import in_thread
 from cove.model import SandboxStatus
-from cove.runtime.threads import in_thread
 from cove.server.bridge.runtime import with_bridge
 from cove.server.error_response import describe_error
 from cove.server.runtime.activity import Activity

@@ -8,8 +8,8 @@ from pathlib import Path
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxUnavailable
 from cove.linux.cgroup import Hierarchies, find_hierarchies
+from cove.local.threads import in_thread
 from cove.model import SandboxSpec, SandboxStatus
-from cove.runtime.threads import in_thread
 from cove.server.configuration import Configuration
 from cove.server.sandboxes.destroy_sandbox import remove
 from cove.server.sandboxes.directory import Directory, Record

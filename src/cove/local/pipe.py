@@ -1,11 +1,39 @@
-"""The write end of a process's standard input, or the master of its terminal."""
+"""Pipes on the event loop: make one, read it, write a process's standard input or the master of its terminal."""
 
 import asyncio
+import fcntl
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 from cove.errors import CoveError, ProcessExitedBeforeReady, ValidationFailed
 from cove.model import ProcessExit
+
+_PIPE_BYTES = 1 << 20
+_CHUNK_BYTES = 256 << 10
+
+
+def make_pipe() -> tuple[int, int]:
+    """A wide pipe; one end is for the sandbox."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    with suppress(OSError):  # over this user's share of pipe memory: the default size works too
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return read, write
+
+
+async def read_pipe(descriptor: int) -> bytes:
+    """What is there, or comes next; empty at the end. The descriptor does not block."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            readable = loop.create_future()
+            loop.add_reader(descriptor, readable.set_result, None)
+            try:
+                await readable
+            finally:
+                loop.remove_reader(descriptor)
 
 
 def _refuse() -> CoveError:

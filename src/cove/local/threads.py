@@ -1,0 +1,141 @@
+"""Run blocking calls in threads, beside the event loop; stop those that wait for a sandbox."""
+
+import asyncio
+import os
+import select
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_BLOCKING_THREADS = 8
+
+
+class _Threads:
+    """The executors of one process; a forked child makes its own."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        # A jail dies with the thread that started it (prctl(2), PR_SET_PDEATHSIG): this one lasts.
+        self.starter = ThreadPoolExecutor(1, thread_name_prefix="cove-jails")
+        self.blocking = ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="cove-blocking")
+        self.closing = ThreadPoolExecutor(1, thread_name_prefix="cove-closing")
+
+
+_threads: _Threads | None = None
+
+
+def _current() -> _Threads:
+    global _threads
+    if _threads is None or _threads.pid != os.getpid():
+        _threads = _Threads()
+    return _threads
+
+
+async def in_starter_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run in the one thread that lives as long as this process."""
+    future = _current().starter.submit(function, *args, **kwargs)
+    return await asyncio.wrap_future(future)
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking call beside the event loop."""
+    return await start_in_thread(function, *args, **kwargs)
+
+
+def start_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
+    """Begin a blocking call beside the event loop. A thread that has begun goes on when the future is cancelled."""
+    return asyncio.wrap_future(_current().blocking.submit(function, *args, **kwargs))
+
+
+async def finished(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run in a thread. A cancelled caller waits for its end all the same: it uses descriptors that are ours."""
+    return await settled(start_in_thread(function, *args, **kwargs))
+
+
+def start_transfer(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
+    """Begin in a thread of its own: what waits for a sandbox must not keep others from their files."""
+    with _one_thread() as executor:
+        return asyncio.wrap_future(executor.submit(function, *args, **kwargs))
+
+
+@contextmanager
+def _one_thread() -> Iterator[ThreadPoolExecutor]:
+    executor = ThreadPoolExecutor(1, thread_name_prefix="cove-transfer")
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False)
+
+
+async def settled(work: "asyncio.Future[T]") -> T:
+    """The result of what must not be left alone; a cancel is raised when it is over."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError:
+                continue
+        if not work.cancelled():
+            work.exception()
+        raise
+
+
+def close_in_thread(descriptors: Sequence[int]) -> "asyncio.Future[None]":
+    """Close descriptors that came from inside: whoever is the last to close a file frees it, however large it is."""
+    return asyncio.wrap_future(_current().closing.submit(close_all, tuple(descriptors)))
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close received descriptors that nobody wants."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class Stopped(Exception):
+    """The work in a thread was told to stop."""
+
+
+class Stop:
+    """Tells a thread to stop, also while it waits for a pipe. Opened by `with`, closed when the thread has ended."""
+
+    def __init__(self) -> None:
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_set = False
+
+    def __enter__(self) -> "Stop":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._event)
+        self._event = -1
+
+    def set(self) -> None:
+        """Stop at once."""
+        self._is_set = True
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait no more: what is ready is still taken."""
+        if self._event >= 0:
+            os.eventfd_write(self._event, 1)
+
+    def check(self) -> None:
+        """Raise Stopped if it is time."""
+        if self._is_set:
+            raise Stopped
+
+    def wait(self, descriptor: int, events: int) -> None:
+        """Until the descriptor is ready; raises Stopped."""
+        poll = select.poll()
+        poll.register(descriptor, events)
+        poll.register(self._event, select.POLLIN)
+        ready = [number for number, _ in poll.poll()]
+        self.check()
+        if descriptor not in ready:
+            raise Stopped
