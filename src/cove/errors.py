@@ -1,4 +1,4 @@
-"""Every error Cove raises, one tree, each with a stable code.
+"""The exception hierarchy: one tree, each error with a stable code.
 
 CoveError
 ├── RequestError                 change the request
@@ -93,7 +93,7 @@ __all__ = [
 
 
 class CoveError(Exception):
-    """What every Cove error is: a code, a message that says what to do, and the facts."""
+    """The base of all errors: a code, a message that says what to do, and the facts."""
 
     code: ClassVar[str] = "INTERNAL"
     _is_ours: bool = False
@@ -105,7 +105,7 @@ class CoveError(Exception):
 
     @property
     def is_infrastructure_failure(self) -> bool:
-        """Whether Cove or the machine failed, not what runs inside: a trainer must not score this."""
+        """Return whether Cove or the machine failed, not what runs inside: a trainer must not score this."""
         return self._is_ours
 
 

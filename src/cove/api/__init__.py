@@ -1,4 +1,4 @@
-"""What users hold in their hands: read this first."""
+"""The public interfaces, asynchronous: read this package first."""
 
 from cove.api.awaitable_context import AwaitableContext, Destroyable
 from cove.api.code import CodeContext

@@ -1,4 +1,4 @@
-"""Something that is opened by `await` or by `async with`."""
+"""An awaitable that is a context manager too: `await create()` or `async with create()`."""
 
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Destroyable(Protocol):
-    """What `async with` ends."""
+    """The resource that `async with` destroys or detaches."""
 
     async def destroy(self) -> None:
         """End it."""

@@ -1,4 +1,4 @@
-"""A code context as its users see it."""
+"""Interface of a code context."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator

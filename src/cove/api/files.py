@@ -1,4 +1,4 @@
-"""Files inside a sandbox as their users see them."""
+"""Interface of the files inside a sandbox."""
 
 import builtins
 from abc import ABC, abstractmethod
@@ -39,7 +39,7 @@ class Files(ABC):
 
     @abstractmethod
     async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:
-        """As `write`, from pieces; returns how many bytes there were. If a piece fails, the old file stays."""
+        """Write a file from pieces; returns how many bytes there were. If a piece fails, the old file stays."""
 
     @abstractmethod
     async def append(self, path: str, data: bytes | str) -> None:
@@ -63,26 +63,26 @@ class Files(ABC):
 
     @abstractmethod
     async def move(self, source: str, destination: str) -> None:
-        """As `mv`: into `destination` if that is a directory, also to another file system."""
+        """Move as `mv`: into `destination` if that is a directory, also to another file system."""
 
     @abstractmethod
     async def copy(self, source: str, destination: str) -> None:
-        """As `cp -r`: a file or a directory with all that is in it, into `destination` if that is a directory.
+        """Copy as `cp -r`: a file or a directory with all that is in it, into `destination` if that is a directory.
 
         Modes and times are kept, links are copied as links; a file in the way is replaced.
         """
 
     @abstractmethod
     async def list(self, path: str = ".", *, recursive: bool = False, hidden: bool = True) -> builtins.list[FileInfo]:
-        """What is in a directory, sorted by path; without `hidden` no names that begin with a dot."""
+        """List a directory, sorted by path; without `hidden` no names that begin with a dot."""
 
     @abstractmethod
     async def stat(self, path: str) -> FileInfo:
-        """What stands under that name; a link is described, not followed."""
+        """Describe the entry under that name; a link is not followed."""
 
     @abstractmethod
     async def exists(self, path: str) -> bool:
-        """Whether there is anything; a link counts when what it points to exists."""
+        """Return whether there is anything; a link counts when what it points to exists."""
 
     @abstractmethod
     async def chmod(self, path: str, mode: int) -> None:
@@ -129,7 +129,7 @@ class Files(ABC):
 
     @abstractmethod
     def read_archive(self, path: str = ".") -> AsyncGenerator[bytes, None]:
-        """What is in a directory as an uncompressed tar stream, with names relative to it."""
+        """Stream a directory as an uncompressed tar archive, with names relative to it."""
 
     @abstractmethod
     async def write_archive(self, path: str, chunks: AsyncIterable[bytes]) -> None:
@@ -147,7 +147,7 @@ class Files(ABC):
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> AsyncGenerator[FileEvent, None]:
-        """What changes below a directory, or at a file. First comes `watching`: from then on nothing is missed.
+        """Watch a directory tree, or a file (inotify). First comes `watching`: from then on nothing is missed.
 
         Patterns match a name or a path below `path`. It ends when `path` itself is removed or moved away.
         """
@@ -162,4 +162,4 @@ class Files(ABC):
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> Changes:
-        """Whether a tree has changed since that version. Without `since`: `unchanged`, and a version to begin with."""
+        """Compare a tree with that version. Without `since`: `unchanged`, and a version to begin with."""

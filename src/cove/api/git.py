@@ -1,4 +1,4 @@
-"""Git as its users see it."""
+"""Interface of Git inside a sandbox."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Git(ABC):
 
     @abstractmethod
     async def status(self, path: str = ".", *, timeout: float | None = None) -> GitStatus:
-        """What is checked out, how far it is from its upstream as last seen, and which files differ."""
+        """Describe the checkout: HEAD, how far it is from its upstream as last seen, and which files differ."""
 
     @abstractmethod
     async def diff(

@@ -1,4 +1,4 @@
-"""Ports inside a sandbox as their users see them."""
+"""Interface of the ports inside a sandbox: port forwarding and preview URLs."""
 
 import builtins
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ class TcpConnection(ABC):
 
     @abstractmethod
     async def read(self, most: int = 65536) -> bytes:
-        """What has come, at most so many bytes; waits for the first. b"" when the other side sends nothing more."""
+        """Return what has come, at most so many bytes; waits for the first. b"" at the end of the stream."""
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
@@ -39,7 +39,7 @@ class TcpConnection(ABC):
 
 
 class Ports(ABC):
-    """What listens inside the sandbox, and who outside can reach it."""
+    """The listening ports inside the sandbox, and who outside can reach them."""
 
     @abstractmethod
     async def expose(self, port: int, name: str | None = None, token: str | None = None) -> ExposedPort:

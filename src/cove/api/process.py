@@ -1,4 +1,4 @@
-"""A supervised process as its users see it."""
+"""Interface of a supervised process."""
 
 import re
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ class Process(ABC):
 
     @abstractmethod
     async def wait(self, timeout: float | None = None) -> ProcessExit:
-        """How it ended. After `timeout` seconds raises ProcessWaitTimeout; the process runs on."""
+        """Wait for the end. After `timeout` seconds raises ProcessWaitTimeout; the process runs on."""
 
     @abstractmethod
     async def output(self, timeout: float | None = None) -> ExecResult:
@@ -47,7 +47,7 @@ class Process(ABC):
     def logs(
         self, *, since: str | None = None, follow: bool = True, lossless: bool = False
     ) -> AsyncGenerator[LogEvent, None]:
-        """Everything printed after the cursor `since` (default: from the beginning), then Exit.
+        """Follow the output after the cursor `since` (default: from the beginning), then Exit.
 
         Without `follow` it stops at what is there now. A reader that falls behind what is kept gets a Gap; with
         `lossless` the process waits for it instead. Leaving early frees everything at once.

@@ -1,4 +1,4 @@
-"""Who makes sandboxes: this program itself, or a server."""
+"""Interface of a provider of sandboxes: embedded in this program, or a server."""
 
 import os
 from importlib import import_module

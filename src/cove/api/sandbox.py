@@ -1,4 +1,4 @@
-"""The sandbox as its users see it, wherever it runs."""
+"""Interface of a sandbox, wherever it runs."""
 
 import builtins
 from abc import ABC, abstractmethod
@@ -72,11 +72,11 @@ class AsyncSandbox(ABC):
 
     @abstractmethod
     async def info(self) -> SandboxInfo:
-        """What the sandbox is, and what the machine made possible."""
+        """Describe the sandbox, and what the machine made possible."""
 
     @abstractmethod
     async def usage(self) -> Usage:
-        """What it uses of the machine at this moment. Counting its files takes time where there are many."""
+        """Measure resource usage at this moment. Counting its files takes time where there are many."""
 
     @abstractmethod
     async def destroy(self) -> None:

@@ -1,4 +1,4 @@
-"""A shell with state as its users see it."""
+"""Interface of a session: a shell with state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A terminal as its users see it."""
+"""Interface of a terminal (pty) and of its viewers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
@@ -33,7 +33,7 @@ class TerminalConnection(ABC):
 
     @abstractmethod
     def events(self) -> AsyncGenerator[TerminalEvent, None]:
-        """What the terminal shows."""
+        """Receive what the terminal shows."""
 
     @abstractmethod
     async def write(self, data: bytes | str) -> None:

@@ -1,4 +1,4 @@
-"""The same API without asyncio."""
+"""The blocking (synchronous) API."""
 
 from cove.blocking.facade import CodeContext, Process, Sandbox, Session, Terminal, TerminalConnection
 

@@ -115,7 +115,7 @@ class Process:
         self._portal.call(lambda: self._inner.terminate(grace))
 
     def wait(self, timeout: float | None = None) -> ProcessExit:
-        """How it ended. After `timeout` seconds raises ProcessWaitTimeout; the process runs on."""
+        """Wait for the end. After `timeout` seconds raises ProcessWaitTimeout; the process runs on."""
         return self._portal.call(lambda: self._inner.wait(timeout))
 
     def output(self, timeout: float | None = None) -> ExecResult:
@@ -125,7 +125,7 @@ class Process:
     def logs(
         self, *, since: str | None = None, follow: bool = True, lossless: bool = False
     ) -> Generator[LogEvent, None, None]:
-        """Everything printed after the cursor `since` (default: from the beginning), then Exit.
+        """Follow the output after the cursor `since` (default: from the beginning), then Exit.
 
         Without `follow` it stops at what is there now. A reader that falls behind what is kept gets a Gap; with
         `lossless` the process waits for it instead. Leaving early frees everything at once.
@@ -195,7 +195,7 @@ class Files:
         self._portal.call(lambda: self._inner.write(path, data, mode=mode))
 
     def write_stream(self, path: str, chunks: Iterable[bytes], *, mode: int | None = None) -> int:
-        """As `write`, from pieces; returns how many bytes there were. If a piece fails, the old file stays."""
+        """Write a file from pieces; returns how many bytes there were. If a piece fails, the old file stays."""
         return self._portal.call(lambda: self._inner.write_stream(path, self._portal.feed(chunks), mode=mode))
 
     def append(self, path: str, data: bytes | str) -> None:
@@ -219,26 +219,26 @@ class Files:
         self._portal.call(lambda: self._inner.rename(old, new))
 
     def move(self, source: str, destination: str) -> None:
-        """As `mv`: into `destination` if that is a directory, also to another file system."""
+        """Move as `mv`: into `destination` if that is a directory, also to another file system."""
         self._portal.call(lambda: self._inner.move(source, destination))
 
     def copy(self, source: str, destination: str) -> None:
-        """As `cp -r`: a file or a directory with all that is in it, into `destination` if that is a directory.
+        """Copy as `cp -r`: a file or a directory with all that is in it, into `destination` if that is a directory.
 
         Modes and times are kept, links are copied as links; a file in the way is replaced.
         """
         self._portal.call(lambda: self._inner.copy(source, destination))
 
     def list(self, path: str = ".", *, recursive: bool = False, hidden: bool = True) -> builtins.list[FileInfo]:
-        """What is in a directory, sorted by path; without `hidden` no names that begin with a dot."""
+        """List a directory, sorted by path; without `hidden` no names that begin with a dot."""
         return self._portal.call(lambda: self._inner.list(path, recursive=recursive, hidden=hidden))
 
     def stat(self, path: str) -> FileInfo:
-        """What stands under that name; a link is described, not followed."""
+        """Describe the entry under that name; a link is not followed."""
         return self._portal.call(lambda: self._inner.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything; a link counts when what it points to exists."""
+        """Return whether there is anything; a link counts when what it points to exists."""
         return self._portal.call(lambda: self._inner.exists(path))
 
     def chmod(self, path: str, mode: int) -> None:
@@ -285,7 +285,7 @@ class Files:
         self._portal.call(lambda: self._inner.download(path, local, max_bytes=max_bytes))
 
     def read_archive(self, path: str = ".") -> Generator[bytes, None, None]:
-        """What is in a directory as an uncompressed tar stream, with names relative to it."""
+        """Stream a directory as an uncompressed tar archive, with names relative to it."""
         return self._portal.iterate(self._inner.read_archive(path))
 
     def write_archive(self, path: str, chunks: Iterable[bytes]) -> None:
@@ -303,7 +303,7 @@ class Files:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> Generator[FileEvent, None, None]:
-        """What changes below a directory, or at a file. First comes `watching`: from then on nothing is missed.
+        """Watch a directory tree, or a file (inotify). First comes `watching`: from then on nothing is missed.
 
         Patterns match a name or a path below `path`. It ends when `path` itself is removed or moved away.
         """
@@ -318,7 +318,7 @@ class Files:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
     ) -> Changes:
-        """Whether a tree has changed since that version. Without `since`: `unchanged`, and a version to begin with."""
+        """Compare a tree with that version. Without `since`: `unchanged`, and a version to begin with."""
         return self._portal.call(
             lambda: self._inner.check_changes(path, since=since, recursive=recursive, include=include, exclude=exclude)
         )
@@ -356,7 +356,7 @@ class Git:
         )
 
     def status(self, path: str = ".", *, timeout: float | None = None) -> GitStatus:
-        """What is checked out, how far it is from its upstream as last seen, and which files differ."""
+        """Describe the checkout: HEAD, how far it is from its upstream as last seen, and which files differ."""
         return self._portal.call(lambda: self._inner.status(path, timeout=timeout))
 
     def diff(
@@ -496,7 +496,7 @@ class TcpConnection:
         self._portal.call(lambda: self._inner.open())
 
     def read(self, most: int = 65536) -> bytes:
-        """What has come, at most so many bytes; waits for the first. b"" when the other side sends nothing more."""
+        """Return what has come, at most so many bytes; waits for the first. b"" at the end of the stream."""
         return self._portal.call(lambda: self._inner.read(most))
 
     def write(self, data: bytes) -> None:
@@ -513,7 +513,7 @@ class TcpConnection:
 
 
 class Ports:
-    """What listens inside the sandbox, and who outside can reach it."""
+    """The listening ports inside the sandbox, and who outside can reach them."""
 
     def __init__(self, inner: api.Ports, portal: Portal, *, owned: bool = True) -> None:
         self._inner = inner
@@ -655,7 +655,7 @@ class TerminalConnection:
         self._portal.call(lambda: self._inner.close())
 
     def events(self) -> Generator[TerminalEvent, None, None]:
-        """What the terminal shows."""
+        """Receive what the terminal shows."""
         return self._portal.iterate(self._inner.events())
 
     def write(self, data: bytes | str) -> None:
@@ -818,11 +818,11 @@ class Sandbox:
         return get_portal().call(lambda: api.AsyncSandbox.list(url=url, api_key=api_key))
 
     def info(self) -> SandboxInfo:
-        """What the sandbox is, and what the machine made possible."""
+        """Describe the sandbox, and what the machine made possible."""
         return self._portal.call(lambda: self._inner.info())
 
     def usage(self) -> Usage:
-        """What it uses of the machine at this moment. Counting its files takes time where there are many."""
+        """Measure resource usage at this moment. Counting its files takes time where there are many."""
         return self._portal.call(lambda: self._inner.usage())
 
     def destroy(self) -> None:

@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, for programs that do not use asyncio."""
+"""A portal: one event loop in a thread of its own, for programs that do not use asyncio."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Where the options of a subcommand end and the command that it runs begins."""
+"""Split a command line into the options of a subcommand and the command that it runs."""
 
 import shlex
 

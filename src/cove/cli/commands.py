@@ -1,4 +1,4 @@
-"""Every subcommand: what it is for and where it is. `cove --help` is printed without importing any of them."""
+"""The table of subcommands, each with its help and module: `cove --help` imports none of them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar

@@ -1,4 +1,4 @@
-"""Which server a subcommand speaks to, and which sandbox it works in."""
+"""Connect a subcommand to its server and its sandbox."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ class Server:
 
     @classmethod
     def named(cls, url: str | None, api_key: str | None) -> "Server":
-        """That of the options, or of this machine."""
+        """Connect to the server of the options, or to that of this machine."""
         return cls(url or DEFAULT_URL, api_key)
 
     @asynccontextmanager
@@ -107,7 +107,7 @@ class Workplace:
             yield sandbox
 
     async def knows(self, id: str) -> bool:
-        """Whether the server, or one of this machine, has that sandbox. Without --url no server is asked."""
+        """Return whether the server, or one of this machine, has that sandbox. Without --url no server is asked."""
         from cove.server.sandboxes.directory import Directory  # only who mistypes waits for it
 
         try:

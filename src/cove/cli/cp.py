@@ -1,4 +1,4 @@
-"""`cove cp`: files and directories between this machine and sandboxes."""
+"""`cove cp`: copy files and directories between this machine and sandboxes."""
 
 import os
 import posixpath

@@ -21,7 +21,7 @@ async def one_command(sandbox: AsyncSandbox) -> None:
 
 
 async def truthful_ends(sandbox: AsyncSandbox) -> None:
-    """How a command ended is told exactly."""
+    """Tell exactly how a command ended."""
     for command in ("exit 3", "kill -SEGV $$", "nonsense", "echo out; echo err >&2"):
         result = await sandbox.exec(command)
         print(command, "->", result.outcome, result.exit_code)

@@ -1,4 +1,4 @@
-"""The standard descriptors of this program: open when it starts, flushed when it ends with an exit code."""
+"""Standard descriptors (0, 1, 2): open them at the start, flush them at the end, and exit with the right code."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""`cove doctor`: what this machine has, what is missing, and what to do about it."""
+"""`cove doctor`: check this machine, and say what is missing and what to do about it."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ _ELSEWHERE = "Set COVE_HOME to a directory you can write."
 
 
 class Status(StrEnum):
-    """What a check found."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -62,7 +62,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was looked at. Isolation is possible when a real sandbox has run a command."""
+    """All checks of a run. Isolation is possible when a real sandbox has run a command."""
 
     isolation_possible: bool
     checks: list[Check]

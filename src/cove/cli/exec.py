@@ -1,4 +1,4 @@
-"""`cove exec`: one command in a sandbox, on this program's own standard streams."""
+"""`cove exec`: run one command in a sandbox, on this program's own standard streams."""
 
 import asyncio
 from contextlib import aclosing

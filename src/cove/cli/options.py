@@ -1,4 +1,4 @@
-"""What several subcommands take, spelled once."""
+"""Options that several subcommands share."""
 
 import re
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ CommandArgument = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the options say of a sandbox that is to be made; None is what they do not say."""
+    """The options that describe a new sandbox; None where an option was not given."""
 
     isolation: Isolation | None
     network: Network | None
@@ -58,7 +58,7 @@ class Shape:
 
     @property
     def is_given(self) -> bool:
-        """Whether any of them was used."""
+        """Return whether any of them was used."""
         return self != Shape(None, None, None, None, None, None, None)
 
     def spec(self, *, on_server: bool) -> SandboxSpec:

@@ -1,4 +1,4 @@
-"""`cove port`: what listens inside a sandbox, for others to reach."""
+"""`cove port`: expose ports of a sandbox."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""How far a transfer is: bytes and rate on a terminal, nothing elsewhere."""
+"""A progress bar for transfers: bytes and rate on a terminal, nothing elsewhere."""
 
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
@@ -17,7 +17,7 @@ class Counted:
         self._count = count
 
     async def stat(self, path: str) -> FileInfo:
-        """What stands under that name."""
+        """Describe the entry under that name."""
         return await self._files.stat(path)
 
     def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:

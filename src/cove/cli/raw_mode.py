@@ -1,4 +1,4 @@
-"""The user's terminal in raw mode, and back again whatever happens."""
+"""Put the user's terminal into raw mode, and restore it whatever happens: termios(3)."""
 
 import os
 import signal

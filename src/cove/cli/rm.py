@@ -1,4 +1,4 @@
-"""What the subcommands called `rm` have in common.
+"""Remove things by id, as all subcommands called `rm` do.
 
 The library and HTTP take what is gone for destroyed. Who types an id wants to be told of a wrong one, as `docker rm`
 and `kubectl delete` tell it; `-f` is for scripts that only want it gone.

@@ -1,4 +1,4 @@
-"""`cove run`: code in a sandbox, with what it prints and what it results in."""
+"""`cove run`: run code in a sandbox, and show what it prints and what it results in."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""`cove serve`: many sandboxes for many clients, over HTTP."""
+"""`cove serve`: run the server, many sandboxes for many clients over HTTP."""
 
 from contextlib import suppress
 from datetime import timedelta

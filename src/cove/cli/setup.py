@@ -1,4 +1,4 @@
-"""`cove setup`: what code contexts run on, made once."""
+"""`cove setup`: install what code contexts run on, once."""
 
 import os
 from typing import Annotated

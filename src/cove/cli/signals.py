@@ -1,4 +1,4 @@
-"""Ending in good order when this program is told to stop."""
+"""Graceful shutdown on SIGINT, SIGTERM and SIGHUP."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""This program's own standard streams, byte by byte, beside an event loop."""
+"""Standard streams of this program as asyncio streams, byte by byte."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Lists and records on standard output: for people, for pipes, as JSON."""
+"""Print lists and records: aligned for people, tab-separated for pipes, as JSON."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def print_record(facts: Mapping[str, str]) -> None:
 
 
 def age(moment: datetime) -> str:
-    """How long ago, in the largest unit that fits."""
+    """Format a time as an age, in the largest unit that fits."""
     seconds = max((datetime.now(UTC) - moment).total_seconds(), 0)
     size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= size), _UNITS[-1])
     return f"{int(seconds / size)} {unit}"

@@ -1,4 +1,4 @@
-"""`cove version`: which Cove this is, and what it runs on."""
+"""`cove version`: print the version of Cove, and what it runs on."""
 
 import json
 import platform

@@ -1,4 +1,4 @@
-"""A viewer of a terminal on this program's own one: keys in, output out, and the size of the window."""
+"""Attach this program's terminal to one of a sandbox: keys in, output out, window size (SIGWINCH)."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""`cove watch`: what changes in a directory of a sandbox."""
+"""`cove watch`: print what changes in a directory of a sandbox."""
 
 from contextlib import aclosing
 from typing import Annotated

@@ -1,1 +1,1 @@
-"""The same API over HTTP: what a program holds when its sandboxes live on a server."""
+"""The HTTP client: the same API for sandboxes on a server."""

@@ -1,4 +1,4 @@
-"""Which key a server is shown."""
+"""Find the API key for a server: given, from the environment, or from this machine's state directory."""
 
 import os
 from pathlib import Path

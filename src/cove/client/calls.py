@@ -1,4 +1,4 @@
-"""The calls of one sandbox on a server."""
+"""Call operations of one sandbox on a server."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Calls:
-    """Where the operations of one sandbox go. `below` is for what belongs to one of its sessions."""
+    """The operations of one sandbox. `below` is for what belongs to one of its sessions."""
 
     def __init__(self, transport: Transport, sandbox: str, below: str = "") -> None:
         self.transport = transport

@@ -1,4 +1,4 @@
-"""A code context on a server."""
+"""Client of a code context."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""Commands as requests."""
+"""Encode commands as requests."""
 
 from collections.abc import Mapping, Sequence
 
@@ -51,7 +51,7 @@ def start_request(
 
 
 def environment(env: Mapping[str, str | None] | None) -> dict[str, str | None] | None:
-    """As a dictionary, or ValidationFailed."""
+    """Return the environment as a dictionary, or raise ValidationFailed."""
     return None if env is None else {**check_environment(env)}
 
 

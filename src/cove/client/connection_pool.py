@@ -1,4 +1,4 @@
-"""Connections to one server: how its address is read, how it is reached, and which of them wait for a request."""
+"""The connection pool of one server: parse its address, connect (TCP, TLS or unix), reuse idle connections."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ _LIMIT_BYTES: Final = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens: a TCP port, perhaps with TLS, or a unix socket; all paths are below `prefix`."""
+    """The address of a server: a TCP port, perhaps with TLS, or a unix socket; all paths are below `prefix`."""
 
     url: str
     host: str
@@ -37,7 +37,7 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """As the Host header has it."""
+        """Return the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host.encode("idna").decode()
         return host if self.port == _PORTS["https" if self.is_encrypted else "http"] else f"{host}:{self.port}"
 
@@ -127,7 +127,7 @@ class Pool:
             self._watch.add(transport, give_up)
 
     def forget(self, connection: HttpConnection) -> None:
-        """For connections: it is lost."""
+        """Forget a connection that is lost."""
         self._open.discard(connection)
         with suppress(ValueError):
             self._idle.remove(connection)

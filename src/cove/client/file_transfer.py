@@ -1,4 +1,4 @@
-"""Files and trees between this machine and a server.
+"""Upload and download files and trees.
 
 What comes from a sandbox is not trusted: a tree is unpacked by the same code that unpacks it for an embedded one.
 """
@@ -30,10 +30,10 @@ _MODE_BEHIND_A_LINK = 0o644  # `stat` describes the link itself
 
 
 class Contents(Protocol):
-    """As much of `api.Files` as a transfer needs."""
+    """The part of `api.Files` that a transfer needs."""
 
     async def stat(self, path: str) -> FileInfo:
-        """What stands under that name."""
+        """Describe the entry under that name."""
 
     def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
         """A file in pieces."""

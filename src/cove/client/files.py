@@ -1,4 +1,4 @@
-"""The files of a sandbox, or of a session, on a server."""
+"""Client of the files of a sandbox, or of a session."""
 
 import builtins
 import os

@@ -1,4 +1,4 @@
-"""Git in a sandbox on a server."""
+"""Client of Git in a sandbox."""
 
 from collections.abc import Sequence
 

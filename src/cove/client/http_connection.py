@@ -1,4 +1,4 @@
-"""The client's side of HTTP/1.1: one connection, one request at a time, and its answer as it comes.
+"""An HTTP/1.1 client connection: one request at a time, its response streamed as it comes.
 
 Theory of operation. A request is one write, unless its body is a stream. `httptools` (llhttp) reads the answer; a task
 that waits for it is woken when something has come, and takes all that is there. Nobody follows redirects, keeps
@@ -29,10 +29,10 @@ class Broken(Exception):
 
 
 class Owner(Protocol):
-    """Who opened a connection."""
+    """The owner of a connection."""
 
     def forget(self, connection: "HttpConnection") -> None:
-        """Called when the connection is lost."""
+        """Forget the connection: it is lost."""
 
 
 class HttpConnection(Endpoint):
@@ -62,17 +62,17 @@ class HttpConnection(Endpoint):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """What carries it."""
+        """The transport that carries it."""
         return self._transport
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request can be sent on it."""
+        """Return whether another request can be sent on it."""
         is_done = self._is_sent and self.is_complete and not self._chunks
         return is_done and self._can_be_kept and not self._is_ended and not self._transport.is_closing()
 
     def is_open(self) -> bool:
-        """Whether the server has neither closed it nor said anything, also if the event loop has yet to see that."""
+        """Return whether the server has neither closed it nor said anything, also before the event loop sees it."""
         if self._transport.is_closing():
             return False
         if asyncio.get_running_loop().time() - self.idle_since < _FRESH_SECONDS:
@@ -202,7 +202,7 @@ class HttpConnection(Endpoint):
         self._wake()
 
     def data_received(self, data: bytes) -> None:
-        """Some of the answer. What nobody has asked for ends the connection."""
+        """Parse response bytes. What nobody has asked for ends the connection."""
         if not self._is_asked:
             self.abort()
             return
@@ -227,7 +227,7 @@ class HttpConnection(Endpoint):
     # Called by the parser
 
     def on_message_begin(self) -> None:
-        """What comes behind the answer says that there will be no other: a server that stops says so."""
+        """Reject a second response: a server that stops says so behind the first one."""
         self._is_ended = self._is_ended or self.is_complete
 
     def on_headers_complete(self) -> None:
@@ -236,7 +236,7 @@ class HttpConnection(Endpoint):
             self.status = status
 
     def on_body(self, data: bytes) -> None:
-        """Some of the body."""
+        """Receive some of the body."""
         if self.is_complete:
             return
         self._chunks.append(data)

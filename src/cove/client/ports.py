@@ -1,4 +1,4 @@
-"""The ports of a sandbox on a server."""
+"""Client of the ports of a sandbox."""
 
 import builtins
 from functools import partial

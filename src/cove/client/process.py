@@ -1,4 +1,4 @@
-"""A process on a server."""
+"""Client of a supervised process."""
 
 import re
 from collections.abc import AsyncGenerator, Sequence
@@ -17,7 +17,7 @@ from cove.wire.replies import ExecReply, ProcessReply
 
 
 class Process(api.Process):
-    """Its attributes are as of the last `refresh`."""
+    """A process on a server. Its attributes are as of the last `refresh`."""
 
     def __init__(self, calls: Calls, reply: ProcessReply) -> None:
         self._calls = calls
@@ -79,7 +79,7 @@ class Process(api.Process):
     async def logs(
         self, *, since: str | None = None, follow: bool = True, lossless: bool = False
     ) -> AsyncGenerator[LogEvent, None]:
-        """See api.Process. A connection that breaks is made anew where it broke."""
+        """Follow the output; reconnect at the cursor where a connection broke."""
         backoff = Backoff()
         while True:
             request = requests.Logs(since=since, follow=follow, lossless=lossless)

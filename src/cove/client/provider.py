@@ -1,4 +1,4 @@
-"""The sandboxes of a server."""
+"""Provider of the sandboxes of a server."""
 
 import asyncio
 from weakref import WeakKeyDictionary

@@ -1,4 +1,4 @@
-"""A connection to a server that is raw after an upgrade: bytes to a port, or a WebSocket."""
+"""Upgraded connections to a server: bytes to a port, or a WebSocket."""
 
 import asyncio
 import base64

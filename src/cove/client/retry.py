@@ -48,7 +48,7 @@ def _with_rest(request: Request | None, started: float) -> Request | None:
 
 
 class Backoff:
-    """How long to wait for a server that is away; starts when it is first needed, and ends with a deadline."""
+    """Exponential backoff while a server is away; starts when it is first needed, and ends with a deadline."""
 
     def __init__(self, deadline: float | None = None) -> None:
         self._limit = deadline
@@ -60,7 +60,7 @@ class Backoff:
         self._deadline, self._pause = None, _FIRST_PAUSE
 
     async def pause(self) -> None:
-        """Called while handling the failure: raises it again when the time to retry is over."""
+        """Sleep before the next attempt; when the time is over, raise the failure that is being handled again."""
         now = asyncio.get_running_loop().time()
         if self._deadline is None:
             self._deadline = now + RETRY_SECONDS if self._limit is None else min(now + RETRY_SECONDS, self._limit)

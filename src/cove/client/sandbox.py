@@ -1,4 +1,4 @@
-"""A sandbox on a server."""
+"""Client of a sandbox."""
 
 import builtins
 from collections.abc import AsyncGenerator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A shell with state on a server."""
+"""Client of a session."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""A terminal on a server, and its viewers over WebSockets."""
+"""Client of a terminal and of its viewers, over WebSockets; a viewer reconnects."""
 
 import asyncio
 from collections.abc import AsyncGenerator

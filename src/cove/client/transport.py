@@ -1,4 +1,4 @@
-"""Calls to a server: one HTTP connection pool per event loop, errors as the classes they were there.
+"""Send calls to a server: one connection pool per event loop; error responses become the exceptions they were there.
 
 A call that was not read, because nobody listens or the server is just stopping, has started nothing: it is repeated
 until the server is back or retrying ends. A connection that breaks before the answer is there raises ConnectionLost:

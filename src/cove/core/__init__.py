@@ -1,1 +1,1 @@
-"""Decisions without input or output."""
+"""Pure logic: decisions without input or output."""

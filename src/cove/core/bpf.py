@@ -1,4 +1,4 @@
-"""Classic BPF programs as lists of instructions: loads, tests that fall through, and a search among numbers."""
+"""Assemble classic BPF programs: loads, tests that fall through, and a binary search among numbers."""
 
 import struct
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ Program = list[Instruction]
 
 
 class Span(NamedTuple):
-    """What is done with the numbers from `first` up to the next span: a program that ends in a return."""
+    """The program for the numbers from `first` up to the next span; it ends in a return."""
 
     first: int
     then: Program
@@ -44,7 +44,7 @@ def load(offset: int) -> Program:
 
 
 def clear_bits(bits: int) -> Program:
-    """Without these bits."""
+    """Clear these bits."""
     return [Instruction(AND, ~bits & 0xFFFFFFFF)]
 
 

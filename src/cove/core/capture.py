@@ -1,4 +1,4 @@
-"""The beginning and the end of a byte stream of any length, in bounded memory."""
+"""Capture head and tail of a byte stream of any length, in bounded memory."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""From what the caller asks to run to the exact arguments and environment that the kernel gets."""
+"""Build argv and environment from what the caller asks to run."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What an errand says (`agent.errand`), read as from an enemy: its neighbours inside can write into its pipe."""
+"""Parse the messages of an errand (`agent.errand`); untrusted: its neighbours inside can write into its pipe."""
 
 from cove.agent.protocol import ProtocolError
 
@@ -20,7 +20,7 @@ class MessageReader:
 
     @property
     def waiting_bytes(self) -> int:
-        """What has been fed and not taken."""
+        """Return how many bytes have been fed and not taken."""
         return len(self._data) - self._at
 
     def feed(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What /etc is inside: names taken from the host's, and files of our own."""
+"""Choose the contents of /etc inside: names taken from the host's, and files of our own."""
 
 from collections.abc import Mapping
 

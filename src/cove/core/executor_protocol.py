@@ -1,4 +1,4 @@
-"""Frames between the runtime and an executor, without either: see executor/channel.py.
+"""Parse frames of an executor, incrementally and with a budget; untrusted. See executor/channel.py.
 
 Theory of operation. User code can write to an executor's channel, so whatever comes is read as from an enemy. Frames
 are flat and small: a kind, a length of at most 64 KiB, a payload. A display, a value or an error is a message of many
@@ -50,7 +50,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Something was displayed, or the last expression has a value."""
+    """A display, or the value of the last expression."""
 
     result: Result
     size: int
@@ -103,7 +103,7 @@ class FrameDecoder:
         self._buffer += data
 
     def take(self) -> list[Said]:
-        """What the next frames complete: not more of them than can be read in a few milliseconds."""
+        """Decode the next frames: not more of them than can be read in a few milliseconds."""
         said: list[Said] = []
         left = _FRAMES_AT_A_TIME
         while left > 0 and self.has_frame:

@@ -1,4 +1,4 @@
-"""Which ports can be exposed under which names, and how an exposure is written as one label of a host name."""
+"""Exposed ports: their names and tokens, and an exposure as one DNS label."""
 
 import hmac
 import re
@@ -30,7 +30,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Label(msgspec.Struct, frozen=True):
-    """What a label claims; nothing of it is known to be true."""
+    """The claim of a label; nothing of it is known to be true."""
 
     port: int
     key: str
@@ -56,7 +56,7 @@ def parse_label(text: str) -> Label | None:
 
 
 def is_exposed(exposures: Iterable[Exposure], port: int, token: str) -> bool:
-    """Whether one of them has this port and this token. How long it takes says nothing about the token."""
+    """Return whether one of them has this port and this token, in constant time."""
     known = next((exposure.token for exposure in exposures if exposure.port == port), None)
     is_equal = hmac.compare_digest((known or _NO_TOKEN).encode(), token.encode())
     return is_equal and known is not None

@@ -1,4 +1,4 @@
-"""Paths inside the sandbox: from what a caller gives to what the agent gets."""
+"""Normalise paths inside the sandbox: from what a caller gives to what the agent gets."""
 
 from cove.core.command import encode_text
 from cove.errors import ValidationFailed

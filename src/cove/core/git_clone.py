@@ -1,4 +1,4 @@
-"""A clone as a command line, and the directory that it makes."""
+"""Build the command line of `git clone`, and find the directory that it makes."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from cove.errors import ValidationFailed
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """What to run, and where the clone shall be, as the caller said it; the command's last word is the place."""
+    """The command to run, and where the clone shall be, as the caller said it; the command's last word is the place."""
 
     command: GitCommand
     path: str

@@ -1,4 +1,4 @@
-"""Git's commands as argument lists, credentials apart from them, and what git's complaints mean."""
+"""Build Git's command lines, pass credentials apart from them, and map Git's messages to errors."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ _MEANINGS: tuple[tuple[type[CoveError], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class GitCommand:
-    """What to run. `subject` names it in errors; `secrets` are what must not be seen in anything that is said of it."""
+    """The command to run. `subject` names it in errors; `secrets` are redacted from anything that is said of it."""
 
     argv: tuple[str, ...]
     subject: str

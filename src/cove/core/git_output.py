@@ -1,4 +1,4 @@
-"""What git prints for programs, read as from an enemy: code inside may have replaced git."""
+"""Parse Git's machine-readable output; untrusted: code inside may have replaced git."""
 
 import re
 from collections.abc import Iterator

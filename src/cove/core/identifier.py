@@ -1,4 +1,4 @@
-"""Which ids are allowed, and how new ones are made."""
+"""Validate ids, and make new ones."""
 
 import re
 import secrets

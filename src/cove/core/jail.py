@@ -1,4 +1,4 @@
-"""The jail as a list of bubblewrap arguments: a pure function of the spec and of what the host has."""
+"""Build the jail as a list of bubblewrap arguments: a pure function of the spec and of what the host has."""
 
 import hashlib
 import os
@@ -92,7 +92,7 @@ def _can_be_encoded(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the jail is made from: links and directories of the host, and this sandbox's own places."""
+    """The host as the jail needs it: its links and directories, and this sandbox's own places."""
 
     root_links: Mapping[str, str]
     root_directories: tuple[str, ...]
@@ -114,7 +114,7 @@ class Host:
 
 
 def place_mark(key: str) -> str:
-    """By this argument the processes of a sandbox are known, also those that belong to no control group yet.
+    """Return the argument that marks the processes of a sandbox, also those that belong to no control group yet.
 
     Every user of the host can read it; it does not tell the key.
     """
@@ -137,7 +137,7 @@ def agent_command(
 def jail_arguments(
     spec: SandboxSpec, host: Host, staged: Mapping[str, Mount], *, info_descriptor: int, filter_descriptor: int
 ) -> Arguments:
-    """Everything bubblewrap is told, in order; later entries stand on earlier ones. `staged` is of core/mount."""
+    """Return all arguments of bubblewrap, in order; later entries stand on earlier ones. `staged` is of core/mount."""
     words = (
         *_namespaces(spec),
         *_system(host),

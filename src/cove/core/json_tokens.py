@@ -1,4 +1,4 @@
-"""Build a JSON value from flat lists of tokens that arrive in pieces: in bounded steps, depth and memory.
+"""Build a JSON value from tokens that arrive in pieces: in bounded steps, depth and memory.
 
 A piece is a JSON list of numbers, booleans, nulls and strings. A string that begins with a quotation mark is a string;
 `[`, `{` and `(` open a list, an object and a long string, which comes in pieces; `]` closes any of them. Within an
@@ -38,7 +38,7 @@ class JsonBuilder:
         self.size = 0
 
     def take(self, piece: bytes, room: int) -> bool:
-        """Whether there was room for it. Raises ProtocolError when it makes no sense."""
+        """Add tokens; returns whether there was room. Raises ProtocolError when they make no sense."""
         self._room = room
         for token in _decode(piece):
             if isinstance(token, str):

@@ -1,4 +1,4 @@
-"""The languages that code contexts speak."""
+"""Languages of code contexts."""
 
 from cove.errors import UnsupportedLanguage
 

@@ -1,4 +1,4 @@
-"""Which control files hold which limits, in the unified and in the v1 trees, and what stands in for them."""
+"""Map limits to cgroup control files (v2 and v1), and to their stand-ins: rlimits and sysctls."""
 
 import math
 import re
@@ -49,7 +49,7 @@ class Setting:
 
 
 def unified_settings(limits: Limits) -> list[Setting]:
-    """For cgroup v2."""
+    """Return the control files of cgroup v2."""
     settings = []
     if limits.memory is not None:
         settings.append(Setting("memory", "memory", "memory.max", str(limits.memory)))
@@ -63,7 +63,7 @@ def unified_settings(limits: Limits) -> list[Setting]:
 
 
 def v1_settings(limits: Limits) -> list[Setting]:
-    """For cgroup v1."""
+    """Return the control files of cgroup v1."""
     settings = []
     if limits.memory is not None:
         settings.append(Setting("memory", "memory", "memory.limit_in_bytes", str(limits.memory)))
@@ -114,7 +114,7 @@ def stand_ins(limits: Limits, missing: Collection[str]) -> dict[str, int]:
 
 
 def guards(limits: Limits, ours: Mapping[str, float]) -> dict[str, int]:
-    """What holds where no limit was asked for. `ours` are our own hard limits.
+    """Return the defaults that hold where no limit was asked for. `ours` are our own hard limits.
 
     Nobody forks until the machine is full, and nobody takes all the signals and messages that a user may have waiting.
     """
@@ -125,7 +125,7 @@ def guards(limits: Limits, ours: Mapping[str, float]) -> dict[str, int]:
 
 
 def inotify_limits(instances: int, watches: int) -> dict[str, int]:
-    """What one of several sandboxes of a user may have of inotify, as sysctls of its user namespace."""
+    """Return a sandbox's share of the user's inotify limits, as sysctls of its user namespace."""
     return {
         "max_inotify_instances": max(instances // USER_SHARES, 1),
         "max_inotify_watches": max(watches // USER_SHARES, 1),
@@ -143,6 +143,6 @@ def descriptors_inside(soft: int, hard: int) -> tuple[int, int]:
 
 
 def count_memory_kills(text: str) -> int:
-    """How many processes the kernel has ended for want of memory: `memory.events`, `memory.oom_control`."""
+    """Parse how many processes the OOM killer has ended: `memory.events`, `memory.oom_control`."""
     found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
     return 0 if found is None else int(found[1])

@@ -1,4 +1,4 @@
-"""Mounts as text: normal paths, refused targets, the order they are made in, and which of them must be staged.
+"""Validate and order mounts: normal paths, refused targets, and which of them must be staged.
 
 A mount is *staged* when its target lies in a directory that code inside, or another sandbox, can change: bubblewrap
 follows links there, so it only ever gets targets whose parents it has made itself. A staged mount is bound below
@@ -56,7 +56,7 @@ def _check_target(text: str) -> str:
 
 
 def lies_in(path: str, directory: str) -> bool:
-    """Whether the path is that directory or below it; both are normal."""
+    """Return whether the path is that directory or below it; both are normal."""
     return PurePosixPath(path).is_relative_to(directory)
 
 

@@ -105,7 +105,7 @@ class OutputLog:
             self.end += len(data)
 
     def next_write(self) -> Write | None:
-        """What has to leave memory next; at most one write is under way at a time."""
+        """Return the next write that has to leave memory; at most one is under way at a time."""
         if self._writing is not None or self._memory_cost <= self.window_bytes:
             return None
         chunks: list[bytes] = []
@@ -171,7 +171,7 @@ class OutputLog:
         return segment
 
     def read(self, cursor: int) -> list[Record] | Batch | Missing:
-        """What comes at this cursor: records in memory (none at the end), a batch to decode, or a hole."""
+        """Return what is at this cursor: records in memory (none at the end), a batch to decode, or a hole."""
         if cursor < self.start:
             return Missing(cursor, self.start)
         if self._batches and cursor < self._batches[-1].end:

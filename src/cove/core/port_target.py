@@ -1,4 +1,4 @@
-"""What an answer on a port has to look like."""
+"""Readiness probes of a port: TCP, or HTTP with an expected status."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from cove.errors import ValidationFailed
 
 @dataclass(frozen=True, slots=True)
 class TcpTarget:
-    """Something listens."""
+    """Ready when something listens."""
 
     port: int
 
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
-    """Something answers `GET path` with a status in the range."""
+    """Ready when something answers `GET path` with a status in the range."""
 
     port: int
     path: str
@@ -26,7 +26,7 @@ class HttpTarget:
         return f"GET {self.path} HTTP/1.1\r\nHost: localhost:{self.port}\r\nConnection: close\r\n\r\n".encode()
 
     def accepts(self, status_line: bytes) -> bool:
-        """Whether the first line of the answer says that it is ready."""
+        """Return whether the status line of the response says that it is ready."""
         words = status_line.split(None, 2)
         if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
             return False

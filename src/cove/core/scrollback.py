@@ -1,4 +1,4 @@
-"""The last bytes that a terminal has shown, addressed by cursor."""
+"""The scroll-back buffer of a terminal: the last bytes it has shown, addressed by cursor."""
 
 _BOUNDARY_BYTES = 4096
 _MOST_CONTINUATION_BYTES = 3
@@ -35,7 +35,7 @@ class Scrollback:
         return bytes(self._data[at : at + most])
 
     def fresh_cursor(self) -> int:
-        """Where a new viewer begins: not inside a character or an escape sequence, if a line starts soon.
+        """Return where a new viewer begins: not inside a character or an escape sequence, if a line starts soon.
 
         Programs that draw the whole screen print no lines; there, the next escape sequence is the place.
         """

@@ -1,4 +1,4 @@
-"""The system call filter of every sandbox, as a BPF program made from tables: seccomp(2).
+"""The seccomp filter of every sandbox, as a BPF program made from tables: seccomp(2).
 
 Everything is allowed but what the tables name: those calls fail with EPERM. Calls that are newer than the
 tables, whose arguments cannot be read, or of an ABI that is not known here fail with ENOSYS, as on a kernel

@@ -1,4 +1,4 @@
-"""The scripts with which the runtime changes a session's shell for one call, or starts a process from its state."""
+"""Bash scripts that change a session's shell for one call, or start a process from its state."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The exported variables as bash prints them, read step by step: what comes from inside may be long and may be forged.
+"""Parse the exported variables as bash prints them, in bounded steps; untrusted: may be long and may be forged.
 
 bash prints `declare -x NAME="value"` or `NAME=$'value'`, and without a value what is exported but not set.
 """

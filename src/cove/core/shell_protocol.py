@@ -1,4 +1,4 @@
-"""What the runtime and a session's shell say to each other, without the shell. See shell/session.bash."""
+"""The protocol between the runtime and a session's shell. See shell/session.bash."""
 
 import re
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _CARE = (("s", re.compile(rb"set")), ("t", re.compile(rb"trap")), ("v", re.compi
 
 
 def loop_script(text: str) -> str:
-    """What bash reads as its script, from loop.bash: the loop, once for every interruption."""
+    """Return the script that bash reads, from loop.bash: the loop, once for every interruption."""
     (line,) = [line for line in text.splitlines() if not line.startswith("#")]
     return f"{line}\n" * _LOOPS
 
@@ -36,7 +36,7 @@ def encode_command(id: str, stdin: str, stdout: str, stderr: str, command: bytes
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the shell says when a command has ended."""
+    """The report of the shell on a command that has ended."""
 
     id: str
     status: int

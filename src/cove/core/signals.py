@@ -1,4 +1,4 @@
-"""Signals as callers name them."""
+"""Signal numbers by name."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""The numbers of the system calls that sandboxes may not make, or not with every argument, for each ABI."""
+"""Tables of the system calls that the seccomp filter denies, or denies by argument, for each ABI."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

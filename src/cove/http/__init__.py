@@ -1,4 +1,4 @@
-"""HTTP/1.1 and WebSocket on asyncio, for handlers of any kind: knows nothing of sandboxes."""
+"""An HTTP/1.1 and WebSocket server and relay on asyncio; knows nothing of sandboxes."""
 
 from cove.http.errors import BadRequest, BodyTooLarge, HttpError, ServerStopping
 from cove.http.handler import Answer, Handler

@@ -9,7 +9,7 @@ _LAST = b"0\r\n\r\n"
 
 
 class ChunkedBody:
-    """Nothing is awaited here: backpressure is up to the caller."""
+    """Writer of a streamed body. It awaits nothing: backpressure is up to the caller."""
 
     def __init__(self, transport: asyncio.Transport, *, is_chunked: bool, ping: Ping | None) -> None:
         self._transport = transport
@@ -19,7 +19,7 @@ class ChunkedBody:
         self._wait()
 
     def write(self, data: bytes | tuple[bytes, ...]) -> None:
-        """In one go: what is said in a pause cannot come between its parts."""
+        """Write a chunk in one go: a heartbeat cannot come between its parts."""
         parts = data if isinstance(data, tuple) else (data,)
         size = sum(map(len, parts))
         if size:

@@ -151,7 +151,7 @@ class HttpConnection(Endpoint):
         self._advance()
 
     def want_body(self) -> None:
-        """Somebody waits for the body of the current request."""
+        """Resume reading: somebody waits for the body of the current request."""
         if self._state is not _State.HTTP:
             return
         if self._owes_continue:
@@ -161,7 +161,7 @@ class HttpConnection(Endpoint):
         self._deadline.set(self._limits.body_idle_timeout)
 
     def pause_body(self) -> None:
-        """Nobody takes more of a body for the time being."""
+        """Stop reading (backpressure): nobody takes more of a body for the time being."""
         self.pause_reading()
         self._deadline.clear()
 
@@ -229,12 +229,12 @@ class HttpConnection(Endpoint):
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anything that was read is still to be answered."""
+        """Return whether anything that was read is still to be answered."""
         return self._is_busy or bool(self._queue) or self._parser.is_in_head
 
     @property
     def is_waiting(self) -> bool:
-        """Whether only its client could miss it: nothing is being answered."""
+        """Return whether it is idle: nothing is being answered, and only its client could miss it."""
         return not self._is_busy and not self._queue
 
     def shut_down(self) -> None:

@@ -1,4 +1,4 @@
-"""A content of any length as an answer: what fails at the beginning is an error, what is small comes in one piece."""
+"""Stream content as a response: a failure before the first byte is an error response, small content comes whole."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""One timer for a deadline that moves often and expires seldom."""
+"""A deadline that moves often and expires seldom: one timer."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Deadline:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
-        """So many seconds from here on."""
+        """Set the deadline so many seconds from now."""
         self._at = at = self._loop.time() + seconds
         if self._timer is not None:
             if self._timer.when() <= at:
@@ -25,11 +25,11 @@ class Deadline:
         self._timer = self._loop.call_at(at, self._look)
 
     def clear(self) -> None:
-        """No deadline for the time being."""
+        """Clear the deadline for the time being."""
         self._at = None
 
     def close(self) -> None:
-        """Never call back again."""
+        """Cancel the timer for good."""
         self._at = None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""One end of a connection: what can be said to a transport in whatever state it is."""
+"""A transport as one end of a connection: write, pause, half-close and abort in whatever state it is."""
 
 import asyncio
 from contextlib import suppress
@@ -12,7 +12,7 @@ class Endpoint(asyncio.Protocol):
     _is_reading = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the transport."""
+        """Take the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def write(self, data: bytes) -> None:
@@ -20,7 +20,7 @@ class Endpoint(asyncio.Protocol):
         self._transport.write(data)
 
     def write_eof(self) -> None:
-        """Nothing more will be written."""
+        """Half-close: nothing more will be written."""
         if not self._transport.is_closing():
             with suppress(OSError):  # the other end is gone, which the transport is about to say
                 self._transport.write_eof()

@@ -1,4 +1,4 @@
-"""HTTP errors: what a client can do wrong, and a server that cannot answer, each with its status."""
+"""HTTP errors with their status: a client's fault, or a server that cannot answer."""
 
 
 class HttpError(Exception):

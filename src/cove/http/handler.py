@@ -1,4 +1,4 @@
-"""What answers requests: a function, at once or as a coroutine."""
+"""The type of a request handler: a function that answers at once, or a coroutine."""
 
 from collections.abc import Callable, Coroutine
 

@@ -1,4 +1,4 @@
-"""What one client may cost a server."""
+"""Limits on what one client may cost a server: sizes, timeouts, connections."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""From bytes to requests: llhttp reads, and what is unsafe to understand in two ways is refused."""
+"""Parse requests with llhttp; reject what could be understood in two ways (request smuggling)."""
 
 import re
 from collections.abc import Callable
@@ -62,13 +62,13 @@ class RequestParser:
                 self.feed(data)
 
     def take_held(self) -> bytes:
-        """What came after the head of an upgrade."""
+        """Return the bytes that came after the head of an upgrade."""
         data = b"".join(self._held or ())
         self._held = []
         return data
 
     def on_message_begin(self) -> None:
-        """Called by the parser, as are those below."""
+        """Start a request. Called by llhttp, as are those below."""
         if not self._has_resumed:
             self._request = Request(self._source, self._limits.buffered_body_bytes)
             self._target = b""
@@ -113,7 +113,7 @@ class RequestParser:
         self._on_request(request)
 
     def on_body(self, data: bytes) -> None:
-        """Some of the body."""
+        """Receive some of the body."""
         self._silent_bytes = 0
         if self.incoming is not None:
             self.incoming.receive(data)

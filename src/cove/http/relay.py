@@ -1,4 +1,4 @@
-"""An answer that somebody else writes: what it is told about its client, and what it can do."""
+"""Interface of a relay, which writes the response itself: what it hears of its client, and what it can do."""
 
 from abc import ABC, abstractmethod
 from typing import Protocol
@@ -41,7 +41,7 @@ class Exchange(Protocol):
         """Take from the client again; only of a raw connection."""
 
     def write_eof(self) -> None:
-        """Nothing more will be written; the client may still send."""
+        """Half-close: nothing more will be written; the client may still send."""
 
 
 class Relay(ABC):
@@ -55,7 +55,7 @@ class Relay(ABC):
 
     @abstractmethod
     def client_gone(self) -> None:
-        """Nobody waits for the answer any more."""
+        """The client has disconnected: nobody waits for the response any more."""
 
     @abstractmethod
     def client_cancelled(self) -> None:
@@ -71,8 +71,8 @@ class Relay(ABC):
 
     @abstractmethod
     def client_data(self, data: bytes) -> None:
-        """After a switch: what the client sent."""
+        """Receive what the client sent after an upgrade."""
 
     @abstractmethod
     def client_eof(self) -> None:
-        """After a switch: the client sends nothing more."""
+        """The client has half-closed after an upgrade: it sends nothing more."""

@@ -1,4 +1,4 @@
-"""One request, and the three ways to take its body: whole, in pieces, or by a sink."""
+"""A request, and three ways to take its body: whole, in pieces, or by a sink."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ class BodySource(Protocol):
     """The connection, as a request sees it."""
 
     def want_body(self) -> None:
-        """Somebody waits for the body: let it come."""
+        """Let the body come: somebody waits for it."""
 
     def pause_body(self) -> None:
         """Let no more come for the time being."""
@@ -21,13 +21,13 @@ class BodySink(Protocol):
     """Takes a body as it comes, without waiting."""
 
     def body_data(self, data: bytes) -> None:
-        """Some of the body."""
+        """Receive some of the body."""
 
     def body_end(self) -> None:
         """All of it has come."""
 
     def body_failed(self, error: HttpError) -> None:
-        """It will never be complete."""
+        """The body will never be complete."""
 
 
 class Request:
@@ -104,7 +104,7 @@ class Request:
         return data
 
     def pass_body_to(self, sink: BodySink) -> None:
-        """From here on the body goes to the sink; first what has come already, of which it may have enough."""
+        """Pass the body to the sink from here on; first what has come already, of which it may have enough."""
         self._sink = sink
         if not self.is_complete and self._failure is None:
             self._source.want_body()
@@ -118,7 +118,7 @@ class Request:
             sink.body_end()
 
     def keep_body(self) -> None:
-        """From here on the body waits in the request again, for another sink."""
+        """Buffer the body again from here on, for another sink."""
         self._sink = None
 
     def pause(self) -> None:
@@ -132,7 +132,7 @@ class Request:
             self._source.want_body()
 
     def receive(self, data: bytes) -> None:
-        """For the connection: some of the body has come."""
+        """Receive some of the body, from the connection."""
         if self._sink is not None:
             self._sink.body_data(data)
             return
@@ -143,14 +143,14 @@ class Request:
         self._wake()
 
     def complete(self) -> None:
-        """For the connection: all of the body has come."""
+        """End the body, from the connection."""
         self.is_complete = True
         if self._sink is not None:
             self._sink.body_end()
         self._wake()
 
     def fail(self, error: HttpError) -> None:
-        """For the connection: the rest of the body will not come."""
+        """Break off the body, from the connection: the rest will not come."""
         if self._failure is None and not self.is_complete:
             self._failure = error
             if self._sink is not None:

@@ -1,4 +1,4 @@
-"""Answers that are given: in one piece, as they come, or by another protocol; and how they look on the wire."""
+"""Responses (whole, streamed, or an upgrade) and how they are encoded."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -19,7 +19,7 @@ _WITHOUT_BODY = frozenset((*range(100, 200), 204, 304))
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """What is said whenever a generator has yielded nothing for so many seconds."""
+    """The heartbeat of a streamed body: `data` is sent when nothing was yielded for so many seconds."""
 
     data: bytes
     seconds: float
@@ -92,7 +92,7 @@ def _date_line() -> bytes:
 
 
 def has_body(method: str, status: int) -> bool:
-    """Whether bytes follow the head of this answer."""
+    """Return whether bytes follow the head of this response."""
     return method != "HEAD" and status not in _WITHOUT_BODY
 
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on given listening sockets, and all connections that come of them."""
+"""An HTTP/1.1 server on given listening sockets, with all its connections; graceful shutdown."""
 
 import asyncio
 import socket
@@ -56,7 +56,7 @@ class HttpServer:
     def describe(self, error: Exception) -> Response | None: ...
 
     def describe(self, error: Exception) -> Response | None:
-        """For connections: the answer to an error; None for what is the handler's bug."""
+        """Map an exception to a response; None for what is the handler's bug."""
         described = self._describe(error)
         if described is None and isinstance(error, HttpError):
             return Response(error.status, _PLAIN, f"{error}\n".encode())
@@ -101,11 +101,11 @@ class HttpServer:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anything that was read on any connection is still to be answered."""
+        """Return whether anything that was read on any connection is still to be answered."""
         return any(connection.is_in_use for connection in self._connections)
 
     def add(self, connection: HttpConnection) -> bool:
-        """For connections: whether there is room for one more. It is owned in either case."""
+        """Register a connection; returns whether there is room for one more. It is owned in either case."""
         self._connections.add(connection)
         if self.is_closing or (len(self._admitted) >= self._limits.connections and not self._make_room()):
             return False
@@ -114,11 +114,11 @@ class HttpServer:
 
     @property
     def is_crowded(self) -> bool:
-        """For connections: whether not even a refusal can be waited for."""
+        """Return whether there is no room even to refuse a connection politely."""
         return len(self._connections) - len(self._admitted) > _MOST_REFUSED
 
     def has_answered(self, connection: HttpConnection) -> None:
-        """For connections: it waits for its next request."""
+        """Register a connection as idle: it waits for its next request."""
         if connection in self._admitted:
             del self._admitted[connection]
             self._admitted[connection] = None
@@ -132,14 +132,14 @@ class HttpServer:
         return True
 
     def remove(self, connection: HttpConnection) -> None:
-        """For connections: it is lost, and its handler has ended."""
+        """Forget a connection that is lost, and whose handler has ended."""
         self._admitted.pop(connection, None)
         self._connections.discard(connection)
         if not self._connections:
             self._all_gone.set()
 
     def watch(self, transport: asyncio.Transport) -> None:
-        """For connections: end it when its client's machine is gone."""
+        """Watch a connection for a dead peer, and end it then."""
         self._watch.add(transport, transport.abort)
 
     def _connect(self) -> HttpConnection:

@@ -1,4 +1,4 @@
-"""A raw connection after an upgrade: bytes both ways, with backpressure both ways."""
+"""An upgraded connection as a stream: bytes both ways, with backpressure both ways."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ _MOST_BUFFERED = 256 << 10
 
 
 class Stream:
-    """What the client sends is read, what is written goes to it. One reader, one writer."""
+    """A byte stream to the client. One reader, one writer."""
 
     __slots__ = (
         "_buffered",
@@ -30,7 +30,7 @@ class Stream:
         self._waiting_to_write: asyncio.Future[None] | None = None
 
     async def read(self) -> bytes:
-        """What has come; b"" when the client sends nothing more."""
+        """Return what has come; b"" when the client sends nothing more."""
         while not self._chunks and not self._has_ended:
             self._waiting_to_read = asyncio.get_running_loop().create_future()
             await self._waiting_to_read
@@ -46,13 +46,13 @@ class Stream:
         self._transport.write(data)
 
     async def drain(self) -> None:
-        """Until the client has taken most of what was written."""
+        """Wait until the client has taken most of what was written (backpressure)."""
         while self._is_full and not self._transport.is_closing():
             self._waiting_to_write = asyncio.get_running_loop().create_future()
             await self._waiting_to_write
 
     def write_eof(self) -> None:
-        """Nothing more will be written; the client may still send."""
+        """Half-close: nothing more will be written; the client may still send."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 
@@ -61,7 +61,7 @@ class Stream:
         self._transport.close()
 
     def client_data(self, data: bytes) -> None:
-        """For the connection, as are those below: the client sent this."""
+        """Receive what the client sent. Called by the connection, as are those below."""
         self._chunks.append(data)
         before = self._buffered
         self._buffered += len(data)

@@ -1,4 +1,4 @@
-"""The server's side of a WebSocket, on an upgraded connection."""
+"""A server's WebSocket (RFC 6455), on an upgraded connection."""
 
 import asyncio
 import base64

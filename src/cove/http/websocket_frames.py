@@ -1,4 +1,4 @@
-"""Frames of RFC 6455 as either side reads and writes them, without input or output."""
+"""Encode and decode WebSocket frames (RFC 6455), for either side, without input or output."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,7 +12,7 @@ _XOR = [bytes(octet ^ mask for octet in range(256)) for mask in range(256)]
 
 
 class Opcode(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     CONTINUATION = 0
     TEXT = 1
@@ -64,7 +64,7 @@ class FrameReader:
         self._size = 0
 
     def feed(self, data: bytes) -> list[Event]:
-        """What is complete with these bytes."""
+        """Decode the messages that these bytes complete."""
         self._buffer += data
         events: list[Event] = []
         try:

@@ -1,1 +1,1 @@
-"""What the kernel offers, one facility per file, no policy."""
+"""Kernel facilities, one per module, no policy."""

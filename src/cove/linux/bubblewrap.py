@@ -1,4 +1,4 @@
-"""Bubblewrap on this machine: where it is, which version, and whether the kernel lets it work."""
+"""Find bubblewrap, its version, and whether the kernel lets it work."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ def find_bubblewrap() -> str | None:
 
 
 def bubblewrap_version(path: str) -> tuple[int, ...] | None:
-    """Its version, or None when it does not say."""
+    """Return its version, or None when it does not say."""
     try:
         text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -29,7 +29,7 @@ def bubblewrap_version(path: str) -> tuple[int, ...] | None:
 
 
 def explain_refusal(output: str) -> str:
-    """Why the kernel refused namespaces, in words that say what to do."""
+    """Explain why the kernel refused namespaces, and what to do."""
     if _read(_APPARMOR_SWITCH) == "1":
         return (
             "Ubuntu's AppArmor rule forbids user namespaces to programs without a profile. Install the profile for "

@@ -1,4 +1,4 @@
-"""Control groups: where this machine lets us make them, and what they can do there. cgroups(7)."""
+"""Control groups: find where this machine lets us make them, and use them. cgroups(7)."""
 
 import os
 import select
@@ -11,7 +11,7 @@ _V1 = "cgroup"
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """Where groups can be made: the unified (v2) tree, and v1 trees by controller."""
+    """The trees in which groups can be made: the unified (v2) one, and v1 trees by controller."""
 
     unified: str | None
     controllers: frozenset[str] = frozenset()

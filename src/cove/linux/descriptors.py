@@ -1,4 +1,4 @@
-"""Descriptors of this process: how many there may be, and what a received one really is."""
+"""File descriptors: the limit of this process, and what a received one really is."""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ _SLAVE_MAJORS = range(136, 144)
 
 
 class Kind(Enum):
-    """What a descriptor was requested to be."""
+    """The kind of file a descriptor was requested to be."""
 
     FILE = "a regular file"
     DIRECTORY = "a directory"
@@ -50,7 +50,7 @@ def raise_descriptor_limit() -> tuple[int, int]:
 
 
 def is_kind(descriptor: int, kind: Kind) -> bool:
-    """Whether an untrusted descriptor is what was asked for, and not on a kernel filesystem."""
+    """Return whether an untrusted descriptor is what was asked for, and not on a kernel filesystem."""
     mode = os.fstat(descriptor).st_mode
     match kind:
         case Kind.FILE:
@@ -66,7 +66,7 @@ def is_kind(descriptor: int, kind: Kind) -> bool:
 
 
 def on_pseudo_filesystem(descriptor: int) -> bool:
-    """Whether its file shows the kernel's state rather than somebody's data."""
+    """Return whether its file shows the kernel's state rather than somebody's data."""
     found = _StatFS()
     if _fstatfs(descriptor, ctypes.byref(found)) != 0:
         number = ctypes.get_errno()

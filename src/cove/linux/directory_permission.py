@@ -1,4 +1,4 @@
-"""Directories that other users can enter, and such as only one group can: path_resolution(7)."""
+"""Search permission of directories, for other users and for one group: path_resolution(7)."""
 
 import os
 import stat

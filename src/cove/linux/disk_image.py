@@ -1,4 +1,4 @@
-"""File systems of a fixed size in a sparse file, which root can mount: loop(4), mount(8)."""
+"""Disk images: file systems of a fixed size in a sparse file, which root can mount: loop(4), mount(8)."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""How much a tree of files takes, counted safely while hostile code changes it: no link is followed, no file opened."""
+"""Measure disk usage of a tree while hostile code changes it: no link is followed, no file opened."""
 
 import os
 from contextlib import suppress
@@ -12,7 +12,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(slots=True)
 class DiskUsage:
-    """What was found; `is_partial` when directories could not be read, or were nested deeper than is looked at."""
+    """The usage that was found; `is_partial` when directories could not be read, or were nested too deep to look at."""
 
     bytes: int = 0
     files: int = 0
@@ -20,7 +20,7 @@ class DiskUsage:
 
 
 def measure_disk(paths: list[str]) -> DiskUsage:
-    """What these trees take together. Blocks, for as long as there are files."""
+    """Measure what these trees take together. Blocks, for as long as there are files."""
     usage = DiskUsage()
     seen: set[tuple[int, int]] = set()
     for path in paths:

@@ -1,4 +1,4 @@
-"""Locks on files that end with whoever holds them, and can be asked about untaken: fcntl(2), F_OFD_SETLK."""
+"""File locks that end with their holder, and can be tested without taking them: fcntl(2), F_OFD_SETLK."""
 
 import fcntl
 import os
@@ -45,7 +45,7 @@ def waiting_lock(path: Path) -> Iterator[int]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether anyone holds it; asking disturbs nobody."""
+    """Return whether anyone holds the lock; asking disturbs nobody."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Keep one process from starting others for a while: setrlimit(2), RLIMIT_NPROC, set from outside by prlimit(2)."""
+"""Keep one process from forking for a while: RLIMIT_NPROC, set from outside by prlimit(2)."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Forked copies of this program: what must not live on in them, and how they end."""
+"""Fork copies of this program: what must not live on in them, and how they end."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ def close_in_forked_child(thing: Closable) -> None:
 
 
 def work_and_exit(work: Callable[[], None]) -> NoReturn:
-    """Be a copy that does this and nothing of what the program does at its end: 0 if it returns, 1 if it raises."""
+    """Run as a forked copy, without the program's exit handlers: exit 0 if it returns, 1 if it raises."""
     code = 1
     try:
         work()

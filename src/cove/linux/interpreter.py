@@ -1,4 +1,4 @@
-"""A Python that the sandbox's user can run."""
+"""Find a Python that the sandbox's user can run."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ def find_interpreter(user_id: int | None) -> Interpreter | None:
 
 
 def is_reachable(path: str) -> bool:
-    """Whether a user who owns nothing here can read this directory: every parent must be searchable by others."""
+    """Return whether a user who owns nothing here can read this directory: others can search every parent."""
     real = os.path.realpath(path)
     return bool(os.stat(real).st_mode & stat.S_IROTH) and closed_directory(real) is None
 

@@ -1,4 +1,4 @@
-"""Bytes as an anonymous, sealed file: memfd_create(2)."""
+"""Anonymous, sealed files in memory: memfd_create(2)."""
 
 import fcntl
 import os

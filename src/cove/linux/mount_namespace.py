@@ -18,7 +18,7 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 def can_enter_namespaces() -> bool:
-    """Whether this process has CAP_SYS_ADMIN: root in a container may not."""
+    """Return whether this process has CAP_SYS_ADMIN: root in a container may not."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)

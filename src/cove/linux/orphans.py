@@ -1,4 +1,4 @@
-"""Processes that nobody waits for, found by a mark among their arguments or by the user they run as."""
+"""Kill orphaned processes, found by a mark among their arguments or by the user they run as."""
 
 import os
 import signal

@@ -89,5 +89,5 @@ def release_socket(sock: socket.socket) -> int | None:
 
 
 def pass_credentials(sock: socket.socket, on: bool) -> None:
-    """Whether received packets name their sender."""
+    """Have received packets name their sender (SO_PASSCRED), or not."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, on)

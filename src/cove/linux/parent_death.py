@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it: prctl(2), PR_SET_PDEATHSIG."""
+"""Die with the parent process: prctl(2), PR_SET_PDEATHSIG."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Be killed when the parent, which was that process, is gone; also when it is gone already."""
+    """Arrange to be killed when the parent, which was that process, is gone; also when it is gone already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Open a path component by component, so that nobody leads it elsewhere by a link: path_resolution(7), O_NOFOLLOW."""
+"""Open a path component by component, safe against symlink races: path_resolution(7), O_NOFOLLOW."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ class LinkInPath(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found, held by `descriptor` (O_PATH): no swap of names changes what that is.
+    """The file that was found, held by `descriptor` (O_PATH): no swap of names changes what that is.
 
     `path` has no links; `within` are the directories from the root down, by device and inode.
     """
@@ -44,7 +44,7 @@ class Found:
 
 
 def identify(status: os.stat_result) -> Identity:
-    """What stays the same under every name."""
+    """Return device and inode, which stay the same under every name."""
     return status.st_dev, status.st_ino
 
 

@@ -1,4 +1,4 @@
-"""Processes by descriptor, which no other process can come to stand for: pidfd_open(2)."""
+"""Processes by descriptor, safe against pid reuse: pidfd_open(2)."""
 
 import os
 import select
@@ -19,7 +19,7 @@ def reap(pid: int) -> int | None:
 
 
 def start_time(pid: int) -> int:
-    """When it started, in ticks since the machine did: with the pid, this names one process for ever."""
+    """Return when it started, in clock ticks since boot: with the pid, this names one process for ever."""
     return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[_START_TIME])
 
 
@@ -49,7 +49,7 @@ def end_process(pidfd: int, *, grace: float) -> None:
 
 
 def wait_for_end(pidfd: int, timeout: float | None) -> bool:
-    """Whether it is gone after at most so many seconds. Blocks."""
+    """Wait for the end; returns whether it is gone after at most so many seconds. Blocks."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(None if timeout is None else timeout * 1000))

@@ -1,4 +1,4 @@
-"""System call filters: whether this kernel takes them, and Cove's own for this machine. seccomp(2)."""
+"""Install seccomp filters: whether this kernel takes them, and Cove's own for this machine. seccomp(2)."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ _PR_GET_SECCOMP = 21
 
 
 def has_filters() -> bool:
-    """Whether the kernel can filter system calls."""
+    """Return whether the kernel can filter system calls."""
     if _ACTIONS.exists():
         return True
     # Without seccomp in the kernel this fails with EINVAL: prctl(2).
@@ -24,7 +24,7 @@ def find_filter() -> bytes | None:
 
 
 def explain_missing_filter() -> str:
-    """Why there is none, and what to do."""
+    """Explain why there is none, and what to do."""
     if not has_filters():
         return "this kernel has no seccomp; use one built with CONFIG_SECCOMP_FILTER"
     return f"the system calls of {os.uname().machine} are not reviewed; use x86_64 or aarch64"

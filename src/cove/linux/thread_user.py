@@ -1,4 +1,4 @@
-"""Another user for one thread, and for what it starts meanwhile: to the kernel, ids belong to threads (nptl(7)).
+"""Change the user of one thread, and of what it starts meanwhile: to the kernel, ids belong to threads (nptl(7)).
 
 `setpriv` costs a start two milliseconds, and `subprocess` with `user=` a fork of this whole program. The saved user id
 stays root, so that the thread can go back; execve(2) overwrites it, and drops every capability.
@@ -20,7 +20,7 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def as_user(user_id: int | None) -> Iterator[None]:
-    """Be that user, in that user's group alone; None changes nothing. For root only."""
+    """Run as that user, in that user's group alone; None changes nothing. For root only."""
     if user_id is None:
         yield
         return

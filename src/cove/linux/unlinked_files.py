@@ -1,4 +1,4 @@
-"""Find the files without a name that processes still hold, and say whether all of them could be looked at.
+"""Find deleted files that processes still hold open, and say whether all of them could be looked at.
 
 A file without a name takes its space until the last one who holds it lets go: by a descriptor, by a mapping, or by a
 descriptor that waits in a socket. Processes that are not dumpable hide what they hold from other users; whoever owns
@@ -39,7 +39,7 @@ class UnlinkedFiles:
 
     @property
     def bytes(self) -> int:
-        """What they take together."""
+        """The bytes that they take together."""
         return sum(self.sizes.values())
 
 

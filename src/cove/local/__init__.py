@@ -1,1 +1,1 @@
-"""This machine, as both the embedded runtime and the client of a server use it: threads, pipes, sockets, files."""
+"""Facilities of this machine that runtime and client share: threads, pipes, sockets, files, the state directory."""

@@ -22,7 +22,7 @@ def make_pipe() -> tuple[int, int]:
 
 
 async def read_pipe(descriptor: int) -> bytes:
-    """What is there, or comes next; empty at the end. The descriptor does not block."""
+    """Read what is there, or comes next; empty at the end. The descriptor does not block."""
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -41,7 +41,7 @@ def _refuse() -> CoveError:
 
 
 def refuse_ended(subject: str, end: ProcessExit | None) -> CoveError:
-    """What a writer gets when the process that was to read has ended; how is not known while it is being ended."""
+    """Make the error of a writer whose process has ended; how is not known while it is being ended."""
     if end is None:
         return ProcessExitedBeforeReady(f"{subject} is being ended", exit_code=None, is_ending=True)
     how = f"{end.outcome}, exit code {end.exit_code}"
@@ -61,7 +61,7 @@ class Stdin:
 
     @property
     def is_closed(self) -> bool:
-        """Nothing can be written any more."""
+        """Return whether nothing can be written any more."""
         return self._descriptor < 0
 
     async def write(self, data: bytes) -> None:

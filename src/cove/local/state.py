@@ -1,4 +1,4 @@
-"""The state directory: where it is."""
+"""Find the state directory (COVE_HOME)."""
 
 import os
 from pathlib import Path

@@ -13,7 +13,7 @@ _PASSED_BYTES = 1 << 20
 
 
 class TcpStream(TcpConnection):
-    """Nothing that was written stays behind in this program, so that closing loses nothing."""
+    """An unbuffered TCP stream: nothing that was written stays in this program, so closing loses nothing."""
 
     def __init__(
         self,

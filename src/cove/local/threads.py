@@ -131,7 +131,7 @@ class Stop:
             raise Stopped
 
     def wait(self, descriptor: int, events: int) -> None:
-        """Until the descriptor is ready; raises Stopped."""
+        """Wait until the descriptor is ready; raises Stopped."""
         poll = select.poll()
         poll.register(descriptor, events)
         poll.register(self._event, select.POLLIN)

@@ -1,4 +1,4 @@
-"""What running code gives back."""
+"""Results of code: values, displays, output, errors."""
 
 import base64
 from datetime import datetime
@@ -76,7 +76,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodeError(msgspec.Struct, frozen=True, kw_only=True):
-    """What the code raised."""
+    """The exception that the code raised."""
 
     name: str
     message: str
@@ -108,7 +108,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):
-    """Something was printed."""
+    """Printed output."""
 
     stream: StreamName
     text: str

@@ -1,4 +1,4 @@
-"""What a reader of a process's output sees, in order."""
+"""Events of an output stream, in order: output, gap, ready, exit."""
 
 from typing import Literal
 
@@ -34,7 +34,7 @@ class Exit(msgspec.Struct, frozen=True, tag="exit"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """What was kept from before has been shown; what follows is live."""
+    """The border between history and live output: what was kept from before has been shown."""
 
     cursor: str
 

@@ -1,4 +1,4 @@
-"""Files as they are described, found, watched and compared. They hold no cycles, so the collector passes over them."""
+"""Values of the file API: entries, matches, events, changes. They hold no cycles, so the collector passes over them."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -9,7 +9,7 @@ MOST_DOWNLOAD_BYTES = 16 << 30
 
 
 class FileKind(StrEnum):
-    """What stands under a name; a link is not followed."""
+    """The kind of an entry; a link is not followed."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -38,7 +38,7 @@ class SearchMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FileEventKind(StrEnum):
-    """What happened to a file. `resync`: so much at once that events were lost; look again at everything."""
+    """The kind of a change to a file. `resync`: so much at once that events were lost; look again at everything."""
 
     WATCHING = "watching"
     CREATE = "create"
@@ -58,7 +58,7 @@ class FileEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ChangesStatus(StrEnum):
-    """Whether a tree is as it was. `resync`: the version is not of this tree and filter, so nobody can tell."""
+    """The result of a comparison. `resync`: the version is not of this tree and filter, so nobody can tell."""
 
     UNCHANGED = "unchanged"
     CHANGED = "changed"
@@ -66,7 +66,7 @@ class ChangesStatus(StrEnum):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """How a tree compares to a version of it, and the version it has."""
+    """The comparison of a tree with a version of it, and the version it has."""
 
     status: ChangesStatus
     version: str

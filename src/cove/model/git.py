@@ -1,4 +1,4 @@
-"""Repositories as they are described and compared."""
+"""Values of the Git API."""
 
 from enum import StrEnum
 
@@ -14,14 +14,14 @@ class GitClone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GitHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What is checked out: a branch, unless HEAD is detached, and a commit, unless there is none yet."""
+    """The checkout: a branch, unless HEAD is detached, and a commit, unless there is none yet."""
 
     branch: str | None
     commit: str | None
 
 
 class GitChange(StrEnum):
-    """How a file differs from what it is compared with."""
+    """The kind of difference between a file and what it is compared with."""
 
     UNMODIFIED = "unmodified"
     MODIFIED = "modified"
@@ -48,7 +48,7 @@ class GitFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GitStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is checked out, how far it is from its upstream, and which files differ."""
+    """The checkout, its distance from the upstream, and which files differ."""
 
     branch: str | None
     commit: str | None
@@ -59,7 +59,7 @@ class GitStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_clean(self) -> bool:
-        """Nothing differs, and nothing is untracked."""
+        """Return whether nothing differs, and nothing is untracked."""
         return not self.files
 
 

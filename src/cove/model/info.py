@@ -1,4 +1,4 @@
-"""What can be asked about a sandbox."""
+"""Descriptions of sandboxes, sessions and terminals, and their resource usage."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -9,7 +9,7 @@ from cove.model.spec import Isolation, SandboxSpec
 
 
 class SandboxStatus(StrEnum):
-    """Whether anything can run in the sandbox."""
+    """The status of a sandbox: whether anything can run in it."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -17,7 +17,7 @@ class SandboxStatus(StrEnum):
 
 
 class TreeKill(StrEnum):
-    """How everything a command started is ended."""
+    """The means by which everything a command started is ended."""
 
     CGROUP = "cgroup"
     SUBREAPER = "subreaper"
@@ -37,14 +37,14 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryMeasure(StrEnum):
-    """What `memory_bytes` counts: all the control group holds, page cache too, or the processes' share of memory."""
+    """The meaning of `memory_bytes`: all the control group holds, page cache too, or the processes' share of memory."""
 
     CGROUP = "cgroup"
     PROCESSES = "processes"
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the sandbox uses at this moment; None where the machine cannot tell.
+    """Resource usage of a sandbox at this moment; None where the machine cannot tell.
 
     `memory_bytes` is what `memory_measure` says: what the control group counts where there is one, with files in the
     page cache; otherwise the sum of its processes, in which what several share counts once (proportional set size).
@@ -63,7 +63,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionStatus(StrEnum):
-    """Whether a session's shell lives."""
+    """The status of a session: whether its shell lives."""
 
     RUNNING = "running"
     TERMINATED = "terminated"

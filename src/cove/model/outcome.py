@@ -1,4 +1,4 @@
-"""How a process ended, in one vocabulary for every surface."""
+"""Outcomes: why a process ended, in one vocabulary for every surface."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Outcome(StrEnum):
-    """Why a process is no longer running."""
+    """The reason why a process is no longer running."""
 
     EXITED = "exited"
     SIGNALED = "signaled"
@@ -18,7 +18,7 @@ class Outcome(StrEnum):
 
 
 class ProcessStatus(StrEnum):
-    """Where a process stands in its life."""
+    """The status of a process in its life."""
 
     STARTING = "starting"
     RUNNING = "running"

@@ -1,10 +1,10 @@
-"""A port of a sandbox that others can reach."""
+"""An exposed port of a sandbox."""
 
 import msgspec
 
 
 class ExposedPort(msgspec.Struct, frozen=True, kw_only=True):
-    """Whoever knows `url` reaches the port. `path_url` leads there too, without a host name of its own.
+    """An exposed port: whoever knows `url` reaches it. `path_url` leads there too, without a host name of its own.
 
     Not every resolver knows names below `localhost`: programs take `path_url` then, and browsers always `url`.
     """

@@ -1,4 +1,4 @@
-"""What one finished command gives back."""
+"""The result of one finished command."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,7 +10,7 @@ from cove.model.outcome import Outcome
 
 
 class CommandEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended, without what it printed."""
+    """The end of a command, without what it printed."""
 
     command: str | Sequence[str]
     outcome: Outcome
@@ -25,7 +25,7 @@ class CommandEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecResult(CommandEnd, frozen=True, kw_only=True):
-    """How a command ended and what it printed; bytes are exact, text is decoded with replacement.
+    """The end of a command and what it printed; bytes are exact, text is decoded with replacement.
 
     With `session_restarted` the session's shell had to be replaced; its state is as after `restored_command`
     (None: as the session was created).

@@ -1,4 +1,4 @@
-"""What a sandbox shall be."""
+"""The specification of a sandbox: isolation, network, limits, mounts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -13,21 +13,21 @@ _LEAST_LIMITS = {"memory": 16 << 20, "pids": 4, "open_files": 64}
 
 
 class Isolation(StrEnum):
-    """What stands between the sandbox and the host."""
+    """The isolation between the sandbox and the host."""
 
     BUBBLEWRAP = "bubblewrap"
     NONE = "none"
 
 
 class Network(StrEnum):
-    """What the sandbox can reach over the network."""
+    """The network access of the sandbox."""
 
     NONE = "none"
     HOST = "host"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the machine a sandbox may use; None means no limit. Bytes, cores, counts.
+    """Resource limits of a sandbox; None means no limit. Bytes, cores, counts.
 
     `disk` and `inodes` are for the writable directories together: /workspace, /home/user and /tmp. Logs of processes
     are part of `disk`, and get at most a quarter of it; what does not fit is a gap in the log. `pids` counts the
@@ -53,7 +53,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is decided when a sandbox is made."""
+    """All choices that are made when a sandbox is created."""
 
     isolation: Isolation = Isolation.BUBBLEWRAP
     network: Network = Network.NONE

@@ -1,1 +1,1 @@
-"""What is alive: sandboxes and the processes in them."""
+"""The runtime: living sandboxes and the processes in them."""

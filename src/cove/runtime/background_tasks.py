@@ -1,4 +1,4 @@
-"""Tasks that belong to an object and end with it."""
+"""A task group for objects: background tasks that belong to an object and end with it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

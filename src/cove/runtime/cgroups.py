@@ -1,4 +1,4 @@
-"""The control groups of one sandbox: made before it starts, removed after it has ended."""
+"""Control groups of one sandbox: made before it starts, removed after it has ended."""
 
 import os
 from dataclasses import dataclass, field
@@ -44,12 +44,12 @@ class SandboxGroups:
             group.remove()
 
     def count_memory_kills(self) -> int:
-        """How many processes of the sandbox the kernel has ended because its memory was used up. Blocks."""
+        """Count the processes of the sandbox that the OOM killer has ended. Blocks."""
         group = self.controlled["memory"]
         return count_memory_kills(group.read("memory.events" if group is self.tree else "memory.oom_control"))
 
     def warnings(self) -> list[str]:
-        """What is not held as it was asked for."""
+        """Return warnings on limits that are not held as they were asked for."""
         found = [
             f"limit {name} cannot be enforced on this machine"
             for name in self.missing
@@ -98,7 +98,7 @@ def make_groups(hierarchies: Hierarchies, key: str, limits: Limits, *, has_disk:
 
 
 def explain_missing(hierarchies: Hierarchies, limits: Limits) -> list[str]:
-    """What this machine does not hold of these limits, or holds in another way. Makes nothing."""
+    """Explain which of these limits this machine does not hold, or holds in another way. Makes nothing."""
     chosen, others = choose_settings(limits, hierarchies.controllers, hierarchies.v1)
     held = {setting.limit for setting in (*chosen, *others)} | _ELSEWHERE
     missing = tuple(name for name in requested(limits) if name not in held)

@@ -1,4 +1,4 @@
-"""A code context: an executor, whose turn it is, and what becomes of it when it does not stop."""
+"""A code context: its executor, a queue of runs, interruption and restart."""
 
 import asyncio
 import time
@@ -63,7 +63,7 @@ class CodeContext(api.CodeContext):
         self._loop = asyncio.get_running_loop()
 
     def info(self) -> CodeContextInfo:
-        """The facts."""
+        """Describe the context."""
         is_running = self.executor.is_alive and self._deleting is None
         return CodeContextInfo(id=self.id, language=self.language, created_at=self._created_at, is_running=is_running)
 
@@ -76,7 +76,7 @@ class CodeContext(api.CodeContext):
                 yield event
 
     async def weighed_events(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[Weighed, None]:
-        """What `stream` gives, each event with its weight."""
+        """Stream events of a run, each with its weight (backpressure)."""
         request = encode_run(check_code(code))
         seconds = self._timeout if timeout is None else check_timeout(timeout)
         async with self._turn:
@@ -144,7 +144,7 @@ class CodeContext(api.CodeContext):
             raise self._crash(ExecutorEnded(self.executor.process.ended.result()))
 
     async def settled(self) -> None:
-        """Until nothing is left to do for a run that timed out or was left."""
+        """Wait until nothing is left to do for a run that timed out or was left."""
         while self._recovery is not None:
             recovery = self._recovery
             await asyncio.wait([recovery])

@@ -1,4 +1,4 @@
-"""All code contexts of one sandbox, and the clean executors kept ready for code without a context."""
+"""All code contexts of one sandbox, and spare executors kept ready for code without a context."""
 
 import asyncio
 import builtins
@@ -43,7 +43,7 @@ class _Spare:
     env: Mapping[str, str]
 
     def end(self) -> None:
-        """Nobody will use it."""
+        """End an executor that nobody will use."""
         self.executor.process.end(Outcome.KILLED, 0)
         self.executor.close()
 

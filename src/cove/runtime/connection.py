@@ -1,4 +1,4 @@
-"""A connection to a port inside the sandbox: made by the agent in its network namespace, used out here."""
+"""Connect to a port inside the sandbox: the agent connects in its network namespace and passes the socket out."""
 
 import asyncio
 import socket

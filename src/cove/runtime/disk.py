@@ -1,4 +1,4 @@
-"""The writable directories of a sandbox with a limit on them: a file system of their own, where root can make one."""
+"""Disk quota: the writable directories of a sandbox on a file system of their own, where root can make one."""
 
 import os
 import tempfile
@@ -75,7 +75,7 @@ def detach_disk(place: Path) -> None:
 
 
 def try_disk(directory: Path) -> str | None:
-    """Why limits on the disk cannot be held by file systems below that directory; None when they can. Blocks."""
+    """Explain why disk images cannot hold limits below that directory; None when they can. Blocks."""
     if os.geteuid() != 0:
         return "only root can mount file systems"
     with tempfile.TemporaryDirectory(dir=directory, prefix=".disk-") as folder:

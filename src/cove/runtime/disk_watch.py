@@ -1,4 +1,4 @@
-"""Hold a limit on the disk where no file system does: measure, and end what runs when the limit is passed.
+"""Enforce a disk limit where no file system does: measure, and end what runs when the limit is passed.
 
 Files that have a name, files without one that can be looked at, and logs are counted. Where something may be held that
 cannot be looked at, the sandbox is charged with all that the disk has lost since everything could be: whoever hides

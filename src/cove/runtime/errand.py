@@ -1,4 +1,4 @@
-"""Long file operations: each in a process inside the sandbox, started like any other.
+"""Run errands: long file operations, each in a process inside the sandbox.
 
 What an errand says is read as from an enemy: its neighbours inside can write into its pipe. Bytes that come are only
 kept, up to a bound, beyond which it waits. They are decoded in small steps, between which the event loop does
@@ -76,7 +76,7 @@ class Errands:
         decode: Callable[[list[bytes]], T],
         most_bytes: int | None = MOST_ANSWER_BYTES,
     ) -> AsyncGenerator[list[T], None]:
-        """What one says, a few messages at a time. A slow reader makes it wait; leaving ends it."""
+        """Stream the messages of an errand. A slow reader makes it wait (backpressure); leaving ends it."""
         errand = await self.start(verb, *arguments, subject=subject, most_bytes=most_bytes)
         try:
             errand.process.ended.add_done_callback(lambda _: errand.said.notify_all())
@@ -110,7 +110,7 @@ class Errand:
         self.said = Notify()
 
     def expect(self, process: Supervised) -> None:
-        """Be run by this process, which is about to be started."""
+        """Attach to the process that is about to be started."""
         self.process = process
         process.end_if_stopped()
 

@@ -1,4 +1,4 @@
-"""One command, one result."""
+"""`exec`: run one command, capture its output, return one result."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A living executor: a process that runs code and says on a channel what came of it.
+"""A living executor: a process that runs code and reports on a channel.
 
 Theory of operation. Code goes out on a socket; results come back on it; what the code prints comes through
 the process's pipes. The frame `done` ends a run: exactly the bytes then in the pipes still belong to it. What is
@@ -82,7 +82,7 @@ class Executor:
         self._loop.add_reader(channel, self._on_readable)
 
     def expect(self, process: Supervised) -> None:
-        """Be this process, which is about to be started."""
+        """Attach to the process that is about to be started."""
         self.process = process
         process.end_if_stopped()
 
@@ -110,7 +110,7 @@ class Executor:
         self._on_writable()
 
     async def events(self) -> AsyncGenerator[Weighed, None]:
-        """What comes of the run, and its weight, to its end. Raises ExecutorEnded when the process ends first."""
+        """Stream the events of the run with their weights. Raises ExecutorEnded when the process ends first."""
         turn = 0
         while True:
             while self._events:
@@ -157,13 +157,13 @@ class Executor:
             self._interruption = launcher.signal(signal.SIGINT, scope)
 
     async def interrupted(self) -> None:
-        """Until the last interruption has been sent: it can then not be meant for a run that comes later."""
+        """Wait until the last interruption has been sent: it can then not be meant for a run that comes later."""
         if self._interruption is not None:
             await asyncio.wait([self._interruption])
             self._interruption = None
 
     def take(self, stream: int, data: bytes) -> None:
-        """What the code prints."""
+        """Receive what the code prints."""
         last = self._events[-1] if self._events else None
         if isinstance(last, _Printed) and last.stream == stream and len(last.data) + len(data) <= _MERGED_BYTES:
             last.data += data

@@ -1,4 +1,4 @@
-"""Short file operations, each a request to the agent, which does it with the sandbox's own rights."""
+"""Short file operations: requests to the agent, which acts with the sandbox's own rights."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What the kernel says about a name inside."""
+    """The result of stat(2) on a name inside."""
 
     mode: int
     size: int
@@ -44,10 +44,12 @@ class Stat:
 
     @property
     def is_directory(self) -> bool:
+        """Return whether it is a directory."""
         return stat.S_ISDIR(self.mode)
 
     @property
     def is_file(self) -> bool:
+        """Return whether it is a regular file."""
         return stat.S_ISREG(self.mode)
 
 
@@ -149,7 +151,7 @@ class FileAccess:
             return  # it has its name already
 
     async def stat(self, path: bytes, *, follow: bool) -> Stat:
-        """What stands there."""
+        """Describe the entry at a path."""
         answer = await self._link.request(
             b"stat", b"1" if follow else b"0", path, expect_fields=6, subject=decode_path(path)
         )
@@ -157,7 +159,7 @@ class FileAccess:
         return Stat(mode, size, modified)
 
     async def stat_or_none(self, path: bytes) -> Stat | None:
-        """What a path leads to, links followed; None when that is nothing."""
+        """Describe what a path leads to, links followed; None when that is nothing."""
         try:
             return await self.stat(path, follow=True)
         except (FileNotFound, NotDirectory):
@@ -220,7 +222,7 @@ def make_info(path: bytes, mode: int, size: int, modified_ns: int, target: bytes
 
 
 def kind_of(mode: int) -> FileKind:
-    """From the kernel's type bits: inode(7)."""
+    """Return the kind from the kernel's type bits: inode(7)."""
     if stat.S_ISREG(mode):
         return FileKind.FILE
     if stat.S_ISDIR(mode):

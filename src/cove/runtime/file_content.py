@@ -1,4 +1,4 @@
-"""The contents of files whose descriptors the agent has opened: read and written beside the event loop."""
+"""Read and write the contents of files that the agent has opened, in threads."""
 
 import errno
 import os
@@ -37,7 +37,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def count_text(descriptor: int, text: bytes) -> int:
-    """How often a text stands in a file."""
+    """Count the occurrences of a text in a file."""
     return sum(len(parts) - 1 for parts in _split(descriptor, text))
 
 

@@ -1,4 +1,4 @@
-"""Files and trees between this machine and the sandbox.
+"""Upload and download: files and trees between this machine and the sandbox.
 
 A file is copied by the kernel from one descriptor to the other. A tree goes as a tar stream through a pipe, packed by
 one side and unpacked by the other: an errand inside, a thread here. Neither trusts what it gets.
@@ -35,7 +35,7 @@ _MOST_STREAM_BYTES = MOST_BYTES + MOST_ENTRIES * (8 << 10)
 
 
 async def upload(access: FileAccess, errands: Errands, local: str, path: bytes) -> None:
-    """From here to the sandbox."""
+    """Copy from here to the sandbox."""
     if await in_thread(os.path.isdir, local):
         await upload_tree(errands, partial(pack_tree, local), path)
         return
@@ -49,7 +49,7 @@ async def upload(access: FileAccess, errands: Errands, local: str, path: bytes) 
 
 
 async def download(access: FileAccess, errands: Errands, path: bytes, local: str, max_bytes: int) -> None:
-    """From the sandbox to here."""
+    """Copy from the sandbox to here."""
     found = await access.stat(path, follow=True)
     with limited(decode_path(path), max_bytes):
         if found.is_directory:

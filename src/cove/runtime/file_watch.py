@@ -1,4 +1,4 @@
-"""What changes in a tree: told as it happens, or asked about from time to time."""
+"""Watch a tree for changes: by events as they happen, or by fingerprints compared from time to time."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Sequence

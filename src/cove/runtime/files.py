@@ -1,4 +1,4 @@
-"""The files of a sandbox, or of a session: paths resolved, then each operation in the cheapest safe place."""
+"""Files of a sandbox, or of a session: resolve paths, then do each operation in the cheapest safe place."""
 
 import builtins
 import os
@@ -251,7 +251,7 @@ class Files(api.Files):
         await download(self._access, self._errands, self._path(path), os.fspath(local), check_most(max_bytes))
 
     async def read_archive(self, path: str = ".", *, exclude: Sequence[str] = ()) -> AsyncGenerator[bytes, None]:
-        """See api.Files. Paths below `path` that are excluded are left out, with all below them."""
+        """Leave out excluded paths below `path`, with all below them."""
         excluded = [encode_text(each, "exclude") for each in exclude]
         chunks = read_archive(self._errands, self._path(path), excluded)
         try:
@@ -261,7 +261,7 @@ class Files(api.Files):
             await chunks.aclose()
 
     async def write_archive(self, path: str, chunks: AsyncIterable[bytes], *, lenient: bool = False) -> None:
-        """See api.Files. With `lenient` as tar(1): absolute names lose their slash, links may lead anywhere."""
+        """Unpack; with `lenient` as tar(1): absolute names lose their slash, links may lead anywhere."""
         await write_archive(self._errands, self._path(path), chunks, lenient=lenient)
 
     async def watch(
@@ -294,7 +294,7 @@ class Files(api.Files):
 
 
 def list_directory(descriptor: int, path: bytes, hidden: bool) -> builtins.list[FileInfo]:
-    """What is in an open directory. No link is followed and nothing below is entered, so nothing else is reached."""
+    """List an open directory. No link is followed and nothing below is entered, so nothing else is reached."""
     found: list[FileInfo] = []
     with os.scandir(descriptor) as entries:
         for entry in entries:
@@ -327,7 +327,7 @@ def check_content(data: bytes | str) -> bytes:
 
 
 def check_times(times: int, count: int | None, path: str) -> int:
-    """How often a text stands in a file, if that is as often as it has to."""
+    """Return how often a text stands in a file, if that is as often as it has to."""
     if times == 0:
         raise ValidationFailed(f"{path} does not contain the text that is to be replaced")
     if count is not None and times != count:

@@ -1,4 +1,4 @@
-"""The warm Pythons inside a sandbox from which Python contexts are forked."""
+"""Fork servers: warm Pythons inside a sandbox from which Python contexts are forked."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -41,12 +41,12 @@ class ForkServer:
 
     @property
     def is_idle(self) -> bool:
-        """No context was forked from it, or is about to be."""
+        """Return whether no context was forked from it, or is about to be."""
         return not self._starting and not self.spawner.is_busy()
 
     @contextmanager
     def starting(self) -> Iterator[Spawner]:
-        """While a context is forked from it."""
+        """Keep it in use while a context is forked from it."""
         self._starting += 1
         try:
             yield self.spawner

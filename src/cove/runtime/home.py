@@ -1,4 +1,4 @@
-"""Cove's state on disk: where a sandbox's directories are, who owns them, and what a crash left behind.
+"""The state directory on disk: directories of sandboxes, their locks and owners, and recovery after a crash.
 
 Each sandbox has a directory named by a random key and holds a lock on it while it lives: a directory whose
 lock is free belongs to a program that is gone. It is removed, unless it has a record: a server's sandbox outlives
@@ -65,7 +65,7 @@ class Place:
 
     @property
     def logs(self) -> Path:
-        """Where output goes that does not fit in memory."""
+        """The directory for output that does not fit in memory."""
         return self.path / "logs"
 
 

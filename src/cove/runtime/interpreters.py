@@ -1,4 +1,4 @@
-"""What code contexts run on, as a sandbox sees it."""
+"""Find the interpreters of code contexts, as a sandbox sees them."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from cove.errors import InterpreterNotReady
 
 @dataclass(frozen=True, slots=True)
 class Interpreters:
-    """Where things are inside: `python` is the environment made by `cove setup`, `node` a program below /usr."""
+    """Paths inside: `python` is the environment made by `cove setup`, `node` a program below /usr."""
 
     python: str | None
     node: str | None

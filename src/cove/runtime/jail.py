@@ -1,4 +1,4 @@
-"""Start and end of one jail: the bwrap process, the agent in it, and their control groups."""
+"""Start and end one jail: the bwrap process, the agent in it, and their control groups."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ class Jail:
     lose: Callable[[str], None] = _start_fails
 
     def read_errors(self) -> str:
-        """What bwrap or the agent complained about."""
+        """Return what bwrap or the agent has written to standard error."""
         try:
             return os.read(self._errors, 65536).decode("utf-8", "replace")
         except BlockingIOError:

@@ -27,7 +27,7 @@ class LauncherGone(SpawnFailed):
 
 
 class Tenant(Protocol):
-    """Who uses a launcher: told what it says, and when it is gone."""
+    """The user of a launcher: told what it says, and when it is gone."""
 
     def launcher_said(self, fields: list[bytes]) -> None:
         """One message."""
@@ -64,7 +64,7 @@ class Launcher:
 
     @property
     def never_read_spawn(self) -> bool:
-        """It is known to have ended before it read the last spawn request: nothing was started."""
+        """Return whether it ended before it read the last spawn request: nothing was started."""
         return self._is_spawn_last and self._has_left_unread
 
     def signal(self, number: int, scope: bytes = b"tree", label: bytes = b"", ticks: int = 0) -> "asyncio.Future[int]":
@@ -217,6 +217,7 @@ class LauncherPool:
             self._background.start(self._remove_group(launcher.group, launcher.pid))
 
     def explain(self, may_have_run: bool) -> CoveError:
+        """Make the error for a call that lost its jail: `Link.explain`."""
         return self._link.explain(may_have_run)
 
     async def end(self, launcher: Launcher) -> None:
@@ -241,7 +242,7 @@ class LauncherPool:
             return  # who waits for the command has a bound of its own
 
     def tenants(self) -> list[Tenant]:
-        """Who uses a launcher, also where only left-overs of it still run."""
+        """Return the users of launchers, also where only left-overs still run."""
         return [launcher.tenant for launcher in self._all if launcher.tenant is not None]
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ def _unanswered(may_have_run: bool) -> CoveError:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the agent answered; whoever takes it owns the descriptors."""
+    """The answer of the agent; whoever takes it owns the descriptors."""
 
     fields: list[bytes]
     descriptors: list[int]

@@ -1,4 +1,4 @@
-"""The log of one process: a core OutputLog, its segment files, and the readers that wait for more."""
+"""The output log of one process: a core OutputLog, its segment files, and the readers that wait for more."""
 
 import asyncio
 import errno
@@ -96,12 +96,12 @@ class Log:
 
     @property
     def disk_bytes(self) -> int:
-        """How much of it is on disk."""
+        """The bytes of it that are on disk."""
         return self._core.disk_bytes
 
     @property
     def has_ended(self) -> bool:
-        """Nothing more will come."""
+        """Return whether nothing more will come."""
         return self._end is not None
 
     def append(self, stream: int, data: bytes) -> None:
@@ -137,6 +137,7 @@ class Log:
         self._drop(self._core.drop_first_segment())
 
     async def read(self, since: str | None, follow: bool, lossless: bool = False) -> AsyncGenerator[LogEvent, None]:
+        """Follow the log from a cursor: `api.Process.logs`."""
         cursor = 0 if since is None else self._parse(since)
         reader = object()
         with self.reading(), self._waited_for(reader):
@@ -187,7 +188,7 @@ class Log:
 
     @contextmanager
     def reading(self) -> Generator[None, None, None]:
-        """Someone is interested in this process; `on_read` is told when they no longer are."""
+        """Register a reader; `on_read` is told when it has left."""
         self.readers += 1
         try:
             yield

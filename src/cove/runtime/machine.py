@@ -1,4 +1,4 @@
-"""What this machine has, found out once per program, and what a sandbox cannot do without."""
+"""Examine the capabilities of this machine, once per program, and refuse what a sandbox cannot do without."""
 
 import os
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Machine:
     descriptor_limits: tuple[int, int]
 
     def host(self, place: Place) -> Host:
-        """What the jail of a sandbox at that place is made from."""
+        """Describe the host for the jail of a sandbox at that place."""
         links = {name: os.readlink(f"/{name}") for name in _ROOT_NAMES if os.path.islink(f"/{name}")}
         directories = tuple(name for name in _ROOT_NAMES if name not in links and os.path.isdir(f"/{name}"))
         resolv_conf = os.path.realpath("/etc/resolv.conf")

@@ -1,4 +1,4 @@
-"""Who was ended because the sandbox's memory was used up, told from a counter of the whole sandbox.
+"""Attribute out-of-memory (OOM) kills to processes, from a counter of the whole sandbox.
 
 Theory of operation. The kernel picks the largest process, ends it with SIGKILL and counts that, for the sandbox
 as a whole. A process that ends by a SIGKILL nobody here sent (or with 137, which is how a shell says it) and finds
@@ -23,12 +23,12 @@ class MemoryKills:
         self._last_rise = float("-inf")
 
     async def was_one(self) -> bool:
-        """Whether a process that has just ended as if by SIGKILL was ended for want of memory."""
+        """Return whether a process that has just ended as if by SIGKILL was ended by the OOM killer."""
         await self.look()
         return asyncio.get_running_loop().time() - self._last_rise < _TOGETHER_SECONDS
 
     async def look(self) -> None:
-        """See whether the counter has risen."""
+        """Read the counter, and note whether it has risen."""
         try:
             count = await in_thread(self._groups.count_memory_kills)
         except OSError:

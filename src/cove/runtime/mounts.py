@@ -1,4 +1,4 @@
-"""Host directories that a sandbox sees: each is opened without following links, judged, and compared once mounted.
+"""Host mounts: open each source without following links, judge it, and compare it once mounted.
 
 bubblewrap takes paths, not descriptors. So each source is held open while the jail starts, and before anything runs
 inside, what stands at each target is compared with it: whoever has swapped a path meanwhile has lost the sandbox its
@@ -40,7 +40,7 @@ class OpenMounts:
 
     @property
     def staged(self) -> dict[str, Mount]:
-        """Those that bubblewrap binds elsewhere first: core/mount."""
+        """Return those that bubblewrap binds elsewhere first: core/mount."""
         return staged(self.mounts)
 
     def prepare(self, attach: Sequence[str], agent: int, pid: int, user_id: int | None) -> None:

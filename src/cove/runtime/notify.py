@@ -1,4 +1,4 @@
-"""Waiting for something to change."""
+"""Notify waiting tasks of a change (a condition variable without a lock)."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ class Notify:
         self._waiters: set[asyncio.Future[None]] = set()
 
     async def wait(self) -> None:
-        """Until the next announcement."""
+        """Wait until the next `notify_all`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:

@@ -1,4 +1,4 @@
-"""Exposed ports of a sandbox inside this program: each is a listening socket on 127.0.0.1."""
+"""Port forwarding in this program: each exposed port of a sandbox is a listening socket on 127.0.0.1."""
 
 import asyncio
 import logging

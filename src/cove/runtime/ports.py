@@ -1,4 +1,4 @@
-"""The ports of one sandbox: who may reach them from outside, and connections to them."""
+"""Ports of one sandbox: expose them, and connect to them."""
 
 import asyncio
 import builtins
@@ -16,10 +16,10 @@ from cove.runtime.connection import Connect
 
 
 class Publisher(Protocol):
-    """How exposures become addresses: a listener here, or a record that a gateway reads. Called once at a time."""
+    """The means to make exposures reachable: a listener here, or a record for the gateway. Called once at a time."""
 
     async def publish(self, exposures: Iterable[Exposure]) -> None:
-        """These, and no others, are to be reachable."""
+        """Make these reachable, and no others."""
 
     async def describe(self, exposure: Exposure) -> ExposedPort:
         """One that was published, with its addresses."""
@@ -78,7 +78,7 @@ class Ports(api.Ports):
             return [await self._publisher.describe(self._exposures[port]) for port in sorted(self._exposures)]
 
     def connect(self, port: int, *, token: str | None = None) -> TcpStream:
-        """See api.Ports. With a token: as somebody who came through the exposure, and only while it is there."""
+        """Connect; with a token as a visitor of the exposure, and only while it is there."""
         exposure = None
         if token is not None:
             exposure = self._exposures.get(port)
@@ -91,7 +91,7 @@ class Ports(api.Ports):
         )
 
     def end_connections(self) -> None:
-        """Everything inside has ended."""
+        """End all connections: everything inside has ended."""
         for connection in builtins.list(self._connections):
             connection.abort()
 

@@ -1,4 +1,4 @@
-"""A supervised process with a log: what `start_process` gives."""
+"""A supervised process with a log: the result of `start_process`."""
 
 import asyncio
 import re
@@ -53,7 +53,7 @@ class Process(api.Process):
         self.supervised: Supervised
 
     def expect(self, supervised: Supervised) -> None:
-        """Be this process, which is about to be started."""
+        """Attach to the process that is about to be started."""
         self.supervised = supervised
 
     def attach(self) -> None:
@@ -72,7 +72,7 @@ class Process(api.Process):
 
     @property
     def is_attached(self) -> bool:
-        """It has been spawned, so that it has a pid and a log."""
+        """Return whether it has been spawned, so that it has a pid and a log."""
         return self.status is not ProcessStatus.STARTING
 
     async def refresh(self) -> Self:

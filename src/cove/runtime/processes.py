@@ -95,7 +95,7 @@ class Processes:
 
     @property
     def log_bytes(self) -> int:
-        """How much the logs of all take on disk."""
+        """The bytes that all logs take on disk."""
         return sum(process.log.disk_bytes for process in self._processes.values() if process.is_attached)
 
     def get(self, id: str) -> Process:

@@ -1,4 +1,4 @@
-"""Our own programs that run inside sandboxes, where all of them can read these; made once for every version. Blocks."""
+"""Install the programs that run inside sandboxes (agent, executor), once for every version. Blocks."""
 
 import hashlib
 import shutil
@@ -40,7 +40,7 @@ def prepare_agent(directory: Path, interpreter: Interpreter) -> Path:
 
 
 def prepare_executor(directory: Path, interpreter: Interpreter) -> Path:
-    """What runs code contexts, below that directory; compiled in case the environment has the same Python."""
+    """Install the executors below that directory; compiled in case the environment has the same Python."""
     source = Path(executor.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(path for path in source.iterdir() if path.is_file()):

@@ -1,4 +1,4 @@
-"""The sandboxes of this program: no daemon, no port, everything ends with the program."""
+"""The embedded provider: sandboxes of this program, without a daemon or a port; they end with the program."""
 
 import asyncio
 import atexit

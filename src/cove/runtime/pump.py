@@ -1,4 +1,4 @@
-"""From a pipe into a sink, without ever waiting: asyncio tells when there is something to read."""
+"""Copy from a pipe into a sink, without ever waiting: asyncio tells when there is something to read."""
 
 import asyncio
 import fcntl
@@ -84,7 +84,7 @@ class Pump:
         return int.from_bytes(fcntl.ioctl(self.descriptor, termios.FIONREAD, b"\0\0\0\0"), "little")
 
     def is_at_end(self) -> bool:
-        """Whether nobody holds the write end. It may read a byte: ask when nobody wants what is there."""
+        """Return whether nobody holds the write end. It may read a byte: ask when nobody wants what is there."""
         try:
             return not os.read(self.descriptor, 1)
         except BlockingIOError:

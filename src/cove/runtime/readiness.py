@@ -1,4 +1,4 @@
-"""Waiting until a process is ready: a line in its log, or an answer on a port."""
+"""Readiness (health) checks: wait for a line in a process's log, or for an answer on a port."""
 
 import asyncio
 import re

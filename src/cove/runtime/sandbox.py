@@ -1,4 +1,4 @@
-"""One living sandbox as its users see it: the calls."""
+"""A living sandbox: the calls of its users."""
 
 import builtins
 from collections.abc import AsyncGenerator, Mapping, Sequence

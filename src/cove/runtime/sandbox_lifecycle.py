@@ -1,4 +1,4 @@
-"""The life of one sandbox: its jail and what is built on it, from the start to the end."""
+"""The lifecycle of one sandbox: start, stop, restart and destroy its jail and what is built on it."""
 
 import asyncio
 import builtins
@@ -74,7 +74,7 @@ class SandboxLifecycle(AsyncSandbox):
         self.adopt(id, spec, created_at or datetime.now(UTC))
 
     def adopt(self, id: str, spec: SandboxSpec, created_at: datetime) -> None:
-        """Be that sandbox: one whose jail is made alike. Nothing has run in it yet."""
+        """Give a warm sandbox its id: its jail is made alike, and nothing has run in it yet."""
         self.id = id
         self._spec = spec
         self.created_at = created_at
@@ -188,7 +188,7 @@ class SandboxLifecycle(AsyncSandbox):
         )
 
     async def detach(self) -> None:
-        """See AsyncSandbox."""
+        """Do nothing: an embedded sandbox stays."""
 
     async def usage(self) -> Usage:
         self._check_running()
@@ -272,16 +272,16 @@ class SandboxLifecycle(AsyncSandbox):
 
     @property
     def is_destroyed(self) -> bool:
-        """Whether its files go too, or are gone."""
+        """Return whether its files go too, or are gone."""
         return self._destroying is not None
 
     @property
     def running_processes(self) -> "builtins.list[Process]":
-        """Those that were started on their own and have not ended."""
+        """Return those that were started on their own and have not ended."""
         return [process for process in self._processes.list() if process.ended_at is None]
 
     def abandon(self) -> None:
-        """Without an event loop, at the end of the program: end the jail and remove the directories. Blocks."""
+        """End the jail and remove the directories without an event loop, at the end of the program. Blocks."""
         if self._has_jail:
             self._jail.abandon()
         self._machine.home.release(self._place)

@@ -1,4 +1,4 @@
-"""A session: a shell with state, and whose turn it is to use it."""
+"""A session: a shell with state, and a queue of commands for it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -85,7 +85,7 @@ class Session(api.Session):
         return self._end is None and self._deleting is None and lives
 
     def info(self) -> SessionInfo:
-        """The facts."""
+        """Describe the session."""
         status = SessionStatus.RUNNING if self.is_running else SessionStatus.TERMINATED
         code = None if self._end is None else self._end.exit_code
         return SessionInfo(id=self.id, status=status, created_at=self._created_at, cwd=self._shell.cwd, exit_code=code)
@@ -101,7 +101,7 @@ class Session(api.Session):
         max_output: int | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        """See api.Session. `on_output` is told what the command prints as it comes."""
+        """Run a command; `on_output` is told what it prints as it comes."""
         seconds = self._timeout if timeout is None else check_timeout(timeout)
         call = SessionCall(
             command, cwd=cwd, env=env, timeout=seconds, stdin=stdin, max_output=max_output, on_output=on_output

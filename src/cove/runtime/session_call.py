@@ -1,4 +1,4 @@
-"""One `session.exec` on its way: what was asked, checked, and what has come back so far."""
+"""One call of `session.exec`: its validated arguments, and its output so far."""
 
 import asyncio
 import time
@@ -91,7 +91,7 @@ class SessionCall:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """The output so far."""
         return self.captures[0].getvalue().decode("utf-8", "replace")
 
     def give_up(self, session_id: str) -> ExecResult:
@@ -100,7 +100,7 @@ class SessionCall:
         return self.result(session_id, Outcome.TIMED_OUT, TIMEOUT_EXIT_CODE)
 
     def result(self, session_id: str, outcome: Outcome, exit_code: int | None) -> ExecResult:
-        """What the caller gets."""
+        """Make the result."""
         stdout, stderr = self.captures
         return ExecResult(
             command=self.command,

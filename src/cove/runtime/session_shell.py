@@ -1,4 +1,4 @@
-"""The shell of a session through interruptions and replacements, and what is known of its state.
+"""The shell of a session through interruption and replacement, and the snapshot of its state.
 
 A command whose time is up is interrupted. A shell that does not come back from that is replaced by one made from the
 last snapshot. Both go on when their caller is cancelled: `recovered` waits for them.
@@ -51,7 +51,7 @@ class SessionShell:
 
     @property
     def is_recovering(self) -> bool:
-        """It is being interrupted or replaced."""
+        """Return whether it is being interrupted or replaced."""
         return self._recovery is not None and not self._recovery.done()
 
     @property
@@ -102,7 +102,7 @@ class SessionShell:
             self.note(await self.current.run_internal(NOTHING_SCRIPT))
 
     def start_settling(self, ticks: int) -> None:
-        """After a cancelled caller: end what runs, take back what it changed."""
+        """Interrupt after a cancelled caller: end what runs, take back what it changed."""
         self._recovery = self._loop.create_task(self._settle(self._recovery, ticks))
 
     async def _settle(self, recovery: "asyncio.Task[None] | None", ticks: int) -> None:
@@ -135,7 +135,7 @@ class SessionShell:
 
     @property
     def snapshot_delay(self) -> float:
-        """How long the next snapshot has to wait, so that a quick series of commands does not pay for each."""
+        """Return how long the next snapshot has to wait, so that a quick series of commands does not pay for each."""
         return self._snapshot_time + self._pause(_YOUNG_SECONDS) - self._loop.time()
 
     async def snapshot_if_old(self) -> None:

@@ -1,4 +1,4 @@
-"""The Python environment that sandboxes see, made once: `cove setup`."""
+"""Install the Python environment that sandboxes see, once: `cove setup`."""
 
 import os
 import re

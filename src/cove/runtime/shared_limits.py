@@ -1,4 +1,4 @@
-"""Keep one sandbox from taking what the machine or the user has for all: inodes in memory, terminals, inotify."""
+"""Keep one sandbox from exhausting what all share: inodes in memory, terminals, inotify."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ def make_holder(interpreter: str) -> Holder:
     return RootHolder() if os.geteuid() == 0 else UserHolder(interpreter)
 
 
-class RootHolder:
+class RootHolder(Holder):
     """Root reaches every mount, and its sandboxes have users, and so user limits, of their own."""
 
     def hold(self, agent: int) -> str | None:
@@ -45,10 +45,10 @@ class RootHolder:
         return None
 
     def close(self) -> None:
-        """See Holder."""
+        """Do nothing: root holds nothing."""
 
 
-class UserHolder:
+class UserHolder(Holder):
     """A plain user's helper process: its interpreter starts while the jail does."""
 
     def __init__(self, interpreter: str) -> None:

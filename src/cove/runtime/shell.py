@@ -1,4 +1,4 @@
-"""A living bash that runs one command after the other and says how each ended.
+"""A living bash that runs one command after the other, and how a command is interrupted.
 
 Theory of operation. `start` writes the command and tells the shell to go; the shell's report ends it. Exactly
 the bytes then in the fifos belong to the command; a fifo that background jobs still hold is handed to the
@@ -70,7 +70,7 @@ class ShellCommand:
 
     @property
     def is_over(self) -> bool:
-        """It has ended, or the shell has."""
+        """Return whether it has ended, or the shell has."""
         return self._end is not None
 
     def end(self, end: Report | ShellEnded) -> None:
@@ -88,7 +88,7 @@ class ShellCommand:
             _wake(waiter)
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Until it is over or the time is, or it is interrupted; returns whether it is over."""
+        """Wait until it is over or the time is, or it is interrupted; returns whether it is over."""
         if self._end is None:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
@@ -102,7 +102,7 @@ class ShellCommand:
         return self._end is not None
 
     def report(self) -> Report:
-        """What the shell said of a command that is over. Raises ShellEnded."""
+        """Return the shell's report on a command that is over. Raises ShellEnded."""
         assert self._end is not None
         if isinstance(self._end, ShellEnded):
             raise self._end

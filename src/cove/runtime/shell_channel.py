@@ -1,4 +1,4 @@
-"""The files through which a session's shell is spoken to. See shell/session.bash.
+"""The control channel of a session's shell: fifos and files. See shell/session.bash.
 
 They lie in a directory that the sandbox sees read-only: a fifo there can be opened for writing, but not be
 removed or replaced. Commands and input are written here; output and reports are read here.
@@ -67,15 +67,15 @@ class ShellChannel:
 
     @property
     def has_been_read(self) -> bool:
-        """Whether the shell has taken the last word to go: pipe(7), FIONREAD."""
+        """Return whether the shell has taken the last word to go: pipe(7), FIONREAD."""
         return fcntl.ioctl(self.go, termios.FIONREAD, _NOTHING) == _NOTHING
 
     def output_path(self, name: str) -> str:
-        """Where the fifo `out` or `err` of the current pair is."""
+        """Return the path of the fifo `out` or `err` of the current pair."""
         return f"{self._root}/{name}.{self.pair}"
 
     def renew_output(self) -> None:
-        """Somebody still writes to the current pair: the next command gets a fresh one."""
+        """Make a fresh pair for the next command: somebody still writes to the current one."""
         self.pair += 1
         for name in ("out", "err"):
             _make_fifo(self.output_path(name), self.user_id)

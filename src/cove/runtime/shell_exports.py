@@ -1,4 +1,4 @@
-"""The exported variables that a shell tells after every report.
+"""Read the exported variables that a shell tells after every report.
 
 They are read when somebody asks, or when the next report comes: to be woken for each of them would cost more than the
 command. Only a shell with so many that the fifo cannot hold them is listened to. More than fit in an environment of
@@ -53,7 +53,7 @@ class ShellExports:
         return future
 
     def watch(self) -> None:
-        """Somebody waits: read until all that is expected has come."""
+        """Read until all that is expected has come: somebody waits."""
         if self._expected and not self._is_watching:
             self._is_watching = True
             self._loop.add_reader(self._descriptor, self.take)

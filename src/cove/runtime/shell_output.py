@@ -1,4 +1,4 @@
-"""Where the commands of a shell print: two fifos that stay open from command to command.
+"""Capture the output of a shell's commands: two fifos that stay open from command to command.
 
 We hold a write end too, so that a fifo without writers does not look closed. At the end of a command it is let
 go for a moment: if the fifo then is at its end, nobody else writes to it, and the next command can use it.

@@ -1,4 +1,4 @@
-"""A shell's state as the shell itself wrote it: bytes that are kept and passed on, and never looked into.
+"""A snapshot of a shell's state, written by the shell: opaque bytes, kept and passed on.
 
 What makes a script of them runs inside: see `agent.shell_state`.
 """
@@ -29,7 +29,7 @@ class ShellSnapshot:
         self.size += len(data)
 
     def seal(self) -> None:
-        """Nothing more comes, and nobody can change it. Raises StateTooLarge when not all of it is there."""
+        """Seal it: nothing more comes, and nobody can change it. Raises StateTooLarge when not all of it is there."""
         if self.size > MOST_STATE_BYTES:
             raise StateTooLarge
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)

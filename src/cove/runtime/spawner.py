@@ -1,4 +1,4 @@
-"""Where every surface gets its processes: a running jail with its launchers."""
+"""Spawn processes for every surface, from a running jail with its launchers."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ class Spawner:
         self.closed = False
 
     def is_busy(self) -> bool:
-        """Whether anything runs that was started here, or left behind by it."""
+        """Return whether anything runs that was started here, or left behind by it."""
         return bool(self._pool.tenants())
 
     async def open(self) -> None:
@@ -119,7 +119,7 @@ class Spawner:
         self._running.discard(process)
 
     async def was_out_of_memory(self) -> bool:
-        """Whether something that has just ended as if by SIGKILL was ended because the memory was used up."""
+        """Return whether something that has just ended as if by SIGKILL was ended by the OOM killer."""
         return self._memory_kills is not None and await self._memory_kills.was_one()
 
     async def end_everything(self, reason: str) -> None:

@@ -152,7 +152,7 @@ class Supervised:
 
     @property
     def ending(self) -> Outcome | None:
-        """Why it is being ended, or was; None when nobody has ended it."""
+        """The reason why it is being ended, or was; None when nobody has ended it."""
         return self._ending
 
     def take_waiting(self) -> None:
@@ -226,7 +226,7 @@ class Supervised:
         self._complete()
 
     def launcher_said(self, fields: list[bytes]) -> None:
-        """See `agent.protocol`: started, refused, exit, empty."""
+        """Handle a message of the launcher (`agent.protocol`): started, refused, exit, empty."""
         match fields:
             case [b"started", pid] if not self.started.done():
                 self.pid = number(pid)
@@ -244,7 +244,7 @@ class Supervised:
                 raise ProtocolError(f"unexpected {fields[0][:20]!r}")
 
     def launcher_gone(self) -> None:
-        """Something killed the launcher: init sweeps what it leaves, and the command died with it."""
+        """Handle the death of the launcher: init kills what it leaves, and the command died with it."""
         if self._main_exit is None:
             self.never_started = self._launcher is not None and self._launcher.never_read_spawn
             if self.never_started and self._ending is None:

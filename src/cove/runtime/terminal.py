@@ -63,7 +63,7 @@ class Terminal(api.Terminal):
         return self.end is None
 
     def info(self) -> TerminalInfo:
-        """The facts."""
+        """Describe the terminal."""
         code = None if self.end is None else self.end.exit_code
         return TerminalInfo(
             id=self.id,
@@ -110,7 +110,7 @@ class Terminal(api.Terminal):
         return refuse_ended(f"the program on terminal {self.id}", ended.result() if ended.done() else None)
 
     def hold_back(self, viewer: "TerminalConnection") -> None:
-        """From here on the program waits for this viewer when it is far behind."""
+        """Make the program wait for this viewer when it is far behind (backpressure)."""
         self._holders.add(viewer)
         self.pace()
 

@@ -1,4 +1,4 @@
-"""From the master of a terminal into a sink, without ever waiting."""
+"""Copy from the master of a pty into a sink, without ever waiting."""
 
 import asyncio
 import os

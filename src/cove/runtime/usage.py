@@ -1,4 +1,4 @@
-"""What one sandbox uses: from its control groups where they count it, from its processes where they do not."""
+"""Measure resource usage of one sandbox: by its control groups, or by its processes where those do not count."""
 
 import os
 import re

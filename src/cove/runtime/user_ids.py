@@ -1,4 +1,4 @@
-"""The host users that sandboxes run as when Cove is root's. Blocks.
+"""Allocate the host users that sandboxes run as when Cove is root's. Blocks.
 
 Each state directory of a machine owns a range of ids: a register outside all of them says which. Within the range an id
 is reserved by a file that names its sandbox, and given to nobody while a process runs as that user.
@@ -21,7 +21,7 @@ _NOTE = "users.range"
 
 
 class UserIds:
-    """Those of one state directory. `_lock` is held while ids are given or taken back, and says which was the last."""
+    """Ids of one state directory. `_lock` is held while ids are given or taken back, and says which was the last."""
 
     def __init__(self, path: Path, registers: tuple[Path, ...] = REGISTERS) -> None:
         self._path = path

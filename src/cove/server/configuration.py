@@ -1,4 +1,4 @@
-"""What the server was told: where it listens, and what a sandbox that a client asks for may be."""
+"""The server's configuration: addresses, named specs, and limits on what clients may ask for."""
 
 import os
 import tomllib
@@ -39,7 +39,7 @@ DEFAULT_LIFETIME = 30 * 24 * 3600.0
 
 
 class OnStop(StrEnum):
-    """What becomes of the sandboxes when the server is told to stop."""
+    """The choice of what becomes of the sandboxes when the server is told to stop."""
 
     LEAVE = "leave"
     DESTROY = "destroy"
@@ -96,7 +96,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """Return whether only this machine can connect."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:

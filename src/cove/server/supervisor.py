@@ -1,4 +1,4 @@
-"""`cove serve`: starts the zygote and the workers, replaces those that die, and holds no state.
+"""The supervisor of `cove serve`: starts the zygote and the workers, restarts those that die, and holds no state.
 
 It is single-threaded and waits for signals only. The zygote is started before there is a key or a listening
 socket, and as a program of its own, so that also one that is started later has neither.
@@ -62,7 +62,7 @@ class _Child:
             self.pid, self.started = self.start(), time.monotonic()
 
     def ended(self) -> None:
-        """It was reaped."""
+        """Note that it was reaped."""
         now = time.monotonic()
         self.failures = self.failures + 1 if now - self.started < _HEALTHY_SECONDS else 0
         self.due = now + min(0.1 * 2**self.failures, _LONGEST_DELAY) if self.failures > 1 else now

@@ -1,4 +1,4 @@
-"""One gateway worker: a process that serves the API and the previews on sockets that it was given."""
+"""A gateway worker: a process that serves the API and the previews on sockets that it was given."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ _ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every worker of a server has in common; each adds one to the `ready` counter when it serves: eventfd(2)."""
+    """The settings that all workers share; each adds one to the `ready` counter when it serves: eventfd(2)."""
 
     home: Path
     configuration: Configuration
@@ -46,7 +46,7 @@ def run_worker(work: Work) -> None:
 
 
 def limits_for(descriptors: int) -> HttpLimits:
-    """As many connections as there are descriptors for: the API and previews each take two, and a rest is left."""
+    """Derive connection limits from the descriptor limit: the API and previews each take two, and a rest is left."""
     usual = HttpLimits()
     return replace(usual, connections=min(usual.connections, descriptors // 5))
 

@@ -1,4 +1,4 @@
-"""Every attempt in a real sandbox and, as its control, once more where nothing stops it."""
+"""Run every attempt in a real sandbox and, as its control, once more where nothing stops it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path

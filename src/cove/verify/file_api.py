@@ -1,4 +1,4 @@
-"""The file API, led astray by what hostile code has planted: most escapes from sandboxes have been of this kind."""
+"""Attempts on the file API, led astray by planted links: most escapes from sandboxes have been of this kind."""
 
 from pathlib import Path
 

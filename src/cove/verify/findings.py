@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""Findings of a verification: verdicts and the report."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from cove.verify.inside.harness import BLOCKED, OPEN
 
 
 class Verdict(StrEnum):
-    """What became of an attempt inside, where its control outside has succeeded."""
+    """The verdict on an attempt inside, where its control outside has succeeded."""
 
     BLOCKED = "blocked"
     OPEN = "open"
@@ -26,7 +26,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of one probe said: open, blocked, or broken."""
+    """The outcome of one run of one probe: open, blocked, or broken."""
 
     area: str
     name: str
@@ -36,7 +36,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was tried. The sandbox is tight when nothing was open."""
+    """All attempts and their verdicts. The sandbox is tight when nothing was open."""
 
     tight: bool
     blocked: int

@@ -1,4 +1,4 @@
-"""Things on the host that attempts look for: a file, a process, sockets, each with a secret that is nowhere else."""
+"""Bait on the host that attempts look for: a file, a process, sockets, each with a secret that is nowhere else."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""What is left when a command, a sandbox or its program has ended. Each attempt first sees what it looks for."""
+"""Attempts to outlive a command, a sandbox or its program. Each first sees what it looks for."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""Mounts led astray: a link in the place of a source, or in the way to a target, when a sandbox is started."""
+"""Attempts on mounts: a link in the place of a source, or in the way to a target, when a sandbox is started."""
 
 from pathlib import Path
 

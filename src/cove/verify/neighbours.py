@@ -1,4 +1,4 @@
-"""Two sandboxes of one user: whether one sees, signals, reaches or reads the other."""
+"""Attempts on a neighbour: two sandboxes of one user, and whether one sees, signals, reaches or reads the other."""
 
 import re
 

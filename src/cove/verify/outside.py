@@ -1,4 +1,4 @@
-"""Attempts that take more than code inside: through the file API, on the agent, on a neighbour, and after the end."""
+"""Run the attempts that take more than code inside: on the file API, the agent, a neighbour, and after the end."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Try = Callable[[AsyncSandbox, AsyncSandbox, Facts], Awaitable[str]]
 
 
 class NothingToSee(Exception):
-    """What the attempt looks for was not there even where it should be."""
+    """The attempt found nothing to look at even where it should be."""
 
 
 @dataclass(frozen=True)

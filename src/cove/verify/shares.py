@@ -1,4 +1,4 @@
-"""What the machine or the user has for all: whether one sandbox can take so much that others and the host have none."""
+"""Attempts to exhaust what all sandboxes share: whether others and the host still get some."""
 
 import ctypes
 import os

@@ -1,1 +1,1 @@
-"""How calls and values travel between a client and a server: one table of operations, read by both ends."""
+"""The wire format: one table of operations, read by client and server."""

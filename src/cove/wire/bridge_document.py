@@ -1,4 +1,4 @@
-"""The bridge protocol, `/v1/sandbox/...`, as paths of the OpenAPI document."""
+"""Describe the bridge protocol, `/v1/sandbox/...`, as paths of the OpenAPI document."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Values as JSON and as query strings, also with file names that are not UTF-8."""
+"""Encode and decode values as JSON and as query strings, also with file names that are not UTF-8."""
 
 import json
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Errors on the wire: a status, a code, a message and the facts."""
+"""Errors on the wire: HTTP status, code, message and the facts."""
 
 from collections.abc import Mapping
 
@@ -42,7 +42,7 @@ STATUS: Mapping[str, int] = {
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """What every error on the wire looks like."""
+    """The body of every error response."""
 
     error: str
     code: str

@@ -1,4 +1,4 @@
-"""Streams of events: as frames for our own client, as server-sent events for browsers and curl.
+"""Encode streams of events: as frames for our own client, as server-sent events for browsers and curl.
 
 A frame is one byte for its kind, the lengths of its head and of its data (32 bits each, big-endian), the head as
 JSON, and the data as they are. Output carries its bytes as data, so that they are neither escaped nor copied twice.
@@ -112,7 +112,7 @@ def decode_output(head: bytes, data: bytes) -> Output | Gap | Ready | Exit:
 
 
 def decoder_for(kind: object) -> Callable[[bytes, bytes], object]:
-    """How to read the frames of a stream of such events; Output stands for all that processes and terminals say."""
+    """Return the decoder for a stream of such events; Output stands for all that processes and terminals say."""
     if kind is Output:
         return decode_output
     decoder = msgspec.json.Decoder(type=kind)
@@ -127,7 +127,7 @@ def decoder_for(kind: object) -> Callable[[bytes, bytes], object]:
 
 
 def decode_failure(head: bytes) -> CoveError:
-    """Why a stream could not go on."""
+    """Decode the error that ended a stream."""
     return make_error(decode_json(head, ErrorBody))
 
 

@@ -1,4 +1,4 @@
-"""The API as an OpenAPI 3.1 document, made from the table of operations."""
+"""Generate the OpenAPI 3.1 document from the table of operations."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, cast

@@ -1,4 +1,4 @@
-"""Every operation of the API: how it is called over HTTP, and which method of `cove.api` it is.
+"""The table of operations: how each is called over HTTP, and which method of `cove.api` it is.
 
 The client makes its requests from this table, the runtime finds by it what to call, and the OpenAPI document is
 made from it. Paths are below `/v1/sandboxes/{sandbox}`; those of `GATEWAY` stand for themselves and are answered by
@@ -42,7 +42,7 @@ W = TypeVar("W", covariant=True)
 
 
 class Target(Enum):
-    """Whose method an operation is."""
+    """The object whose method an operation is."""
 
     GATEWAY = auto()
     SANDBOX = auto()
@@ -56,7 +56,7 @@ class Target(Enum):
 
 
 class Form(Enum):
-    """What travels besides the request."""
+    """The content that travels besides the request."""
 
     VALUE = auto()  # JSON comes back
     EVENTS = auto()  # a stream of events comes back
@@ -93,17 +93,17 @@ class Operation(Generic[Q, W]):
 
     @property
     def has_request(self) -> bool:
-        """Whether it takes arguments besides those in its path."""
+        """Return whether it takes arguments besides those in its path."""
         return self.request is not Nothing
 
     @property
     def takes_content(self) -> bool:
-        """Whether the body is content."""
+        """Return whether the body is content."""
         return self.form in (Form.UPLOAD, Form.STREAM)
 
     @property
     def has_query(self) -> bool:
-        """Whether the request's fields stand in the query."""
+        """Return whether the request's fields stand in the query."""
         return self.verb in ("GET", "DELETE") or self.takes_content
 
     @property

@@ -1,4 +1,4 @@
-"""Replies: what operations answer on the wire, where that is not already a value of `cove.model`."""
+"""Reply bodies of operations, where they are not already a value of `cove.model`."""
 
 import base64
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[W]):
-    """What an operation answers: its type on the wire, and how the value of the method becomes it."""
+    """The reply of an operation: its type on the wire, and how the value of the method becomes it."""
 
     type: type[W]
     make: Callable[..., W]
@@ -79,13 +79,13 @@ class CodeContextReply(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many."""
+    """A number of things."""
 
     count: int
 
 
 class Exists(msgspec.Struct, frozen=True):
-    """Whether there is anything."""
+    """A file exists, or not."""
 
     exists: bool
 

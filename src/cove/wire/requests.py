@@ -1,4 +1,4 @@
-"""What each operation is asked with. Fields have the names and meanings of the arguments in `cove.api`."""
+"""Request bodies of operations. Fields have the names and meanings of the arguments in `cove.api`."""
 
 import re
 from typing import Literal
@@ -19,7 +19,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     """The arguments of one call."""
 
     def arguments(self) -> dict[str, object]:
-        """As keyword arguments of the method that is called."""
+        """Return the fields as keyword arguments of the method that is called."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
@@ -91,13 +91,13 @@ class Terminate(Request, frozen=True):
 
 
 class Waiting(Request, frozen=True):
-    """What only waits: the timeout ends the wait, and nothing else."""
+    """A request that only waits: the timeout ends the wait, and nothing else."""
 
     timeout: Seconds = None
 
 
 class Wait(Waiting, frozen=True):
-    """How long to wait; the process runs on."""
+    """The limit of a wait; the process runs on."""
 
 
 class Logs(Request, frozen=True):
@@ -127,7 +127,7 @@ class WaitForLog(Waiting, frozen=True, kw_only=True):
 
 
 class WaitForPort(Waiting, frozen=True, kw_only=True):
-    """What has to answer."""
+    """A readiness check of a port."""
 
     port: int
     mode: Literal["http", "tcp"] = "http"
@@ -163,7 +163,7 @@ class Resize(Request, frozen=True):
 
 
 class Connect(Request, frozen=True):
-    """What a viewer has seen already."""
+    """The cursor of a viewer: what it has seen already."""
 
     since: str | None = None
     lossless: bool = False
@@ -210,7 +210,7 @@ class ReadFile(Request, frozen=True):
 
 
 class WriteFile(Request, frozen=True):
-    """Where the content goes."""
+    """The file that the content goes to."""
 
     path: str
     mode: int | None = None
@@ -238,7 +238,7 @@ class Transfer(Request, frozen=True):
 
 
 class ListFiles(Request, frozen=True):
-    """What is in a directory."""
+    """The directory to list."""
 
     path: str = "."
     recursive: bool = False
@@ -253,14 +253,14 @@ class ChangeMode(Request, frozen=True):
 
 
 class Glob(Request, frozen=True):
-    """Which paths below `root` match."""
+    """The pattern that paths below `root` must match."""
 
     pattern: str
     root: str = "."
 
 
 class Search(Request, frozen=True):
-    """Which lines match a regular expression."""
+    """The regular expression that lines must match."""
 
     pattern: str
     path: str = "."

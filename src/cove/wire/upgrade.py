@@ -1,4 +1,4 @@
-"""How a connection to a server becomes a connection to a port: an HTTP upgrade, then bytes as they are."""
+"""HTTP upgrade from a connection to a server to a connection to a port: then bytes as they are."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Isolation backends by name: how the agent is started, and where things are as seen from inside.
+"""Isolation backends by name.
 
 A backend is one module here with one object that implements `Backend`, and its name in `model.Isolation`. The rest of
 the runtime speaks to the agent over its control socket and knows no backend.

@@ -1,4 +1,4 @@
-"""The interface between the runtime and an isolation backend."""
+"""Interface of an isolation backend: how the agent is started, and where things are as seen from inside."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -14,7 +14,7 @@ from cove.runtime.mounts import OpenMounts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """Where things are, as code inside sees them."""
+    """Paths as code inside sees them."""
 
     interpreter: str
     agent: str
@@ -26,7 +26,7 @@ class Inside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What a backend starts the agent with.
+    """The arguments with which a backend starts the agent.
 
     `control` is the agent's end of the control socket. `info` is the write end of a pipe for `{"child-pid": N}`, the
     agent's pid on the host, which a backend with `tells_agent_pid` writes. `limits` are for setrlimit(2). The
@@ -47,15 +47,15 @@ class Backend(Protocol):
 
     @property
     def tells_agent_pid(self) -> bool:
-        """Whether the agent is a descendant of our child, not our child itself."""
+        """Return whether the agent is a descendant of our child, not our child itself."""
 
     @property
     def has_user_of_its_own(self) -> bool:
-        """Whether, as root, our child is started as the host user of the place."""
+        """Return whether, as root, our child is started as the host user of the place."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What `SandboxInfo` tells about every sandbox of this kind."""
+        """Return the warnings of `SandboxInfo` for every sandbox of this kind."""
 
     def inside(self, machine: Machine, place: Place) -> Inside:
         """Say where things are inside."""

@@ -1,4 +1,4 @@
-"""Namespaces, mounts and the seccomp filter by bubblewrap; as root, by a host user of the sandbox's own."""
+"""The bubblewrap backend: namespaces, mounts and the seccomp filter; as root, by a host user of the sandbox's own."""
 
 import math
 import resource

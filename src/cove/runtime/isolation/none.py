@@ -1,4 +1,4 @@
-"""No isolation at all: the same agent as a plain child, for trusted code on any machine."""
+"""The backend without isolation: the same agent as a plain child, for trusted code on any machine."""
 
 from contextlib import ExitStack
 

@@ -1,1 +1,1 @@
-"""A protocol that clients of others speak, `/v1/sandbox/...`: half of it in a gateway worker, half in a runtime."""
+"""The bridge protocol, `/v1/sandbox/...`, of clients that others wrote: half in a gateway worker, half in a runtime."""

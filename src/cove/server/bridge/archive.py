@@ -1,4 +1,4 @@
-"""The workspace as an archive, in either direction."""
+"""Upload and download the workspace as an archive."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""Commands of the bridge protocol: a line for bash, and what it prints as server-sent events, byte for byte."""
+"""Run commands of the bridge protocol: a line for bash, its output as server-sent events, byte for byte."""
 
 import asyncio
 import base64
@@ -155,7 +155,7 @@ class _Unread:
         self._changed.set()
 
     async def wait(self) -> None:
-        """Until there is something, or the command has ended."""
+        """Wait until there is something, or the command has ended."""
         await self._changed.wait()
         self._changed.clear()
 

@@ -1,4 +1,4 @@
-"""Files of the bridge protocol: read and written with the sandbox's own rights."""
+"""Read and write files of the bridge protocol, with the sandbox's own rights."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -53,7 +53,7 @@ class LimitedBody:
         self.size = 0
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Its pieces; raises BodyOverLimit before the first one if the client says that it is too large."""
+        """Stream its pieces; raises BodyOverLimit before the first one if the client says that it is too large."""
         if int(self._request.headers.get(b"content-length", b"0")) > MOST_BODY_BYTES:
             raise BodyOverLimit
         async for chunk in self._request.chunks():

@@ -1,4 +1,4 @@
-"""The bridge protocol in a gateway worker: checks id and key, finds or starts the sandbox, passes the rest on."""
+"""The gateway's half of the bridge protocol: authenticate, find or start the sandbox, relay."""
 
 from collections.abc import Coroutine
 from functools import partial

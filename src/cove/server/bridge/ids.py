@@ -42,11 +42,11 @@ class UnusedIds:
             return ""
 
     def has(self, id: str) -> bool:
-        """Whether it was given out and not used or deleted since."""
+        """Return whether it was given out and not used or deleted since."""
         return self._entry(id).exists()
 
     def remove(self, id: str) -> None:
-        """It is used, or deleted."""
+        """Remove an id that is used, or deleted."""
         self._entry(id).unlink(missing_ok=True)
 
     def _entry(self, id: str) -> Path:

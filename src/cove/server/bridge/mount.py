@@ -1,4 +1,4 @@
-"""Mounts of buckets in the bridge protocol: checked as it says, and not to be had on this server."""
+"""Bucket mounts of the bridge protocol: validated, then refused on this server."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

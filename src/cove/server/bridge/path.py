@@ -1,4 +1,4 @@
-"""Paths of the bridge protocol: below /workspace by their text, whatever links make of them inside the sandbox."""
+"""Validate paths of the bridge protocol: below /workspace by their text, whatever links make of them inside."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ def file_path(quoted: str) -> str:
 
 
 def working_directory(cwd: object) -> str | None:
-    """Where a command is to run; None for the usual place."""
+    """Return where a command is to run; None for the usual place."""
     if not isinstance(cwd, str) or not cwd:
         return None
     path = normalise(cwd if cwd.startswith("/") else f"{WORKSPACE}/{cwd}")
@@ -42,5 +42,5 @@ def normalise(path: str) -> str:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a normalised path is the workspace or below it."""
+    """Return whether a normalised path is the workspace or below it."""
     return path == WORKSPACE or path.startswith(f"{WORKSPACE}/")

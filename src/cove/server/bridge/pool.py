@@ -1,4 +1,4 @@
-"""The routes of the bridge protocol about sandboxes that wait for an id, `/v1/pool/...`."""
+"""Routes of the warm pool in the bridge protocol, `/v1/pool/...`."""
 
 from typing import Final
 

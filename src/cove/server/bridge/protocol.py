@@ -1,4 +1,4 @@
-"""The bridge protocol, `/v1/sandbox/...`: what the gateway's half and the runtime's half have in common.
+"""Shared parts of the bridge protocol: requests, errors, limits.
 
 The gateway checks the id and the key, finds or starts the sandbox, and passes the request on; the runtime does the
 rest. Clients that others wrote rely on every text and status here.
@@ -61,7 +61,7 @@ def invalid(text: str, status: int = 400) -> Refusal:
 
 
 def not_found() -> Refusal:
-    """No such route, or not with this method: the protocol does not tell the two apart."""
+    """Make the error for no such route, or not with this method: the protocol does not tell the two apart."""
     return Refusal(404, "not_found", "Not found")
 
 
@@ -71,7 +71,7 @@ def failed(code: str, text: str) -> Refusal:
 
 
 def refusal_of(error: CoveError | HttpError) -> Refusal:
-    """What a client is told about an error that has no words of its own here."""
+    """Map an error that has no words of its own here."""
     if isinstance(error, CoveError):
         return failed("exec_transport_error", error.message)
     return Refusal(error.status, "payload_too_large" if error.status == 413 else "invalid_request", str(error))
@@ -132,5 +132,5 @@ def answer_json(value: object) -> Response:
 
 
 def timestamp() -> str:
-    """This moment."""
+    """Return the current time."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

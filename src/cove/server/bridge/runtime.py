@@ -1,4 +1,4 @@
-"""The bridge protocol inside a sandbox's runtime: finds who answers, and answers errors in its own words."""
+"""The runtime's half of the bridge protocol: route requests, and map errors to its own words."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress

@@ -1,1 +1,1 @@
-"""What a worker answers itself, who may ask it, and how the rest is passed on to runtimes."""
+"""The gateway: authenticate, route, and relay to runtimes."""

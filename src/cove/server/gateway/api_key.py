@@ -1,4 +1,4 @@
-"""The server's key: configured, or made once and kept where only this user can read it."""
+"""The server's API key: configured, or generated once and kept where only this user can read it."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""The API's own documents: `/v1/openapi.json`, and a page to read."""
+"""Serve the API's own documents: `/v1/openapi.json`, and a page to read."""
 
 from importlib.metadata import version
 

@@ -1,4 +1,4 @@
-"""What monitoring is told, in Prometheus' text format. All workers tell the same: it is read from the machine."""
+"""Metrics in Prometheus' text format. All workers tell the same: they are read from the machine."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ _OF_ONE: tuple[tuple[str, str, str, Callable[[Usage], float | None]], ...] = (
 
 
 def collect_metrics(directory: Directory, hierarchies: Hierarchies) -> bytes:
-    """How many sandboxes there are, and what each of the running ones uses. Blocks."""
+    """Collect the number of sandboxes, and the usage of each running one. Blocks."""
     found = [(record, directory.status(record)) for record in directory.list()]
     running = [record for record, status in found if status is SandboxStatus.RUNNING]
     usages = {record.id: usage for record in running if (usage := _measure(directory, hierarchies, record)) is not None}
@@ -26,7 +26,7 @@ def collect_metrics(directory: Directory, hierarchies: Hierarchies) -> bytes:
 
 
 def render_metrics(statuses: Iterable[SandboxStatus], usages: dict[str, Usage]) -> bytes:
-    """As text. Ids need no escaping: core/identifier."""
+    """Render as text. Ids need no escaping: core/identifier."""
     counts = Counter(statuses)
     lines = _head("cove_sandboxes", "gauge", "Sandboxes of this server by status.")
     lines += [f'cove_sandboxes{{status="{status}"}} {counts[status]}' for status in SandboxStatus]

@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page to read: complete in itself, without scripts from elsewhere."""
+"""Render the OpenAPI document as an HTML page: self-contained, without scripts from elsewhere."""
 
 import html
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Passing a request on to a runtime: bytes both ways as they come, with backpressure both ways.
+"""Relay a request to a runtime: bytes both ways as they come, with backpressure both ways.
 
 Theory of operation. Nothing here waits: what the client sends is written to the runtime's socket in the call that
 brought it, and the other way round; only a fresh connection needs a task. The runtime's answer is passed on as it
@@ -157,7 +157,7 @@ class SocketRelay(Relay):
             self.fail(error)
 
     def upstream_data(self, data: bytes, *, is_raw: bool) -> None:
-        """Some of the answer."""
+        """Pass on some of the response."""
         self._has_answered = True
         if is_raw and not self._is_raw:
             self._switch(data)
@@ -177,7 +177,7 @@ class SocketRelay(Relay):
         self._exchange.finish(keep_alive=keep_alive or self._exchange.request.method == "HEAD")
 
     def upstream_failed(self) -> None:
-        """What the runtime sent is no answer."""
+        """Fail: what the runtime sent is no response."""
         self._drop_upstream()
         self._break_off(has_begun=True)
 
@@ -196,7 +196,7 @@ class SocketRelay(Relay):
             self._break_off(has_begun=not is_unread)
 
     def upstream_eof(self) -> None:
-        """After an upgrade: the runtime sends nothing more."""
+        """Half-close towards the client after an upgrade: the runtime sends nothing more."""
         self._has_upstream_ended = True
         self._exchange.write_eof()
         self._end_if_both_have()
@@ -242,12 +242,12 @@ class SocketRelay(Relay):
             self._exchange.cut()
 
     def client_data(self, data: bytes) -> None:
-        """After an upgrade: to the runtime."""
+        """Pass on to the runtime what the client sent after an upgrade."""
         if self._upstream is not None:
             self._upstream.write(data)
 
     def client_eof(self) -> None:
-        """After an upgrade: the client sends nothing more."""
+        """Half-close towards the runtime after an upgrade: the client sends nothing more."""
         self._has_client_ended = True
         if self._upstream is not None:
             self._upstream.write_eof()

@@ -1,4 +1,4 @@
-"""Kept-alive connections to runtimes: each carries one request at a time, and knows where its answer ends."""
+"""Keep-alive connections to runtimes: each carries one request at a time, and knows where its response ends."""
 
 import asyncio
 import errno
@@ -41,7 +41,7 @@ class Upstream(Endpoint):
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can carry another request."""
+        """Return whether it can carry another request."""
         return not self._is_broken and not self._is_raw and not self._transport.is_closing()
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class Upstream(Endpoint):
         super().abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the transport, as are those below."""
+        """Take the transport. Called by it, as are those below."""
         super().connection_made(transport)
         self._tells_unread = transport.get_extra_info("socket").family == socket.AF_UNIX
         self._pool.add(self)
@@ -105,7 +105,7 @@ class Upstream(Endpoint):
             relay.upstream_data(data, is_raw=self._is_raw)
 
     def on_message_begin(self) -> None:
-        """Called by the parser, as are those below. One request has one answer."""
+        """Reject a second response. Called by llhttp, as are those below."""
         self._is_broken = self._is_broken or self._is_complete
 
     def on_headers_complete(self) -> None:
@@ -179,11 +179,11 @@ class Upstreams:
         return task
 
     def add(self, upstream: Upstream) -> None:
-        """For connections: it is open."""
+        """Register an open connection."""
         self._open.add(upstream)
 
     def remove(self, upstream: Upstream) -> None:
-        """For connections: it is lost."""
+        """Forget a lost connection."""
         self._open.discard(upstream)
         idle = self._idle.get(upstream.path)
         if idle is not None:

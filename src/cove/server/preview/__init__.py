@@ -1,1 +1,1 @@
-"""What sandboxes show to visitors: exposed ports, and the way from a preview URL to a service inside."""
+"""Previews: the reverse proxy from a preview URL to a service inside a sandbox."""

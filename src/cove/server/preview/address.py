@@ -1,4 +1,4 @@
-"""Where previews are found: written by the server when it has its listening sockets, read by every runtime."""
+"""The public address of previews: written by the server when it listens, read by every runtime."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ class PreviewAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def address_of(configuration: Configuration, port: int) -> PreviewAddress:
-    """As configured; otherwise on the port that previews are served on."""
+    """Return the configured address; otherwise the port that previews are served on."""
     if configuration.preview_url is not None:
         base = configuration.preview_url.rstrip("/")
         return PreviewAddress(base=base, path_base=base)
@@ -51,7 +51,7 @@ def write_address(server: Path, address: PreviewAddress) -> None:
 
 
 def read_address(server: Path) -> PreviewAddress:
-    """As it was last written. Blocks."""
+    """Return the address as it was last written. Blocks."""
     try:
         return msgspec.json.decode((server / _FILE).read_bytes(), type=PreviewAddress)
     except FileNotFoundError:

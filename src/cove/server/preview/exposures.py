@@ -35,7 +35,7 @@ class RecordedPorts:
             self._written = wanted
 
     async def describe(self, exposure: Exposure) -> ExposedPort:
-        """By the address that the server has at this time."""
+        """Describe an exposure by the address that the server has at this time."""
         address = await in_thread(read_address, self._directory.server)
         label = exposure.label(self._key)
         return ExposedPort(
@@ -61,7 +61,7 @@ def write_exposures(place: Path, exposures: Iterable[Exposure]) -> None:
 
 
 def read_exposures(place: Path) -> tuple[Exposure, ...]:
-    """What is recorded at that place; nothing if there is none. Blocks."""
+    """Return what is recorded at that place; nothing if there is none. Blocks."""
     try:
         return _decoder.decode((place / _FILE).read_bytes())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Preview URLs: the handler of the second listening port, where sandboxes show what they serve.
+"""Route preview URLs: the handler of the second listening port.
 
 It serves no API and knows no sandbox but by a token. Whether a token is right is read from the place's record, so that
 a wrong one neither touches nor wakes a sandbox, and every wrong one gets the same answer after the same work. A sandbox
@@ -96,7 +96,7 @@ class Preview:
 
 
 def find_visit(request: Request, scheme: str) -> Visit | None:
-    """Which port a request is for: by the first label of its host name, or by the first segment of its path."""
+    """Find the port that a request is for: by the first label of its host name, or by the first segment of its path."""
     host = request.headers.get(b"host", b"").decode("latin-1").lower()
     origin = f"{scheme}://{host}"
     if (label := parse_label(host.partition(".")[0])) is not None:

@@ -1,4 +1,4 @@
-"""What a service inside is told about a visitor, and what a visitor is told by it: headers, both ways.
+"""Rewrite headers between visitor and service: hop-by-hop headers, forwarding, redirects, cookies.
 
 The service sees itself at `localhost` and its own port; where it names that address it is the visitor's. What is the
 business of one connection, what belongs to Cove (its key, its cookies), and what a visitor could pretend about itself
@@ -45,7 +45,7 @@ _LENGTH = frozenset((b"content-length",))
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """How a visitor came to a port: `origin` is what it sees; `prefix` is what stands before the service's paths."""
+    """The way of a visitor to a port: `origin` is what it sees; `prefix` is what stands before the service's paths."""
 
     label: Label
     origin: str
@@ -53,17 +53,17 @@ class Visit:
 
     @property
     def scheme(self) -> str:
-        """As the visitor speaks it."""
+        """The scheme that the visitor speaks."""
         return self.origin.partition("://")[0]
 
     @property
     def host(self) -> str:
-        """As the visitor calls it."""
+        """The host as the visitor calls it."""
         return self.origin.partition("://")[2]
 
     @property
     def local_host(self) -> str:
-        """As the service calls itself."""
+        """The host as the service calls itself."""
         return f"localhost:{self.label.port}"
 
 
@@ -171,7 +171,7 @@ def confine_cookie(cookie: bytes, prefix: bytes) -> bytes | None:
 
 
 def has_body(method: str, head: ResponseHead) -> bool:
-    """Whether bytes follow the head of this answer."""
+    """Return whether bytes follow the head of this response."""
     return method != "HEAD" and head.status not in _WITHOUT_BODY
 
 

@@ -1,4 +1,4 @@
-"""One visitor's request on its way to a service inside, and the answer on its way back.
+"""Relay one visitor's request to a service inside, and its response back (reverse proxy).
 
 Theory of operation. Every request gets a connection of its own to the service, which ends with the answer: nothing of
 one visitor's connection is there for another's, and a sandbox that nobody visits is idle. Nothing here waits, but for
@@ -112,7 +112,7 @@ class PreviewRelay(Relay):
             self._finish(lambda: self._exchange.fail(error))
 
     def service_data(self, data: bytes) -> None:
-        """Some of the answer, or of what follows an upgrade."""
+        """Receive some of the response, or of what follows an upgrade."""
         if self._is_over:
             return
         if self._is_raw:
@@ -139,7 +139,7 @@ class PreviewRelay(Relay):
             self._break_off(f"what listens on this port gave no valid answer: {error}")
 
     def service_lost(self) -> None:
-        """Also when this end was closed."""
+        """Handle the loss of the connection, also when this end was closed."""
         if self._is_raw:
             self._finish(self._exchange.cut)
         elif self._service.opened.result() == 101:
@@ -168,11 +168,11 @@ class PreviewRelay(Relay):
         self._exchange.write(render_answer(head, self._visit, is_chunked=self._is_chunked))
 
     def answer_body(self, data: bytes) -> None:
-        """Some of its body."""
+        """Pass on some of the body."""
         self._exchange.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     def answer_end(self) -> None:
-        """It is complete."""
+        """End the response: it is complete."""
         if self._is_chunked:
             self._exchange.write(b"0\r\n\r\n")
         self._finish(lambda: self._exchange.finish(keep_alive=True))
@@ -195,7 +195,7 @@ class PreviewRelay(Relay):
         self._service.resume_reading()
 
     def client_gone(self) -> None:
-        """Nobody waits for the answer."""
+        """Abort: nobody waits for the response."""
         self.end()
 
     def client_cancelled(self) -> None:
@@ -203,11 +203,11 @@ class PreviewRelay(Relay):
         self._finish(self._exchange.cut)
 
     def client_data(self, data: bytes) -> None:
-        """After an upgrade: to the service."""
+        """Pass on to the service what the visitor sent after an upgrade."""
         self._service.write(data)
 
     def client_eof(self) -> None:
-        """After an upgrade: the visitor sends nothing more."""
+        """Half-close towards the service after an upgrade: the visitor sends nothing more."""
         self._has_client_ended = True
         self._service.write_eof()
         self._end_if_both_have()

@@ -1,4 +1,4 @@
-"""What a service inside a sandbox answers, read as from an enemy: bounded, and never understood in two ways."""
+"""Parse the HTTP response of a service inside a sandbox; untrusted: bounded, and never understood in two ways."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -28,7 +28,7 @@ class ResponseHead:
 
     @property
     def has_length(self) -> bool:
-        """Whether it says how long its body is."""
+        """Return whether it says how long its body is."""
         return self.get(b"content-length") is not None
 
 
@@ -36,20 +36,20 @@ class ResponseSink(Protocol):
     """Takes an answer as it comes, without waiting."""
 
     def answer_head(self, head: ResponseHead) -> None:
-        """It begins."""
+        """Receive the head."""
 
     def answer_body(self, data: bytes) -> None:
-        """Some of its body."""
+        """Receive some of the body."""
 
     def answer_end(self) -> None:
-        """It is complete. Nothing follows."""
+        """End: the response is complete. Nothing follows."""
 
     def answer_switch(self, head: ResponseHead, rest: bytes) -> None:
         """The connection is raw from here on."""
 
 
 class ResponseParser:
-    """From bytes to one answer; interim ones are dropped. What follows the answer is not looked at.
+    """A parser of one response; interim ones (1xx) are dropped. What follows it is not looked at.
 
     What it stores is bounded: a head, or framing between pieces of a body, of 64 KiB and one read.
     """
@@ -84,7 +84,7 @@ class ResponseParser:
             raise BadResponse("its head is too large")
 
     def end(self) -> None:
-        """Nothing more comes; raises BadResponse when the answer is not complete."""
+        """End the input; raises BadResponse when the response is not complete."""
         if self._is_complete:
             return
         if not self._has_head or self._head.has_length or self._head.get(b"transfer-encoding") is not None:
@@ -92,7 +92,7 @@ class ResponseParser:
         self._complete()
 
     def on_message_begin(self) -> None:
-        """Called by the parser, as are those below."""
+        """Start a response. Called by llhttp, as are those below."""
         if not self._has_head:
             self._head = ResponseHead()
 
@@ -130,7 +130,7 @@ class ResponseParser:
             self._complete()
 
     def on_body(self, data: bytes) -> None:
-        """Some of the body."""
+        """Receive some of the body."""
         self._silent_bytes = 0
         if not self._is_complete:
             self._taker.answer_body(data)

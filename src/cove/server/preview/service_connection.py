@@ -1,4 +1,4 @@
-"""A connection to a service inside a sandbox, by way of its runtime: an upgrade, then what either side sends."""
+"""Connect to a service inside a sandbox through its runtime: an upgrade, then what either side sends."""
 
 import asyncio
 from typing import Protocol, cast
@@ -15,16 +15,16 @@ class ServiceUser(Protocol):
         """The service sent this."""
 
     def service_eof(self) -> None:
-        """It sends nothing more."""
+        """The service has half-closed: it sends nothing more."""
 
     def service_lost(self) -> None:
         """The connection is gone. Called once."""
 
     def service_full(self) -> None:
-        """It does not take what is written."""
+        """Stop writing (backpressure): the service does not take what is written."""
 
     def service_ready(self) -> None:
-        """It takes more."""
+        """Write again: the service takes more."""
 
 
 class ServiceConnection(asyncio.Protocol):
@@ -45,7 +45,7 @@ class ServiceConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def write_eof(self) -> None:
-        """Nothing more goes to the service."""
+        """Half-close: nothing more goes to the service."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write_eof()
 
@@ -73,7 +73,7 @@ class ServiceConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the transport, as are those below."""
+        """Take the transport. Called by it, as are those below."""
         self._transport = cast("asyncio.Transport", transport)
         if self._is_aborted:
             self._transport.abort()
@@ -81,7 +81,7 @@ class ServiceConnection(asyncio.Protocol):
             self._transport.write(render_upgrade(self._target, "cove"))
 
     def data_received(self, data: bytes) -> None:
-        """From the runtime first, then from the service."""
+        """Receive bytes, from the runtime first, then from the service."""
         if not self.opened.done():
             data = self._take_head(data)
         if data:

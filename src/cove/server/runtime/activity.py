@@ -1,4 +1,4 @@
-"""Whether anybody uses a sandbox: calls in flight, open streams, running processes."""
+"""The idle timeout: count calls in flight, open streams and running processes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -36,7 +36,7 @@ class Activity:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no call is being answered and no process runs."""
+        """Return whether no call is being answered and no process runs."""
         return self._calls == 0 and not self._running()
 
     async def until_idle(self, seconds: float | None) -> None:
@@ -56,7 +56,7 @@ class Activity:
             await asyncio.sleep(left)
 
     def touch(self) -> None:
-        """Something goes on: it is not idle from here on."""
+        """Note activity: it is not idle from here on."""
         self._last = asyncio.get_running_loop().time()
 
     def count(self, handler: Handler) -> Handler:

@@ -1,4 +1,4 @@
-"""A stream of events as the body of an answer, kept alive while nothing happens."""
+"""Stream events as a response body, with heartbeats while nothing happens."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""Sockets that only this user can connect to."""
+"""Unix sockets that only this user can connect to."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Where a runtime complains: a file at its sandbox's place that does not grow without end."""
+"""The log file of a runtime, at its sandbox's place, bounded in size."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def log_to(place: Path) -> None:
-    """From here on standard error and all log messages go to the log of that place."""
+    """Redirect standard error and all log messages to the log of that place."""
     path = place / _NAME
     descriptor = _open_private(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
     os.dup2(descriptor, 2)

@@ -1,4 +1,4 @@
-"""Making a sandbox, or starting one again on its files: its id is held until somebody has taken the answer."""
+"""Create a sandbox, or start one again on its files: its id is reserved until somebody has taken the answer."""
 
 import socket
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class SandboxOpener:
         return await self._start_at(place, place.key, spec), place
 
     async def undo(self, opened: OpenedSandbox) -> None:
-        """Nobody wants it."""
+        """Destroy a sandbox that nobody wants."""
         opened.listener.close()
         await in_thread(opened.reservation.remove)
         await opened.sandbox.destroy()

@@ -1,4 +1,4 @@
-"""A client's connection that becomes a connection to a port inside: an upgrade, then bytes as they are."""
+"""Tunnel a client's upgraded connection to a port inside."""
 
 from cove.api import TcpConnection
 from cove.errors import ValidationFailed
@@ -31,10 +31,10 @@ class _Client(TcpConnection):
         self._stream = stream
 
     async def open(self) -> None:
-        """See TcpConnection."""
+        """Do nothing: it is open."""
 
     async def read(self, most: int = 65536) -> bytes:
-        """See TcpConnection; all that has come, because it only is passed on."""
+        """Return all that has come: it is only passed on."""
         return await self._stream.read()
 
     async def write(self, data: bytes) -> None:
@@ -45,4 +45,4 @@ class _Client(TcpConnection):
         self._stream.write_eof()
 
     async def close(self) -> None:
-        """See TcpConnection."""
+        """Do nothing: the server closes it."""

@@ -1,4 +1,4 @@
-"""The process of one sandbox: it makes or starts it, serves it, and sees to its end.
+"""The main function of a runtime process: create or start its sandbox, serve it, and see to its end.
 
 Theory of operation. A fork of the zygote reads one request, opens a sandbox and answers; from then on it is the
 sandbox's runtime. `OpenedSandbox` is what has to be undone when nobody took the answer. A runtime ends when its sandbox
@@ -40,7 +40,7 @@ _REQUEST_SECONDS = 10.0
 
 
 def run_runtime(connection: socket.socket, directory: Directory, machine: Machine | None) -> None:
-    """Be the process that a request on this connection asks for. Returns when the sandbox has ended."""
+    """Run as the process that a request on this connection asks for. Returns when the sandbox has ended."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Process(directory, machine).run(connection))
 

@@ -1,4 +1,4 @@
-"""A sandbox's API over HTTP: finds by the table which method is called, calls it, and answers."""
+"""Route a sandbox's requests: find the operation in the table, call the method, encode the reply."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Serving a sandbox over HTTP until it ends: destroyed, stopped or lost."""
+"""Serve a sandbox over HTTP until it is destroyed, stopped or lost; graceful shutdown."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""A viewer of a terminal over a WebSocket.
+"""Serve a viewer of a terminal over a WebSocket.
 
 The client types with binary messages and resizes with `{"type": "resize", "cols": 120, "rows": 30}`. Every binary
 message from here is one frame with an event; after the last one the WebSocket is closed.

@@ -1,4 +1,4 @@
-"""A process with everything imported that becomes runtimes by forking: it accepts and forks, and reads nothing itself.
+"""The zygote: a process with everything imported that forks runtimes. It accepts, forks, and reads nothing itself.
 
 It is single-threaded, holds no key and no socket of the gateway's, and ends with the supervisor. Runtimes do not.
 """

@@ -1,1 +1,1 @@
-"""The server's sandboxes from outside their runtimes: which there are, and how they are made, started and removed."""
+"""A server's sandboxes from outside their runtimes: list, create, start, keep warm, remove."""

@@ -1,4 +1,4 @@
-"""Destroying a sandbox from outside its runtime, in whatever state either is."""
+"""Destroy a sandbox from outside its runtime, in whatever state either is."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A server's sandboxes as they are on disk: the only place where it is known which there are.
+"""The directory (registry) of a server's sandboxes: their records on disk, the only truth.
 
 `sandboxes/<key>/sandbox.json` says what a sandbox is, its lock says whether a runtime has it, and
 `ids/<digest of the id>` says which key has the id. All calls here block, but for microseconds.
@@ -48,11 +48,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deadline(self) -> datetime | None:
-        """When its lifetime is over."""
+        """The time when its lifetime is over."""
         return None if self.spec.lifetime is None else self.created_at + timedelta(seconds=self.spec.lifetime)
 
     def is_over(self, now: datetime) -> bool:
-        """Whether its lifetime is."""
+        """Return whether its lifetime is over."""
         return self.deadline is not None and self.deadline <= now
 
     def info(self, status: SandboxStatus) -> SandboxInfo:
@@ -98,7 +98,7 @@ class Directory:
         return sorted(filter(self.is_known, self._readable()), key=lambda record: record.created_at)
 
     def unknown(self) -> builtins.list[Record]:
-        """Those to be removed: their lifetime is over, or their removal was begun by somebody who is gone."""
+        """Return those to be removed: their lifetime is over, or their removal was begun by somebody who is gone."""
         return [record for record in self._readable() if not self.is_known(record)]
 
     def _readable(self) -> Iterator[Record]:
@@ -113,14 +113,14 @@ class Directory:
                     yield record
 
     def is_known(self, record: Record) -> bool:
-        """Whether the record is a sandbox, and not what is left of one."""
+        """Return whether the record is a sandbox, and not what is left of one."""
         return self.key_of(record.id) == record.key and not self._has_expired(record)
 
     def _has_expired(self, record: Record) -> bool:
         return record.is_over(datetime.now(UTC)) and not self.is_held(record.key)
 
     def status(self, record: Record) -> SandboxStatus:
-        """Whether it runs: one that was running and has no runtime is lost."""
+        """Return the status: one that was running and has no runtime is lost."""
         if record.status is SandboxStatus.RUNNING and not self.is_held(record.key):
             return SandboxStatus.LOST
         return record.status
@@ -130,15 +130,15 @@ class Directory:
         return record.info(self.status(record))
 
     def socket(self, record: Record) -> Path:
-        """Where its runtime listens."""
+        """Return the path of the socket that its runtime listens on."""
         return self.place(record.key) / SOCKET
 
     def place(self, key: str) -> Path:
-        """Where its files are."""
+        """Return the path of its files."""
         return self._sandboxes / key
 
     def is_held(self, key: str) -> bool:
-        """Whether a runtime has the place."""
+        """Return whether a runtime holds the lock of the place."""
         return is_locked(self.place(key) / LOCK)
 
     def holder(self, key: str) -> tuple[int, int] | None:
@@ -186,5 +186,5 @@ class Directory:
         return self.ids / hashlib.sha256(id.encode()).hexdigest()[:32]
 
     def count(self) -> int:
-        """How many ids are taken."""
+        """Count the ids that are taken."""
         return len(os.listdir(self.ids))

@@ -1,4 +1,4 @@
-"""What is to be removed without anybody asking: what crashes left, and sandboxes whose lifetime is over."""
+"""Garbage collection: remove what crashes left, and sandboxes whose lifetime is over."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ def collect_garbage(path: Path) -> None:
 
 
 def seconds_to_next(directory: Directory) -> float:
-    """When a lifetime will be over, or at least when to look again."""
+    """Return when a lifetime will be over, or at least when to look again."""
     now = datetime.now(UTC)
     ends = [record.deadline for record in directory.list() if record.deadline is not None]
     return min([_MOST_SECONDS, *(max((end - now).total_seconds(), 1.0) for end in ends)])

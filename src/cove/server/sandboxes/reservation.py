@@ -1,4 +1,4 @@
-"""An id that is taken: a small file that names the key, locked while the sandbox is made, started or stopped.
+"""Reserve an id: a small file that names the key, locked while the sandbox is made, started or stopped.
 
 Whoever makes or starts a sandbox holds the lock, so that any number of them, in any number of processes, do it one
 after the other. Whoever destroys waits for nobody: the file is renamed away, and its owner finds that out.
@@ -41,7 +41,7 @@ class Reservation:
 
     @property
     def is_current(self) -> bool:
-        """Whether the id is still ours: nobody has destroyed the sandbox."""
+        """Return whether the id is still ours: nobody has destroyed the sandbox."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
         except FileNotFoundError:
@@ -49,7 +49,7 @@ class Reservation:
 
     @property
     def key(self) -> str:
-        """Which sandbox has the id; nothing when it is new."""
+        """Return the key of the sandbox that has the id; nothing when it is new."""
         return read_key(os.pread(self._file.fileno(), KEY_BYTES, 0))
 
     def assign(self, key: str) -> None:
@@ -58,7 +58,7 @@ class Reservation:
         os.pwrite(self._file.fileno(), key.encode(), 0)
 
     def let_go(self) -> None:
-        """Whoever waits may go on."""
+        """Release the lock: whoever waits may go on."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""What is said to a process that is to become a runtime, and what it answers: one message each, then a byte."""
+"""The protocol with a process that is to become a runtime: one message each, then a byte."""
 
 import asyncio
 import struct
@@ -39,7 +39,7 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """Either of the two; neither for a sandbox that waits for an id."""
+    """Either reply; neither for a sandbox that waits for an id."""
 
     record: Record | None = None
     error: ErrorBody | None = None
@@ -58,7 +58,7 @@ def encode(message: Request | Reply) -> bytes:
 
 
 async def receive_request(reader: asyncio.StreamReader) -> Request:
-    """What is asked for; IncompleteReadError when the other end is gone."""
+    """Receive the request; IncompleteReadError when the other end is gone."""
     return _requests.decode(await _receive(reader))
 
 

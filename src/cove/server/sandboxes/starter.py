@@ -1,4 +1,4 @@
-"""Sandboxes as a gateway worker makes, starts and destroys them: it asks, and a process of their own does it."""
+"""Create, start and destroy sandboxes from a gateway worker: it asks, and a process of their own does it."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -74,7 +74,7 @@ class Starter:
             await asyncio.to_thread(remove, self.directory, hierarchies, key)
 
     async def hierarchies(self) -> Hierarchies:
-        """Where this machine has control groups; looked up once."""
+        """The control group trees of this machine; looked up once."""
         if self._hierarchies is None:
             self._hierarchies = await in_thread(find_hierarchies)
         return self._hierarchies

@@ -1,4 +1,4 @@
-"""Sandboxes that run already and wait for an id.
+"""The warm pool: sandboxes that run already and wait for an id.
 
 Each listens on a socket in the directory of its kind. Whoever wants one renames the socket away first: that can
 succeed only once, so that none is ever given out twice. It hears one request in its life, and never a second.
@@ -32,16 +32,16 @@ class WarmPool:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def socket(self, spec: SandboxSpec, key: str) -> Path:
-        """Where a sandbox of that kind listens while it waits."""
+        """Return the path of the socket on which a sandbox of that kind listens while it waits."""
         return self._kind(spec) / key
 
     def add(self, spec: SandboxSpec, key: str, listening: Path) -> None:
-        """From here on it can be claimed."""
+        """Offer a sandbox to be claimed from here on."""
         self._kind(spec).mkdir(mode=0o700, exist_ok=True)
         listening.rename(self.socket(spec, key))
 
     def forget(self, spec: SandboxSpec, key: str) -> None:
-        """It waits no longer."""
+        """Withdraw a sandbox: it waits no longer."""
         self.socket(spec, key).unlink(missing_ok=True)
         (self._claimed / key).unlink(missing_ok=True)
 
@@ -66,7 +66,7 @@ class WarmPool:
         return claimed
 
     def count(self, spec: SandboxSpec) -> int:
-        """How many wait."""
+        """Count those that wait."""
         try:
             return len(os.listdir(self._kind(spec)))
         except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""The attempts that code makes inside. Standard library only: these files are copied into the sandbox and run there."""
+"""Attempts that code makes inside. Standard library only: these files are copied into the sandbox and run there."""

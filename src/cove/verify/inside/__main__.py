@@ -1,4 +1,4 @@
-"""Every attempt that is made from inside."""
+"""Run every attempt that is made from inside."""
 
 from cove.verify.inside import calls, network, privilege, processes, resources, view  # noqa: F401  # they enter their probes
 from cove.verify.inside.harness import main

@@ -1,4 +1,4 @@
-"""System calls that nobody inside needs, made by number with arguments that cannot succeed."""
+"""Attempts by system calls that nobody inside needs, by number, with arguments that cannot succeed."""
 
 import ctypes
 import errno
@@ -235,7 +235,7 @@ def use_console_selection(facts: Facts) -> str:
 
 @probe(AREA, "the line discipline of a terminal can be changed, which loads modules")
 def change_line_discipline(facts: Facts) -> str:
-    """To the one that it has."""
+    """Set the line discipline to the one that it has."""
     _, slave = os.openpty()
     fcntl.ioctl(slave, TIOCSETD, bytes(4))
     return "it was set"

@@ -1,4 +1,4 @@
-"""Runs attempts one by one, each in a process of its own, and says what became of each.
+"""Run attempts one by one, each in a process of its own, and report what became of each.
 
 An attempt is a function that gets facts about the host and returns what it reached; one that fails with an OSError or
 with Blocked was stopped. An attempt must do no harm where it succeeds: as the control it runs without any isolation.

@@ -1,4 +1,4 @@
-"""What can be reached over the network. Nothing is sent: to connect a datagram socket only asks for a route."""
+"""Attempts to reach the network. Nothing is sent: to connect a datagram socket only asks for a route."""
 
 import fcntl
 import os

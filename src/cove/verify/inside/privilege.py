@@ -1,4 +1,4 @@
-"""Rights that could be gained."""
+"""Attempts at privilege escalation."""
 
 import os
 import resource

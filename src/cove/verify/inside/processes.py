@@ -1,4 +1,4 @@
-"""What can be seen of and done to processes: those of the host, the agent, and other processes of the sandbox."""
+"""Attempts on processes: to see, signal or trace those of the host, the agent, and others of the sandbox."""
 
 import ctypes
 import os
@@ -51,7 +51,7 @@ def see_the_program_outside(facts: Facts) -> str:
 
 @probe(AREA, "the memory of another process can be read")
 def read_the_memory_of_the_parent(facts: Facts) -> str:
-    """Of the parent of this attempt, which is an ordinary process of the same user."""
+    """Read the memory of this attempt's parent, which is an ordinary process of the same user."""
     remote = (ctypes.c_size_t * 2)(ctypes.addressof(ctypes.c_char_p(b"x")), 1)
     local = (ctypes.c_size_t * 2)(ctypes.addressof(ctypes.create_string_buffer(1)), 1)
     call_library("process_vm_readv", os.getppid(), local, 1, remote, 1, 0)
@@ -68,7 +68,7 @@ def trace_the_parent(facts: Facts) -> str:
 
 @probe(AREA, "the limits of another process can be set")
 def set_the_limits_of_the_parent(facts: Facts) -> str:
-    """To what they are."""
+    """Set them to what they are."""
     resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE))
     return "they were set"
 

@@ -1,4 +1,4 @@
-"""Using up what the machine has. These run in a sandbox with limits; each stops at what a machine can well bear."""
+"""Attempts at resource exhaustion, in a sandbox with limits; each stops at what a machine can well bear."""
 
 import mmap
 import os
@@ -140,7 +140,7 @@ def burn_the_processor(facts: Facts) -> str:
 
 @probe(AREA, "more files than the limit can be made")
 def make_files(facts: Facts) -> str:
-    """Where the limit is held by measuring, they must be there for a while to be counted."""
+    """Make files, and keep them for a while: where the limit is held by measuring, they must be there to be counted."""
     folder = f"{facts['work']}/.cove-verify-{os.getpid()}"
     os.mkdir(folder)
     try:

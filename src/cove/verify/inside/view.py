@@ -1,4 +1,4 @@
-"""What can be seen and changed of the host's files, of its devices, and through /proc and /sys."""
+"""Attempts to see or change the host's files and devices, and through /proc and /sys."""
 
 import errno
 import os
