@@ -15,7 +15,7 @@ from support.serving import MakeSandbox
 from cove import AsyncSandbox, FileTooLarge, ValidationFailed
 from cove.agent import tar
 from cove.agent.archive import Budget, Stream, pack, unpack
-from cove.linux.remove_tree import remove_tree
+from cove.agent.remove_tree import remove_tree
 from cove.local.files import write_sparse
 
 pytestmark = pytest.mark.anyio

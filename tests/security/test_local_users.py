@@ -15,8 +15,8 @@ import pytest
 from support.servers import serving
 
 from cove import AsyncSandbox, Limits
+from cove.agent.remove_tree import remove_tree
 from cove.linux.orphans import kill_processes_of
-from cove.linux.remove_tree import remove_tree
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root can be another user")
 pytestmark = pytest.mark.anyio

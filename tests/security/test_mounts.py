@@ -12,8 +12,8 @@ import pytest
 from support.servers import eventually, serving
 
 from cove import AsyncSandbox, Mount
+from cove.agent.remove_tree import remove_tree
 from cove.errors import CoveError, FileNotFound, PermissionDenied, ValidationFailed
-from cove.linux.remove_tree import remove_tree
 from cove.model import SandboxSpec, SandboxStatus
 from cove.runtime.mounts import resolve_mounts
 

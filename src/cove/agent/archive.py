@@ -4,23 +4,26 @@ Neither side trusts the stream or the tree: every step is made from an open dire
 unpacked is complete in a directory of its own before anything of the target changes.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat
 from itertools import islice
 
-if __package__:
-    from cove.agent import tar
-    from cove.agent.files import TEMPORARY
-    from cove.agent.sparse_copy import data_ranges
-    from cove.agent.tar import Truncated
-    from cove.agent.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
-else:
-    import tar
-    from files import TEMPORARY
-    from sparse_copy import data_ranges
-    from tar import Truncated
-    from unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
+from cove.agent import tar
+from cove.agent.files import TEMPORARY
+from cove.agent.sparse_copy import data_ranges
+from cove.agent.tar import Truncated
+from cove.agent.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 CHUNK = 1 << 20
 # stat(2): what st_blocks counts.
@@ -31,13 +34,11 @@ OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLO
 class Budget:
     """How much may pass; what is more is EFBIG."""
 
-    def __init__(self, most_bytes, most_entries):
-        # type: (int, int) -> None
+    def __init__(self, most_bytes: int, most_entries: int) -> None:
         self.bytes = most_bytes
         self.entries = most_entries
 
-    def spend(self, size):
-        # type: (int) -> None
+    def spend(self, size: int) -> None:
         self.bytes -= size
         self.entries -= 1
         if self.bytes < 0 or self.entries < 0:
@@ -47,15 +48,13 @@ class Budget:
 class Stream:
     """One end of a pipe. `wait` is called when a non-blocking one is not ready; it raises to give up."""
 
-    def __init__(self, fd, wait=None):
-        # type: (int, Callable[[int, int], None] | None) -> None
+    def __init__(self, fd: int, wait: Callable[[int, int], None] | None = None) -> None:
         self.fd = fd
         self.wait = wait
         self.can_splice = hasattr(os, "splice")
         self.pending = b""  # read already, from the very beginning
 
-    def read(self, size):
-        # type: (int) -> bytes
+    def read(self, size: int) -> bytes:
         """Exactly so many bytes."""
         chunks = [self.pending[:size]]
         self.pending = self.pending[size:]
@@ -68,14 +67,12 @@ class Stream:
             size -= len(chunk)
         return b"".join(chunks)
 
-    def write(self, data):
-        # type: (bytes) -> None
+    def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[self.ready(4, os.write, self.fd, view) :]
 
-    def send_file(self, file, start, end):
-        # type: (int, int, int) -> None
+    def send_file(self, file: int, start: int, end: int) -> None:
         """Some bytes of a file; what a shrinking file lacks is zero."""
         while start < end:
             sent = self.ready(4, os.sendfile, self.fd, file, start, min(end - start, CHUNK))
@@ -84,14 +81,12 @@ class Stream:
                 return
             start += sent
 
-    def write_zeros(self, size):
-        # type: (int) -> None
+    def write_zeros(self, size: int) -> None:
         while size:
             self.write(bytes(min(size, CHUNK)))
             size -= min(size, CHUNK)
 
-    def receive_file(self, file, size):
-        # type: (int, int) -> None
+    def receive_file(self, file: int, size: int) -> None:
         """The next so many bytes into a file."""
         while size and self.can_splice:
             try:
@@ -110,19 +105,17 @@ class Stream:
             while data:
                 data = data[os.write(file, data) :]
 
-    def ready(self, events, call, *arguments):
-        # type: (int, Callable[..., T], *object) -> T
+    def ready(self, events: int, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         while True:
             try:
-                return call(*arguments)
+                return call(*arguments, **options)
             except BlockingIOError:
                 if self.wait is None:
                     raise
                 self.wait(self.fd, events)
 
 
-def pack(top, stream, budget, excluded=()):
-    # type: (bytes, Stream, Budget, Collection[tuple[bytes, ...]]) -> None
+def pack(top: bytes, stream: Stream, budget: Budget, excluded: Collection[tuple[bytes, ...]] = ()) -> None:
     """Write what is in a directory, without the paths that are excluded and all below them.
 
     Pipes, sockets and devices are left out. An absolute link into the directory becomes a relative one, so that it
@@ -139,15 +132,13 @@ def pack(top, stream, budget, excluded=()):
 class Packing:
     """Writes the members below a directory, which `tops` are the absolute names of."""
 
-    def __init__(self, top, stream, budget, excluded):
-        # type: (bytes, Stream, Budget, Collection[tuple[bytes, ...]]) -> None
+    def __init__(self, top: bytes, stream: Stream, budget: Budget, excluded: Collection[tuple[bytes, ...]]) -> None:
         self.tops = {os.path.join(name, b"") for name in (os.path.normpath(top), os.path.realpath(top))}
         self.stream = stream
         self.budget = budget
         self.excluded = excluded
 
-    def directory(self, fd, parts):
-        # type: (int, list[bytes]) -> None
+    def directory(self, fd: int, parts: list[bytes]) -> None:
         """Its own member, then everything in it, sorted."""
         if len(parts) > MOST_DEPTH:
             raise OSError(errno.ENAMETOOLONG, "nested too deeply")
@@ -158,8 +149,7 @@ class Packing:
             if (*parts, name) not in self.excluded:
                 self.entry(fd, [*parts, name])
 
-    def entry(self, directory, parts):
-        # type: (int, list[bytes]) -> None
+    def entry(self, directory: int, parts: list[bytes]) -> None:
         """One name: a link as a link, a file with its content, a directory with all below it."""
         name = parts[-1]
         try:
@@ -182,8 +172,7 @@ class Packing:
         finally:
             os.close(fd)
 
-    def opened(self, fd, parts):
-        # type: (int, list[bytes]) -> None
+    def opened(self, fd: int, parts: list[bytes]) -> None:
         found = os.fstat(fd)
         if stat.S_ISDIR(found.st_mode):
             self.directory(fd, parts)
@@ -191,8 +180,7 @@ class Packing:
             self.budget.spend(found.st_size)
             self.file(fd, tar.Member(tar.FILE, parts, found.st_mode, found.st_size, int(found.st_mtime)), found)
 
-    def file(self, fd, member, found):
-        # type: (int, tar.Member, os.stat_result) -> None
+    def file(self, fd: int, member: tar.Member, found: os.stat_result) -> None:
         """Its content, without the holes if there are any."""
         ranges = [(0, member.size)]
         if found.st_blocks * BLOCK_BYTES < found.st_size:
@@ -204,12 +192,10 @@ class Packing:
             self.stream.send_file(fd, start, end)
         self.stream.write(bytes(tar.padding(sum([end - start for start, end in ranges]))))
 
-    def member(self, member):
-        # type: (tar.Member) -> None
+    def member(self, member: tar.Member) -> None:
         self.stream.write(tar.encode_member(member))
 
-    def relative(self, parts, link):
-        # type: (list[bytes], bytes) -> bytes
+    def relative(self, parts: list[bytes], link: bytes) -> bytes:
         """The link, without the name of the directory that everything is in."""
         for top in self.tops:
             if os.path.join(link, b"").startswith(top) and b".." not in link.split(b"/"):
@@ -217,8 +203,9 @@ class Packing:
         return link
 
 
-def unpack(stream, target, budget, remove_tree, lenient=False):
-    # type: (Stream, bytes, Budget, Callable[[str], None], bool) -> None
+def unpack(
+    stream: Stream, target: bytes, budget: Budget, remove_tree: Callable[[str], None], lenient: bool = False
+) -> None:
     """Put what an archive holds at target, merged with a directory that is there. What fails changes nothing.
 
     For `lenient` see `tar.read_members`: only where links that lead out are as harmless as any other.

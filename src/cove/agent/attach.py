@@ -21,24 +21,22 @@ MOVE_MOUNT_T_EMPTY_PATH = 0x40
 MNT_DETACH = 2
 OPEN = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
-_library = _ctypes.dlopen(None, 0)
+_library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # the stub leaves out that None is the program itself
 
 
-def call(name, *arguments):
-    # type: (str, *object) -> int
+def call(name: str, *arguments: object) -> int:
     """Call a function of the C library; 0 is success."""
-    return _ctypes.call_function(_ctypes.dlsym(_library, name), arguments)
+    result: int = _ctypes.call_function(_ctypes.dlsym(_library, name), arguments)
+    return result
 
 
-def enter(mount_namespace, user_namespace):
-    # type: (int, int) -> None
+def enter(mount_namespace: int, user_namespace: int) -> None:
     """The user namespace first: its rights are what opens the other one."""
     if call("setns", user_namespace, CLONE_NEWUSER) or call("setns", mount_namespace, CLONE_NEWNS):
         leave("the kernel does not let Cove enter the sandbox's namespaces")
 
 
-def move(staging, number, target):
-    # type: (str, str, str) -> None
+def move(staging: str, number: str, target: str) -> None:
     """Move one mount; what it is decides whether its mount point is a directory or a file."""
     source = posix.open(staging + "/" + number, OPEN)
     is_directory = stat.S_ISDIR(posix.fstat(source).st_mode)
@@ -53,8 +51,7 @@ def move(staging, number, target):
     posix.close(place)
 
 
-def open_target(target, is_directory):
-    # type: (str, bool) -> int
+def open_target(target: str, is_directory: bool) -> int:
     """Open the mount point, making what is missing."""
     *parents, last = target.strip("/").split("/")
     directory = posix.open("/", OPEN)
@@ -63,8 +60,7 @@ def open_target(target, is_directory):
     return step(directory, last, make_directory if is_directory else make_file, target)
 
 
-def step(directory, name, make, target):
-    # type: (int, str, object, str) -> int
+def step(directory: int, name: str, make: object, target: str) -> int:
     """Go down one directory, which is closed, to one that is made if it is missing."""
     try:
         found = posix.open(name, OPEN, dir_fd=directory)
@@ -77,27 +73,23 @@ def step(directory, name, make, target):
     return found
 
 
-def make_directory(directory, name):
-    # type: (int, str) -> None
+def make_directory(directory: int, name: str) -> None:
     """Make a directory on the way to a mount point."""
     posix.mkdir(name, 0o755, dir_fd=directory)
 
 
-def make_file(directory, name):
-    # type: (int, str) -> None
+def make_file(directory: int, name: str) -> None:
     """Make the mount point of a file."""
     posix.close(posix.open(name, posix.O_CREAT | posix.O_EXCL | posix.O_WRONLY, 0o644, dir_fd=directory))
 
 
-def leave(complaint):
-    # type: (str) -> None
+def leave(complaint: str) -> None:
     """End with a complaint for the runtime."""
     posix.write(2, complaint.encode("utf-8", "surrogateescape"))
     posix._exit(1)
 
 
-def main(mount_namespace, user_namespace, staging, *targets):
-    # type: (str, str, str, *str) -> None
+def main(mount_namespace: str, user_namespace: str, staging: str, *targets: str) -> None:
     """Do it all; without the word, the jail has not started."""
     if not posix.read(0, 1):
         posix._exit(1)

@@ -1,19 +1,40 @@
 """Archives that are compressed, recognised by how they begin."""
 
+from __future__ import annotations
+
 import os
 
-if __package__:
-    from cove.agent.archive import CHUNK, Stream
-    from cove.agent.tar import Refused, Truncated
-else:
-    from archive import CHUNK, Stream
-    from tar import Refused, Truncated
+from cove.agent.archive import CHUNK, Stream
+from cove.agent.tar import Refused, Truncated
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    class Decompressor(Protocol):
+        """What the decompressors of bz2 and lzma have in common."""
+
+        @property
+        def eof(self) -> bool:
+            """Whether the compressed stream has ended."""
+
+        @property
+        def unused_data(self) -> bytes:
+            """What came after its end."""
+
+        @property
+        def needs_input(self) -> bool:
+            """Whether nothing more comes without more data."""
+
+        def decompress(self, data: bytes, most: int, /) -> bytes:
+            """At most so many bytes."""
+
 
 MOST_MAGIC = 6
 
 
-def open_stream(fd):
-    # type: (int) -> Stream
+def open_stream(fd: int) -> Stream:
     """What comes from a pipe, decompressed if it has to be."""
     stream = Stream(fd)
     first = b""
@@ -29,8 +50,7 @@ def open_stream(fd):
 class Decompressing(Stream):
     """Reads as if it were not compressed. Several compressed streams, one after the other, are one."""
 
-    def __init__(self, fd, first, make):
-        # type: (int, bytes, Callable[[], Decompressor]) -> None
+    def __init__(self, fd: int, first: bytes, make: Callable[[], Decompressor]) -> None:
         Stream.__init__(self, fd)
         self.can_splice = False
         self.make = make
@@ -38,16 +58,14 @@ class Decompressing(Stream):
         self.input = first
         self.output = bytearray()
 
-    def read(self, size):
-        # type: (int) -> bytes
+    def read(self, size: int) -> bytes:
         while len(self.output) < size:
             self.output += self.more()
         data = bytes(self.output[:size])
         del self.output[:size]
         return data
 
-    def more(self):
-        # type: () -> bytes
+    def more(self) -> bytes:
         if self.inner.eof:
             self.input = self.inner.unused_data
             self.inner = self.make()
@@ -65,8 +83,7 @@ class Decompressing(Stream):
 class Gzip:
     """Looks like the decompressors of the other formats."""
 
-    def __init__(self):
-        # type: () -> None
+    def __init__(self) -> None:
         import zlib
 
         self.inner = zlib.decompressobj(31)  # zlib.h: 15 bits of window, with the gzip header
@@ -75,21 +92,18 @@ class Gzip:
     unused_data = property(lambda self: self.inner.unused_data)
     needs_input = property(lambda self: not self.inner.unconsumed_tail)
 
-    def decompress(self, data, most):
-        # type: (bytes, int) -> bytes
+    def decompress(self, data: bytes, most: int) -> bytes:
         return self.inner.decompress(self.inner.unconsumed_tail + data, most)
 
 
-def bzip2():
-    # type: () -> Decompressor
+def bzip2() -> Decompressor:
     """bzip2(1)."""
     import bz2
 
     return bz2.BZ2Decompressor()
 
 
-def xz():
-    # type: () -> Decompressor
+def xz() -> Decompressor:
     """xz(1)."""
     import lzma
 

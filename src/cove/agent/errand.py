@@ -4,13 +4,23 @@ It answers on standard output: messages of NUL-separated fields, each after its 
 `done`, `error NUMBER PATH` (errno), `refused REASON` or `toomany REASON`. Archives go through descriptor 0.
 """
 
+from __future__ import annotations
+
+import _signal
 import errno
 import os
-import signal
 import sys
 
 if __name__ == "__main__":
-    sys.path.insert(0, sys.argv[1])
+    # Inside a sandbox this package is all there is of Cove.
+    sys.modules["cove"] = sys.modules["cove.agent"] = package = type(sys)("cove.agent")
+    package.__path__ = sys.argv[1:2]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cove.agent.pattern import Filter
 
 FLUSH_BYTES = 1 << 16
 # The runtime takes no more: see `runtime.errand`.
@@ -27,30 +37,26 @@ class TooMany(Exception):
 class Answer:
     """What is said; few large writes."""
 
-    def __init__(self):
-        # type: () -> None
-        self.waiting = []  # type: list[bytes]
+    def __init__(self) -> None:
+        self.waiting: list[bytes] = []
         self.size = 0
         self.total = 0
 
-    def say(self, *fields):
-        # type: (*bytes) -> None
+    def say(self, *fields: bytes) -> None:
         message = b"\0".join(fields)
         self.waiting.append(len(message).to_bytes(4, "big") + message)
         self.size += 4 + len(message)
         if self.size > FLUSH_BYTES:
             self.flush()
 
-    def list(self, *fields):
-        # type: (*bytes) -> None
+    def list(self, *fields: bytes) -> None:
         """Say one of many."""
         self.total += 4 + sum([len(field) + 1 for field in fields])
         if self.total > MOST_BYTES:
             raise TooMany("more than %d MiB of paths and lines are found: look for less at once" % (MOST_BYTES >> 20))
         self.say(*fields)
 
-    def flush(self):
-        # type: () -> None
+    def flush(self) -> None:
         data = b"".join(self.waiting)
         self.waiting.clear()
         self.size = 0
@@ -58,62 +64,55 @@ class Answer:
             data = data[os.write(OUTPUT, data) :]
 
 
-def list_tree(answer, path, hidden):
-    # type: (Answer, bytes, bytes) -> None
+def list_tree(answer: Answer, path: bytes, hidden: bytes) -> None:
     """Every entry below a directory."""
-    import tree
+    from cove.agent import tree
 
     for mode, size, modified, relative, target in tree.entries(path, hidden == b"1"):
         answer.list(b"entry", mode, size, modified, relative, target)
 
 
-def glob(answer, path, pattern):
-    # type: (Answer, bytes, bytes) -> None
+def glob(answer: Answer, path: bytes, pattern: bytes) -> None:
     """The paths that match a pattern."""
-    import tree
+    from cove.agent import tree
 
     for found in tree.glob(path, pattern):
         answer.list(b"path", found)
 
 
-def search(answer, path, expression, pattern, limit):
-    # type: (Answer, bytes, bytes, bytes, bytes) -> None
+def search(answer: Answer, path: bytes, expression: bytes, pattern: bytes, limit: bytes) -> None:
     """The lines that match an expression."""
-    import tree
+    from cove.agent import tree
 
     # signal(7): the engine looks for signals from time to time.
-    signal.signal(signal.SIGVTALRM, give_up)
-    signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_SECONDS)
+    _signal.signal(_signal.SIGVTALRM, give_up)
+    _signal.setitimer(_signal.ITIMER_VIRTUAL, SEARCH_SECONDS)
     for fields in tree.search(path, expression, pattern, int(limit)):
         answer.list(b"match", *fields)
 
 
-def give_up(number, frame):
-    # type: (int, object) -> None
+def give_up(number: int, frame: object) -> None:
     """End a search whose expression takes for ever."""
     raise TooMany("the search takes more than %d s: make the expression simpler, or look at less" % SEARCH_SECONDS)
 
 
-def digest(answer, path, recursive, includes, *patterns):
-    # type: (Answer, bytes, bytes, bytes, *bytes) -> None
+def digest(answer: Answer, path: bytes, recursive: bytes, includes: bytes, *patterns: bytes) -> None:
     """The fingerprint of a tree."""
-    import fingerprint
+    from cove.agent import fingerprint
 
     answer.say(b"digest", fingerprint.digest(path, recursive == b"1", make_filter(includes, patterns)))
 
 
-def copy(answer, source, destination):
-    # type: (Answer, bytes, bytes) -> None
+def copy(answer: Answer, source: bytes, destination: bytes) -> None:
     """A file or a tree."""
-    import tree
+    from cove.agent import tree
 
     tree.copy(source, destination)
 
 
-def move(answer, source, destination):
-    # type: (Answer, bytes, bytes) -> None
+def move(answer: Answer, source: bytes, destination: bytes) -> None:
     """To another file system."""
-    import tree
+    from cove.agent import tree
 
     if os.path.islink(source):
         os.symlink(os.readlink(source), destination)
@@ -126,10 +125,9 @@ def move(answer, source, destination):
         os.unlink(source)
 
 
-def remove(answer, path):
-    # type: (Answer, bytes) -> None
+def remove(answer: Answer, path: bytes) -> None:
     """A directory and all below it."""
-    from remove_tree import remove_tree
+    from cove.agent.remove_tree import remove_tree
 
     if not os.path.isdir(os.path.join(path, b"")) or os.path.islink(path):
         os.lstat(path)
@@ -137,30 +135,27 @@ def remove(answer, path):
     remove_tree(os.fsdecode(path))
 
 
-def pack(answer, path, most_bytes, most_entries, *excluded):
-    # type: (Answer, bytes, bytes, bytes, *bytes) -> None
+def pack(answer: Answer, path: bytes, most_bytes: bytes, most_entries: bytes, *excluded: bytes) -> None:
     """A directory as an archive, without some paths below it."""
-    import archive
+    from cove.agent import archive
 
     left_out = {tuple(part for part in each.split(b"/") if part not in (b"", b".")) for each in excluded}
     archive.pack(path, archive.Stream(ARCHIVE), archive.Budget(int(most_bytes), int(most_entries)), left_out)
 
 
-def unpack(answer, path, most_bytes, most_entries, lenient=b"0"):
-    # type: (Answer, bytes, bytes, bytes, bytes) -> None
+def unpack(answer: Answer, path: bytes, most_bytes: bytes, most_entries: bytes, lenient: bytes = b"0") -> None:
     """An archive, also a compressed one, as a directory."""
-    import archive
-    from compressed import open_stream
-    from remove_tree import remove_tree
+    from cove.agent import archive
+    from cove.agent.compressed import open_stream
+    from cove.agent.remove_tree import remove_tree
 
     budget = archive.Budget(int(most_bytes), int(most_entries))
     archive.unpack(open_stream(ARCHIVE), path, budget, remove_tree, lenient == b"1")
 
 
-def watch(answer, path, recursive, includes, *patterns):
-    # type: (Answer, bytes, bytes, bytes, *bytes) -> None
+def watch(answer: Answer, path: bytes, recursive: bytes, includes: bytes, *patterns: bytes) -> None:
     """Events, until nobody reads them any more."""
-    import watch
+    from cove.agent import watch
 
     only = b""
     if not os.path.isdir(path):
@@ -168,8 +163,7 @@ def watch(answer, path, recursive, includes, *patterns):
         path, only = os.path.split(path)
     filter = make_filter(includes, patterns)
 
-    def emit(kind, relative, is_directory, old):
-        # type: (bytes, bytes, bool, bytes) -> None
+    def emit(kind: bytes, relative: bytes, is_directory: bool, old: bytes) -> None:
         answer.say(b"event", kind, relative, b"1" if is_directory else b"0", old)
 
     watching = watch.Watch(path, recursive == b"1" and not only, filter, only, emit, answer.flush)
@@ -178,16 +172,15 @@ def watch(answer, path, recursive, includes, *patterns):
     watching.run()
 
 
-def make_filter(includes, patterns):
-    # type: (bytes, tuple[bytes, ...]) -> pattern.Filter
+def make_filter(includes: bytes, patterns: tuple[bytes, ...]) -> Filter:
     """From the number of includes and all patterns."""
-    from pattern import Filter, decode
+    from cove.agent.pattern import Filter, decode
 
     texts = [decode(each) for each in patterns]
     return Filter(texts[: int(includes)], texts[int(includes) :])
 
 
-VERBS = {
+VERBS: dict[bytes, Callable[..., None]] = {
     b"list": list_tree,
     b"glob": glob,
     b"search": search,
@@ -205,17 +198,15 @@ VERBS = {
 ANSWERS = {"Refused": b"refused", "Truncated": b"refused", "TooMany": b"toomany"}
 
 
-def leave(number, frame):
-    # type: (int, object) -> None
+def leave(number: int, frame: object) -> None:
     """End, but remove first what is only half made."""
     sys.exit(1)
 
 
-def main():
-    # type: () -> None
+def main() -> None:
     """Do one verb and say how it ended."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, leave)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGTERM, leave)
     answer = Answer()
     verb, *arguments = [os.fsencode(word) for word in sys.argv[2:]]
     try:

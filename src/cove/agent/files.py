@@ -25,15 +25,13 @@ ELSEWHERE = b"/tmp/"
 KEPT_OUT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP)
 
 
-def open_file(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def open_file(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """A descriptor; what it is of is for the runtime to judge."""
     flags, mode, path = fields
     return [], [posix.open(path, int(flags) | ALWAYS, int(mode))]
 
 
-def read(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def read(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """The content of a regular file that is small; of anything else a descriptor, for the runtime to judge.
 
     Files that the kernel makes up have a size of 0 or no blocks: proc(5), sysfs(5).
@@ -49,8 +47,7 @@ def read(fields):
         posix.close(fd)
 
 
-def stat(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def stat(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Mode, size, time of change, owner, group and inode."""
     follow, path = fields
     found = posix.stat(path, follow_symlinks=follow == b"1")
@@ -58,14 +55,12 @@ def stat(fields):
     return [b"%d" % value for value in values], []
 
 
-def readlink(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def readlink(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Where a link points."""
     return [posix.readlink(fields[0])], []
 
 
-def create(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def create(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """A new file whose content is to be that of the file at path: whoever has written it calls `commit` with both."""
     path = final(fields[0])
     old = open_old(path)
@@ -80,12 +75,11 @@ def create(fields):
     return [temporary, path], [fd]
 
 
-def commit(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def commit(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Let the new file take the place of the one at path; `0` when the old one has to be written over instead."""
     mode, temporary, path = fields
     fd = posix.open(temporary, posix.O_WRONLY | posix.O_NOFOLLOW | ALWAYS)
-    old = None  # type: int | None
+    old: int | None = None
     try:
         old = open_old(path)
         return [b"1" if take_place(temporary, fd, path, old, mode) else b"0"], []
@@ -94,8 +88,7 @@ def commit(fields):
         posix.close(fd)
 
 
-def write(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def write(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Make this the content of the file at path."""
     mode, path, *pieces = fields
     path = final(path)
@@ -103,14 +96,14 @@ def write(fields):
     old = open_old(path)
     try:
         if not write_new(path, old, content, mode):
+            assert old is not None
             write_over(old, content, mode)
     finally:
         close(old)
     return [], []
 
 
-def write_new(path, old, content, mode):
-    # type: (bytes, int | None, bytes, bytes) -> bool
+def write_new(path: bytes, old: int | None, content: bytes, mode: bytes) -> bool:
     """Replace the file at path by a new one; False when that is not possible, and nothing has changed."""
     if old is not None and posix.fstat(old).st_nlink > 1:
         return False
@@ -134,8 +127,7 @@ def write_new(path, old, content, mode):
     return done
 
 
-def write_over(old, content, mode):
-    # type: (int, bytes, bytes) -> None
+def write_over(old: int, content: bytes, mode: bytes) -> None:
     """Write the content into an open file, after its space is reserved: a full disk leaves the old content."""
     size = posix.fstat(old).st_size
     if mode:
@@ -151,15 +143,13 @@ def write_over(old, content, mode):
     posix.ftruncate(old, len(content))
 
 
-def write_all(fd, content):
-    # type: (int, bytes) -> None
+def write_all(fd: int, content: bytes) -> None:
     """All of it."""
     while content:
         content = content[posix.write(fd, content) :]
 
 
-def take_place(temporary, fd, path, old, mode):
-    # type: (bytes, int, bytes, int | None, bytes) -> bool
+def take_place(temporary: bytes, fd: int, path: bytes, old: int | None, mode: bytes) -> bool:
     """Give the file open as fd the name path; False when what is there can only be written over.
 
     That is so when it has other names, when its owner or attributes could not be kept, and when its directory does
@@ -184,8 +174,7 @@ def take_place(temporary, fd, path, old, mode):
     return True
 
 
-def inherit(old, was, fd):
-    # type: (int, posix.stat_result, int) -> None
+def inherit(old: int, was: posix.stat_result, fd: int) -> None:
     """Owner and extended attributes, among them access control lists: xattr(7)."""
     now = posix.fstat(fd)
     if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid):
@@ -199,8 +188,7 @@ def inherit(old, was, fd):
             posix.setxattr(fd, name, value)
 
 
-def get_attributes(fd):
-    # type: (int) -> dict[str, bytes]
+def get_attributes(fd: int) -> dict[str, bytes]:
     """Extended attributes, if that file system has any."""
     try:
         return {name: posix.getxattr(fd, name) for name in posix.listxattr(fd)}
@@ -210,8 +198,7 @@ def get_attributes(fd):
         raise
 
 
-def open_old(path):
-    # type: (bytes) -> int | None
+def open_old(path: bytes) -> int | None:
     """The file that is to be replaced, opened as one must be able to; None when there is none."""
     if path.endswith(b"/"):
         raise IsADirectoryError(errno.EISDIR, "a directory")
@@ -228,8 +215,7 @@ def open_old(path):
     return fd
 
 
-def open_writable(path):
-    # type: (bytes) -> int
+def open_writable(path: bytes) -> int:
     """A descriptor of what may be written; of a program that runs, which may be replaced only, one to read."""
     try:
         return posix.open(path, posix.O_WRONLY | posix.O_NOFOLLOW | ALWAYS)
@@ -239,8 +225,7 @@ def open_writable(path):
         return posix.open(path, posix.O_RDONLY | posix.O_NOFOLLOW | ALWAYS)
 
 
-def check_regular(mode):
-    # type: (int) -> None
+def check_regular(mode: int) -> None:
     """What is no regular file is not replaced."""
     if mode & TYPE == DIRECTORY:
         raise IsADirectoryError(errno.EISDIR, "a directory")
@@ -248,15 +233,13 @@ def check_regular(mode):
         raise OSError(errno.EINVAL, "not a regular file")
 
 
-def close(fd):
-    # type: (int | None) -> None
+def close(fd: int | None) -> None:
     """If it is open."""
     if fd is not None:
         posix.close(fd)
 
 
-def create_beside(path, old):
-    # type: (bytes, int | None) -> tuple[bytes, int]
+def create_beside(path: bytes, old: int | None) -> tuple[bytes, int]:
     """A new file in the same directory; nobody else reads what may become secret again."""
     temporary = folder(path) + TEMPORARY + posix.urandom(8).hex().encode()
     mode = FILE_MODE if old is None else PRIVATE_MODE
@@ -267,8 +250,7 @@ def create_beside(path, old):
         return temporary, posix.open(temporary, CREATE | ALWAYS, mode)
 
 
-def mkdir(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def mkdir(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """A directory, with those above it if asked."""
     parents, path = fields
     if parents == b"1":
@@ -278,22 +260,19 @@ def mkdir(fields):
     return [], []
 
 
-def unlink(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def unlink(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Remove a name that is no directory."""
     posix.unlink(fields[0])
     return [], []
 
 
-def rename(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def rename(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Give another name."""
     posix.rename(fields[0], fields[1])
     return [], []
 
 
-def chmod(fields):
-    # type: (list[bytes]) -> tuple[list[bytes], list[int]]
+def chmod(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Change the permission bits."""
     mode, path = fields
     posix.chmod(path, int(mode))
@@ -315,14 +294,12 @@ VERBS = {
 }
 
 
-def folder(path):
-    # type: (bytes) -> bytes
+def folder(path: bytes) -> bytes:
     """What stands before the last name, with its slash."""
     return path[: path.rfind(b"/") + 1]
 
 
-def final(path):
-    # type: (bytes) -> bytes
+def final(path: bytes) -> bytes:
     """Where a write to path ends up: a link at its end is followed, whether or not anything is there."""
     for _ in range(MOST_LINKS):
         try:
@@ -335,10 +312,9 @@ def final(path):
     raise OSError(errno.ELOOP, "too many links")
 
 
-def make_directories(path):
-    # type: (bytes) -> None
+def make_directories(path: bytes) -> None:
     """The directory and all above it that are missing; those that are there may be links to directories."""
-    missing = []  # type: list[bytes]
+    missing: list[bytes] = []
     path = path.rstrip(b"/") or b"/"
     while path not in (b"", b"/"):
         try:

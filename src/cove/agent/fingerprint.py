@@ -1,21 +1,25 @@
 """A short text for the whole state of a tree: it is the same as long as no file in it changes."""
 
+from __future__ import annotations
+
 import os
 import stat
 from _blake2 import blake2b
 
-from files import TEMPORARY
-from pattern import decode
-from tree import read_directory, walk
+from cove.agent.files import TEMPORARY
+from cove.agent.pattern import decode
+from cove.agent.tree import read_directory, walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cove.agent.pattern import Filter
 
 
-def digest(top, recursive, filter):
-    # type: (bytes, bool, Filter) -> bytes
+def digest(top: bytes, recursive: bool, filter: Filter) -> bytes:
     """Names, kinds and modes of all, and for files the times and sizes, which nobody can set back: inode(7)."""
     state = blake2b(digest_size=16)
 
-    def enters(relative, entry):
-        # type: (bytes, os.DirEntry[bytes]) -> bool
+    def enters(relative: bytes, entry: os.DirEntry[bytes]) -> bool:
         return not entry.name.startswith(TEMPORARY) and filter.enters(decode(relative))
 
     if not os.path.isdir(top):
@@ -36,8 +40,7 @@ def digest(top, recursive, filter):
     return state.hexdigest().encode()
 
 
-def describe(found):
-    # type: (os.stat_result) -> bytes
+def describe(found: os.stat_result) -> bytes:
     """What of a file has to stay the same."""
     if stat.S_ISDIR(found.st_mode):
         return b"%d\n" % found.st_mode

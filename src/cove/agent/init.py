@@ -6,6 +6,8 @@ inside sends SIGSTOP, and nobody would hear from it again. When the runtime's so
 and the kernel ends everything in the namespace: pid_namespaces(7).
 """
 
+from __future__ import annotations
+
 import _signal
 import _socket
 import errno
@@ -14,12 +16,11 @@ import select
 import sys
 
 if __name__ == "__main__":
-    sys.path.insert(0, sys.argv[1])
+    # Inside a sandbox this package is all there is of Cove.
+    sys.modules["cove"] = sys.modules["cove.agent"] = package = type(sys)("cove.agent")
+    package.__path__ = sys.argv[1:2]
 
-import files
-import kernel
-import launcher
-import protocol
+from cove.agent import files, kernel, launcher, protocol
 
 CONTROL = 3
 EVERY_DESCRIPTOR = 1 << 20
@@ -31,17 +32,22 @@ SYN_RETRIES = 2
 class Init:
     """Serves the control socket; `launchers` are its legitimate children, `ending` the ends in progress."""
 
-    def __init__(self, sock, wakeup, namespace, launcher_type=launcher.Launcher):
-        # type: (_socket.socket, int, bool, type[launcher.Launcher]) -> None
+    def __init__(
+        self,
+        sock: _socket.socket,
+        wakeup: int,
+        namespace: bool,
+        launcher_type: type[launcher.Launcher] = launcher.Launcher,
+    ) -> None:
         self.launcher_type = launcher_type
         self.sock = sock
         self.wakeup = wakeup
         self.namespace = namespace
-        self.launchers = set()  # type: set[int]
-        self.ending = {}  # type: dict[int, bytes]
+        self.launchers: set[int] = set()
+        self.ending: dict[int, bytes] = {}
         self.sweeping = False
         self.eagerness = kernel.KillEagerness()
-        self.connecting = {}  # type: dict[int, tuple[_socket.socket, bytes]]
+        self.connecting: dict[int, tuple[_socket.socket, bytes]] = {}
         self.poll = select.poll()
         self.poll.register(CONTROL, select.POLLIN)
         self.poll.register(wakeup, select.POLLIN)
@@ -53,8 +59,7 @@ class Init:
             b"terminal": self.terminal,
         }
 
-    def serve(self):
-        # type: () -> None
+    def serve(self) -> None:
         self.send(b"hello")
         import resource  # noqa: F401  # for what is forked later: now nobody waits for it
 
@@ -71,17 +76,15 @@ class Init:
             if self.sweeping:
                 self.sweep()
 
-    def send(self, *fields, descriptors=()):
-        # type: (*bytes, tuple[int, ...]) -> None
+    def send(self, *fields: bytes, descriptors: tuple[int, ...] = ()) -> None:
         try:
             kernel.send(self.sock, protocol.encode(*fields), descriptors)
         except OSError as error:
             if not descriptors or error.errno != errno.ETOOMANYREFS:
                 self.leave()
-            self.send(b"error", fields[1], protocol.encode_number(error.errno))
+            self.send(b"error", fields[1], protocol.encode_number(errno.ETOOMANYREFS))
 
-    def leave(self):
-        # type: () -> None
+    def leave(self) -> None:
         """End everything. Outside a pid namespace nobody does that for us."""
         while not self.namespace:
             below = kernel.descendants(posix.getpid())
@@ -94,8 +97,7 @@ class Init:
                 break
         posix._exit(0)
 
-    def receive(self):
-        # type: () -> bool
+    def receive(self) -> bool:
         packet, descriptors = kernel.receive(self.sock, protocol.LIMIT, protocol.MAX_DESCRIPTORS)
         if not packet:
             return False
@@ -114,14 +116,12 @@ class Init:
             posix.close(fd)
         return True
 
-    def answer(self, tag, fields, descriptors):
-        # type: (bytes, list[bytes], list[int]) -> None
+    def answer(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
         self.send(b"ok", tag, *fields, descriptors=tuple(descriptors))
         for fd in descriptors:
             posix.close(fd)
 
-    def fork_launcher(self, tag, fields, descriptors):
-        # type: (bytes, list[bytes], list[int]) -> None
+    def fork_launcher(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
         self.eagerness.raise_own()
         try:
             pid = posix.fork()
@@ -132,22 +132,19 @@ class Init:
         self.launchers.add(pid)
         self.send(b"ok", tag, protocol.encode_number(pid))
 
-    def end(self, tag, fields, descriptors):
-        # type: (bytes, list[bytes], list[int]) -> None
+    def end(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
         pid = int(fields[0])
         self.ending[pid] = tag
         if pid in self.launchers:
             posix.kill(pid, _signal.SIGKILL)
         self.sweeping = True
 
-    def wake(self, tag, fields, descriptors):
-        # type: (bytes, list[bytes], list[int]) -> None
+    def wake(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
         """Continue what is stopped below a launcher: it waits while what it starts is stopped before execve(2)."""
         kernel.signal_all(kernel.descendants(int(fields[0])), _signal.SIGCONT)
         self.send(b"ok", tag)
 
-    def reap(self):
-        # type: () -> None
+    def reap(self) -> None:
         while True:
             try:
                 pid, status = posix.waitpid(-1, posix.WNOHANG | posix.WUNTRACED)
@@ -161,8 +158,7 @@ class Init:
                 self.launchers.discard(pid)
                 self.sweeping = True
 
-    def sweep(self):
-        # type: () -> None
+    def sweep(self) -> None:
         """One pass over the processes that lost their launcher; repeated until none is left."""
         self.reap()
         strays = kernel.descendants(posix.getpid(), frozenset(self.launchers))
@@ -173,8 +169,7 @@ class Init:
             self.send(b"ok", self.ending.pop(pid))
         self.sweeping = bool(self.ending)
 
-    def terminal(self, tag, fields, descriptors):
-        # type: (bytes, list[bytes], list[int]) -> None
+    def terminal(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
         master, slave = posix.openpty()
         try:
             name = posix.ttyname(slave).encode()
@@ -183,8 +178,7 @@ class Init:
             posix.close(master)
             posix.close(slave)
 
-    def connect(self, tag, fields, descriptors):
-        # type: (bytes, list[bytes], list[int]) -> None
+    def connect(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
         host, port = fields
         family = _socket.AF_INET6 if b":" in host else _socket.AF_INET
         sock = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC)
@@ -196,8 +190,7 @@ class Init:
         self.connecting[sock.fileno()] = (sock, tag)
         self.poll.register(sock.fileno(), select.POLLOUT)
 
-    def finish_connect(self, fd):
-        # type: (int) -> None
+    def finish_connect(self, fd: int) -> None:
         sock, tag = self.connecting.pop(fd)
         self.poll.unregister(fd)
         failure = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
@@ -208,8 +201,7 @@ class Init:
         sock.close()
 
 
-def become_launcher(descriptor, launcher_type):
-    # type: (int, type[launcher.Launcher]) -> None
+def become_launcher(descriptor: int, launcher_type: type[launcher.Launcher]) -> None:
     """Turn a fresh fork into a launcher that has its own socket and nothing of init's."""
     try:
         posix.dup2(descriptor, CONTROL, False)
@@ -228,22 +220,19 @@ def become_launcher(descriptor, launcher_type):
         posix._exit(0)
 
 
-def control_socket():
-    # type: () -> _socket.socket
+def control_socket() -> _socket.socket:
     """The one socket that every agent process has."""
     return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CONTROL)
 
 
-def make_wakeup():
-    # type: () -> int
+def make_wakeup() -> int:
     """The read end of a pipe that every caught signal writes to."""
     read, write = posix.pipe2(posix.O_NONBLOCK | posix.O_CLOEXEC)
     _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     return read
 
 
-def main():
-    # type: () -> None
+def main() -> None:
     """Only the control socket is ours: every other descriptor is closed before anything runs."""
     for number in _signal.valid_signals():
         if number not in (_signal.SIGKILL, _signal.SIGSTOP, _signal.SIGCHLD):

@@ -1,8 +1,14 @@
 """The few system calls the agent needs that `posix` does not have, and packets with descriptors."""
 
+from __future__ import annotations
+
 import _ctypes
 import _socket
 import posix
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
@@ -23,26 +29,24 @@ NOTHING = b"nothing"
 LIVES_ON = b"lives on"
 ENDS = b"ends"
 
-_syscall = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")
-_prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+_library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # the stub leaves out that None is the program itself
+_syscall = _ctypes.dlsym(_library, "syscall")
+_prctl = _ctypes.dlsym(_library, "prctl")
 
 
-def guard_process():
-    # type: () -> None
+def guard_process() -> None:
     """Make this process unreadable to its neighbours and the parent of every orphan below it."""
     _ctypes.call_function(_prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
     _ctypes.call_function(_prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
-def unguard_process():
-    # type: () -> None
+def unguard_process() -> None:
     """Make this process an ordinary one again; its orphans go to its launcher."""
     _ctypes.call_function(_prctl, (PR_SET_DUMPABLE, 1, 0, 0, 0))
     _ctypes.call_function(_prctl, (PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0))
 
 
-def reset_library_signals():
-    # type: () -> None
+def reset_library_signals() -> None:
     """Signals 32 and 33 belong to glibc, which lets nobody set them; a parent may have left them ignored: make does."""
     number = RT_SIGACTION.get(posix.uname().machine)
     if number is not None:
@@ -57,24 +61,20 @@ class KillEagerness:
     The file is opened while this process is still an ordinary one: later it would not be ours to write.
     """
 
-    def __init__(self):
-        # type: () -> None
+    def __init__(self) -> None:
         try:
             self.file = posix.open("/proc/self/oom_score_adj", posix.O_RDWR | posix.O_CLOEXEC)
             self.own = posix.pread(self.file, 16, 0).strip()
         except OSError:
             self.file = -1
 
-    def raise_own(self):
-        # type: () -> None
+    def raise_own(self) -> None:
         self.write(MOST_EAGER)
 
-    def restore(self):
-        # type: () -> None
+    def restore(self) -> None:
         self.write(self.own if self.file >= 0 else b"")
 
-    def write(self, value):
-        # type: (bytes) -> None
+    def write(self, value: bytes) -> None:
         if self.file >= 0:
             try:
                 posix.pwrite(self.file, value, 0)
@@ -82,8 +82,7 @@ class KillEagerness:
                 pass  # without it the kernel picks by size alone
 
 
-def receive(sock, limit, most):
-    # type: (_socket.socket, int, int) -> tuple[bytes, list[int]]
+def receive(sock: _socket.socket, limit: int, most: int) -> tuple[bytes, list[int]]:
     """One packet and its descriptors; an empty packet means the other end is closed."""
     packet, ancillary, _flags, _address = sock.recvmsg(
         limit, _socket.CMSG_SPACE(most * DESCRIPTOR_BYTES), MSG_CMSG_CLOEXEC
@@ -96,15 +95,13 @@ def receive(sock, limit, most):
     return packet, descriptors
 
 
-def send(sock, packet, descriptors=()):
-    # type: (_socket.socket, bytes, tuple[int, ...]) -> None
+def send(sock: _socket.socket, packet: bytes, descriptors: tuple[int, ...] = ()) -> None:
     """Send one packet with its descriptors."""
     rights = b"".join([fd.to_bytes(DESCRIPTOR_BYTES, "little") for fd in descriptors])
     sock.sendmsg([packet], [(_socket.SOL_SOCKET, SCM_RIGHTS, rights)] if rights else [])
 
 
-def read_all(fd):
-    # type: (int) -> bytes
+def read_all(fd: int) -> bytes:
     """Everything in a regular file, from its beginning."""
     size = posix.fstat(fd).st_size
     chunks = []
@@ -118,8 +115,7 @@ def read_all(fd):
     return b"".join(chunks)
 
 
-def parents():
-    # type: () -> dict[int, int]
+def parents() -> dict[int, int]:
     """The parent of every process that /proc shows."""
     found = {}
     for name in posix.listdir("/proc"):
@@ -130,22 +126,19 @@ def parents():
     return found
 
 
-def lives(pid):
-    # type: (int) -> bool
+def lives(pid: int) -> bool:
     """Whether a process runs. One to be reaped runs no more."""
     facts = stat_fields(pid)
     return bool(facts) and facts[0] not in (b"Z", b"X")
 
 
-def lives_since(pid, ticks):
-    # type: (int, int) -> bool
+def lives_since(pid: int, ticks: int) -> bool:
     """Whether a process started then or later, in clock ticks since boot."""
     facts = stat_fields(pid)
     return bool(facts) and int(facts[19]) >= ticks
 
 
-def label(pid):
-    # type: (int) -> bytes
+def label(pid: int) -> bytes:
     """What a shell has written into a limit that means nothing to Linux and that every child inherits.
 
     setrlimit(2), RLIMIT_LOCKS. Empty where there is none.
@@ -154,8 +147,7 @@ def label(pid):
     return words[0] if words and words[0].isdigit() and words[0] != b"0" else b""
 
 
-def memory_file(content):
-    # type: (bytes) -> int
+def memory_file(content: bytes) -> int:
     """A descriptor of an anonymous file with this content, at its beginning."""
     fd = posix.memfd_create("cove", posix.MFD_CLOEXEC)
     view = memoryview(content)
@@ -165,18 +157,16 @@ def memory_file(content):
     return fd
 
 
-def stat_fields(pid):
-    # type: (int) -> list[bytes]
+def stat_fields(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat from the third on: proc(5). Empty when the process is gone."""
     line = read_fact(pid, "stat")
     # The command name, in parentheses, may itself contain anything.
     return line[line.rindex(b")") + 2 :].split() if line else []
 
 
-def descendants(root, without=()):
-    # type: (int, frozenset[int] | tuple[()]) -> dict[int, int]
+def descendants(root: int, without: frozenset[int] | tuple[()] = ()) -> dict[int, int]:
     """Every process below root with its parent, leaving out the subtrees of `without`."""
-    children = {}  # type: dict[int, list[int]]
+    children: dict[int, list[int]] = {}
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
     found = {}
@@ -190,8 +180,7 @@ def descendants(root, without=()):
     return found
 
 
-def answer(pid, number):
-    # type: (int, int) -> bytes
+def answer(pid: int, number: int) -> bytes:
     """What a process does about a signal it was sent: proc(5), status. Gone and stopped ones do nothing."""
     facts = status_fields(pid)
     if not facts or facts[b"State"][:1] in b"ZXTt":
@@ -203,15 +192,13 @@ def answer(pid, number):
     return ENDS
 
 
-def status_fields(pid):
-    # type: (int) -> dict[bytes, bytes]
+def status_fields(pid: int) -> dict[bytes, bytes]:
     """The lines of /proc/PID/status by name. Empty when the process is gone."""
     lines = read_fact(pid, "status").splitlines()
     return dict([line.split(b":\t", 1) for line in lines if b":\t" in line])
 
 
-def read_fact(pid, name):
-    # type: (int, str) -> bytes
+def read_fact(pid: int, name: str) -> bytes:
     """The beginning of a file in /proc/PID; empty when the process is gone."""
     try:
         fd = posix.open("/proc/%d/%s" % (pid, name), posix.O_RDONLY | posix.O_CLOEXEC)
@@ -225,8 +212,7 @@ def read_fact(pid, name):
         posix.close(fd)
 
 
-def feeds(pid, reader):
-    # type: (int, int) -> bool
+def feeds(pid: int, reader: int) -> bool:
     """Whether what one process prints goes through a pipe to another.
 
     A fork of the reader that runs no program of its own has the pipe already before it prints there, and still the
@@ -241,8 +227,7 @@ def feeds(pid, reader):
         return False  # one of them is just going
 
 
-def pipes(pid):
-    # type: (int) -> set[bytes]
+def pipes(pid: int) -> set[bytes]:
     """The pipes that a process has open."""
     folder = b"/proc/%d/fd/" % pid
     found = set()
@@ -254,8 +239,7 @@ def pipes(pid):
     return {name for name in found if name.startswith(b"pipe:")}
 
 
-def signal_all(pids, number):
-    # type: (Iterable[int], int) -> None
+def signal_all(pids: Iterable[int], number: int) -> None:
     """Send a signal to each of these processes; those already gone do not matter."""
     for pid in pids:
         try:

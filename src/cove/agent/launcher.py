@@ -4,6 +4,8 @@ A launcher is forked by init before it is needed and waits for `spawn`. It is a 
 process of the command's tree stays below it, orphaned or not. When nothing is left it can be used again.
 """
 
+from __future__ import annotations
+
 import _signal
 import errno
 import fcntl
@@ -11,8 +13,12 @@ import posix
 import select
 import time
 
-import kernel
-import protocol
+from cove.agent import kernel, protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    import resource
 
 DRAIN_BYTES = 65536
 FIRST_SPARE_DESCRIPTOR = 100
@@ -35,19 +41,17 @@ ENDS_NOTHING = (
 class Launcher:
     """Serves one socket; `main` is the spawned process while it runs, `busy` while its tree lives."""
 
-    def __init__(self, sock, wakeup):
-        # type: (_socket.socket, int) -> None
+    def __init__(self, sock: _socket.socket, wakeup: int) -> None:
         self.sock = sock
         self.wakeup = wakeup
         self.main = 0
         self.busy = False
-        self.draining = set()  # type: set[int]
+        self.draining: set[int] = set()
         self.poll = select.poll()
         self.poll.register(sock.fileno(), select.POLLIN)
         self.poll.register(wakeup, select.POLLIN)
 
-    def serve(self):
-        # type: () -> None
+    def serve(self) -> None:
         self.send(b"ready")
         control = self.sock.fileno()
         while True:
@@ -61,15 +65,13 @@ class Launcher:
                 else:
                     self.drain(fd)
 
-    def send(self, *fields):
-        # type: (*bytes) -> None
+    def send(self, *fields: bytes) -> None:
         try:
             kernel.send(self.sock, protocol.encode(*fields))
         except OSError:
             posix._exit(0)  # the runtime is gone
 
-    def receive(self):
-        # type: () -> bool
+    def receive(self) -> bool:
         packet, descriptors = kernel.receive(self.sock, protocol.LIMIT, protocol.MAX_DESCRIPTORS)
         if not packet:
             return False
@@ -100,21 +102,19 @@ class Launcher:
             raise protocol.ProtocolError("unknown verb")
         return True
 
-    def choose(self, scope):
-        # type: (bytes) -> list[int]
+    def choose(self, scope: bytes) -> list[int]:
         if scope == b"main":
             return [self.main] if self.main else []
         return list(kernel.descendants(posix.getpid()))
 
-    def interrupt(self, number, label, ticks):
-        # type: (int, bytes, int) -> list[int]
+    def interrupt(self, number: int, label: bytes, ticks: int) -> list[int]:
         """Signal what a shell's command has started, all of it at the same time.
 
         One after the other, a subshell would see its program die and go on before it is told to end itself.
         """
         chosen = self.find_labelled(label, ticks)
         until = time.monotonic() + HOLD_SECONDS
-        held = set()  # type: set[int]
+        held: set[int] = set()
         while number and not held.issuperset(chosen) and time.monotonic() < until:
             kernel.signal_all([pid for pid in chosen if pid not in held], _signal.SIGSTOP)
             held.update(chosen)
@@ -123,8 +123,7 @@ class Launcher:
         kernel.signal_all(held, _signal.SIGCONT)
         return chosen
 
-    def find_labelled(self, label, ticks):
-        # type: (bytes, int) -> list[int]
+    def find_labelled(self, label: bytes, ticks: int) -> list[int]:
         """What a shell's command has started: by its label, or by its age where it has lost that."""
         found = []
         for pid in kernel.descendants(posix.getpid()):
@@ -137,8 +136,7 @@ class Launcher:
                 found.append(pid)
         return found
 
-    def signal(self, chosen, number):
-        # type: (list[int], int) -> None
+    def signal(self, chosen: list[int], number: int) -> None:
         """Send a signal; instead of INT, what the spawned process reads from gets TERM, and gets it first.
 
         A bash whose command substitution dies of INT sends INT to itself.
@@ -149,8 +147,7 @@ class Launcher:
             chosen = [pid for pid in chosen if pid not in feeding]
         kernel.signal_all(chosen, number)
 
-    def pursue(self, reached, number):
-        # type: (list[int], int) -> list[int]
+    def pursue(self, reached: list[int], number: int) -> list[int]:
         """Send a signal to what was forked while the tree got it, until all that it ends has ended.
 
         What a process forks that handles the signal is left alone: it may be its way to tidy up.
@@ -170,8 +167,7 @@ class Launcher:
             ending = ending or bool(missed)
         return list(known)
 
-    def spawn(self, fields, descriptors):
-        # type: (list[bytes], list[int]) -> None
+    def spawn(self, fields: list[bytes], descriptors: list[int]) -> None:
         cwd, targets, tty, argc = fields[:4]
         argv = fields[4 : 4 + int(argc)]
         environ = dict([entry.split(b"=", 1) for entry in fields[4 + int(argc) :]])
@@ -192,13 +188,13 @@ class Launcher:
             for fd in descriptors:
                 posix.close(fd)
 
-    def start(self, argv, environ, targets, descriptors, tty):
-        # type: (list[bytes], dict[bytes, bytes], list[int], list[int], bytes) -> int
+    def start(
+        self, argv: list[bytes], environ: dict[bytes, bytes], targets: list[int], descriptors: list[int], tty: bytes
+    ) -> int:
         """The pid of the new process, which has the descriptors under the numbers of the targets."""
         return start(argv, environ, file_actions(targets, descriptors, tty))
 
-    def reap(self):
-        # type: () -> None
+    def reap(self) -> None:
         ended = None
         empty = False
         while True:
@@ -222,8 +218,7 @@ class Launcher:
         if empty and not self.main:
             self.busy = False
 
-    def report(self, status, usage, empty):
-        # type: (int, object, bool) -> None
+    def report(self, status: int, usage: resource.struct_rusage, empty: bool) -> None:
         self.send(
             b"exit",
             protocol.encode_number(status),
@@ -233,8 +228,7 @@ class Launcher:
             b"1" if empty else b"0",
         )
 
-    def drain(self, fd):
-        # type: (int) -> None
+    def drain(self, fd: int) -> None:
         try:
             ended = not posix.read(fd, DRAIN_BYTES)
         except BlockingIOError:
@@ -247,14 +241,13 @@ class Launcher:
             posix.close(fd)
 
 
-def restore_states(targets, descriptors):
-    # type: (list[bytes], list[int]) -> list[int]
+def restore_states(targets: list[bytes], descriptors: list[int]) -> list[int]:
     """The numbers of the targets. Where one is a shell's snapshot, its descriptor becomes the script made from it."""
     numbers = []
     for at, target in enumerate(targets):
         numbers.append(int(target.rstrip(protocol.SNAPSHOTS)))
         if not target.isdigit():
-            import shell_state
+            from cove.agent import shell_state
 
             try:
                 text = shell_state.script(kernel.read_all(descriptors[at]), target[-1:] == protocol.SESSION)
@@ -265,13 +258,12 @@ def restore_states(targets, descriptors):
     return numbers
 
 
-def file_actions(targets, descriptors, tty):
-    # type: (list[int], list[int], bytes) -> list[tuple[object, ...]]
+def file_actions(targets: list[int], descriptors: list[int], tty: bytes) -> list[tuple[object, ...]]:
     """What posix_spawn does with descriptors in the child; afterwards only the targets are open.
 
     A standard input that is not among them is the launcher's own, which is /dev/null.
     """
-    actions = []  # type: list[tuple[object, ...]]
+    actions: list[tuple[object, ...]] = []
     if tty:
         # A session leader without a terminal gets the first one it opens: tty_ioctl(4), TIOCSCTTY.
         actions.append((posix.POSIX_SPAWN_OPEN, 0, tty, posix.O_RDWR, 0))
@@ -287,15 +279,13 @@ def file_actions(targets, descriptors, tty):
     return actions
 
 
-def start(argv, environ, actions):
-    # type: (list[bytes], dict[bytes, bytes], list[tuple[object, ...]]) -> int
+def start(argv: list[bytes], environ: dict[bytes, bytes], actions: list[tuple[object, ...]]) -> int:
     """Start a program as the leader of a new session, with no signal blocked."""
     program = find_program(argv[0], environ.get(b"PATH", b""))
     return posix.posix_spawn(program, argv, environ, file_actions=actions, setsid=True, setsigmask=())
 
 
-def find_program(name, path):
-    # type: (bytes, bytes) -> bytes
+def find_program(name: bytes, path: bytes) -> bytes:
     """The file that execvp(3) would execute: a candidate that may not be executed is remembered, not taken."""
     if b"/" in name:
         return name
@@ -311,20 +301,17 @@ def find_program(name, path):
     return forbidden
 
 
-def block_everything():
-    # type: () -> None
+def block_everything() -> None:
     """No signal but SIGCHLD reaches a launcher. The spawned program starts with none blocked and all at default."""
     _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - {_signal.SIGCHLD})
 
 
-def ignore(number, frame):
-    # type: (int, object) -> None
+def ignore(number: int, frame: object) -> None:
     """A handler that does nothing; set_wakeup_fd has already told the loop."""
 
 
-def run(launcher):
-    # type: (Launcher) -> None
+def run(launcher: Launcher) -> None:
     """The life of a launcher, from fork to exit."""
     block_everything()
     launcher.serve()

@@ -1,22 +1,25 @@
 """Patterns for names and paths, as shells know them: `*`, `?`, `[a-z]`, `[!a]`, and `**` for any depth."""
 
+from __future__ import annotations
+
 import re
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def decode(path):
-    # type: (bytes) -> str
+
+def decode(path: bytes) -> str:
     """A path as text, whatever its bytes."""
     return path.decode("utf-8", "surrogateescape")
 
 
-def has_magic(part):
-    # type: (str) -> bool
+def has_magic(part: str) -> bool:
     """Whether a part of a pattern is more than a name."""
     return any(mark in part for mark in "*?[")
 
 
-def name_expression(part):
-    # type: (str) -> str
+def name_expression(part: str) -> str:
     """The regular expression for one name."""
     pieces = []
     at = 0
@@ -38,8 +41,7 @@ def name_expression(part):
     return "".join(pieces)
 
 
-def _letters(expression):
-    # type: (str) -> str
+def _letters(expression: str) -> str:
     """The expression, or one that nothing matches: a range that runs backwards, as in a shell."""
     try:
         re.compile(expression)
@@ -48,30 +50,26 @@ def _letters(expression):
     return expression
 
 
-def name_matcher(part):
-    # type: (str) -> Callable[[str], object]
+def name_matcher(part: str) -> Callable[[str], object]:
     """Whether a name matches; one that begins with a dot has to be asked for by one."""
     shield = "" if part.startswith(".") else r"(?!\.)"
     return re.compile(shield + name_expression(part), re.DOTALL).fullmatch
 
 
-def path_matcher(patterns):
-    # type: (list[str]) -> Callable[[str], bool]
+def path_matcher(patterns: list[str]) -> Callable[[str], bool]:
     """Whether a path matches one of them: a pattern without a slash by its last name, one with slashes by all of it."""
     names = [name_expression(each) for each in patterns if "/" not in each]
     paths = [path_expression(each) for each in patterns if "/" in each]
     name = re.compile("|".join(names), re.DOTALL).fullmatch if names else None
     whole = re.compile("|".join(paths), re.DOTALL).fullmatch if paths else None
 
-    def matches(path):
-        # type: (str) -> bool
+    def matches(path: str) -> bool:
         return bool((name and name(path.rpartition("/")[2])) or (whole and whole(path + "/")))
 
     return matches
 
 
-def path_expression(pattern):
-    # type: (str) -> str
+def path_expression(pattern: str) -> str:
     """The regular expression for a whole path with a slash at its end."""
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     pieces = [r"(?:[^/]+/)*" if part == "**" else name_expression(part) + "/" for part in parts]
@@ -83,15 +81,12 @@ def path_expression(pattern):
 class Filter:
     """Which paths below a directory count: not those excluded, nor below them, and of the rest those included."""
 
-    def __init__(self, include, exclude):
-        # type: (list[str], list[str]) -> None
+    def __init__(self, include: list[str], exclude: list[str]) -> None:
         self.includes = path_matcher(include) if include else None
         self.excludes = path_matcher(exclude)
 
-    def enters(self, path):
-        # type: (str) -> bool
+    def enters(self, path: str) -> bool:
         return not self.excludes(path)
 
-    def shows(self, path):
-        # type: (str) -> bool
+    def shows(self, path: str) -> bool:
         return self.includes is None or self.includes(path)

@@ -8,6 +8,12 @@ A snapshot is fields ended by NUL: see `__cove_snapshot` in session.bash. bash p
 owns, and what is ours, is left out.
 """
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+
 MOST_FIELDS = 1 << 20
 
 OWNED = frozenset(
@@ -40,8 +46,7 @@ class BadSnapshot(Exception):
     """Not what a shell writes."""
 
 
-def script(data, is_session):
-    # type: (bytes, bool) -> bytes
+def script(data: bytes, is_session: bool) -> bytes:
     """What a fresh bash executes to become the same: a session's shell, or a process without its traps.
 
     Functions come late, because they may have the name of a builtin; then options, because they change how bash
@@ -82,8 +87,7 @@ def script(data, is_session):
     return b"\n".join(lines) + b"\n"
 
 
-def declarations(text):
-    # type: (bytes) -> Iterator[tuple[bytes, bytes]]
+def declarations(text: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Split what `declare -p` prints: each variable's name and the whole of its declaration."""
     at = 0
     while at < len(text):
@@ -106,14 +110,12 @@ def declarations(text):
         at = end + 1
 
 
-def is_name(name):
-    # type: (bytes) -> bool
+def is_name(name: bytes) -> bool:
     """Whether bash can have a variable of that name."""
     return name.replace(b"_", b"a").isalnum() and not name[:1].isdigit()
 
 
-def value_end(text, at):
-    # type: (bytes, int) -> int
+def value_end(text: bytes, at: int) -> int:
     """Where a value that begins here ends: a word, or a list of words with keys in parentheses."""
     if text[at : at + 1] != b"(":
         return word_end(text, at, b"\n", b"\n")
@@ -130,8 +132,7 @@ def value_end(text, at):
         at = word_end(text, at, b" ", b")")
 
 
-def word_end(text, at, before, otherwise):
-    # type: (bytes, int, bytes, bytes) -> int
+def word_end(text: bytes, at: int, before: bytes, otherwise: bytes) -> int:
     """Where a quoted word ends; one that is not quoted ends before whichever of two bytes comes first."""
     if text[at : at + 1] == b'"':
         return quoted_end(text, at + 1, b'"')
@@ -143,8 +144,7 @@ def word_end(text, at, before, otherwise):
     return len(text) if found < 0 else found
 
 
-def quoted_end(text, at, mark):
-    # type: (bytes, int, bytes) -> int
+def quoted_end(text: bytes, at: int, mark: bytes) -> int:
     """Where a quote that is open here ends, in time linear in its length."""
     end = text.find(mark, at)
     while end >= 0:
@@ -157,8 +157,7 @@ def quoted_end(text, at, mark):
     raise BadSnapshot("a quote without an end")
 
 
-def limit_lines(text):
-    # type: (bytes) -> Iterator[bytes]
+def limit_lines(text: bytes) -> Iterator[bytes]:
     """Soft limits, from lines such as `open files  (-n) 1024`."""
     for line in text.splitlines():
         letter, closed, value = line.rpartition(b"-")[2].partition(b")")
@@ -167,8 +166,7 @@ def limit_lines(text):
             yield b"ulimit -S -%s %s 2>/dev/null" % (letter, value)
 
 
-def directory_lines(cwd, previous, directories):
-    # type: (bytes, bytes, list[bytes]) -> Iterator[bytes]
+def directory_lines(cwd: bytes, previous: bytes, directories: list[bytes]) -> Iterator[bytes]:
     """The stack of directories, of which the first is the current one."""
     for directory in reversed(directories[1:]):
         yield b"\\builtin pushd -n %s >/dev/null" % quote(directory)
@@ -176,8 +174,7 @@ def directory_lines(cwd, previous, directories):
     yield b"OLDPWD=" + quote(previous) if previous else b"unset -v OLDPWD"
 
 
-def attribute_lines(names):
-    # type: (bytes) -> Iterator[bytes]
+def attribute_lines(names: bytes) -> Iterator[bytes]:
     """The functions that are exported, read-only or traced, from what `declare -F` prints."""
     for line in names.splitlines():
         flags, _, name = line[len(b"declare ") :].partition(b" ")
@@ -187,8 +184,7 @@ def attribute_lines(names):
             yield b"\\builtin declare %s -- %s" % (flags, quote(name))
 
 
-def without_ours(functions, attributes):
-    # type: (bytes, frozenset[bytes]) -> bytes
+def without_ours(functions: bytes, attributes: frozenset[bytes]) -> bytes:
     """The functions of the user, without the lines about attributes that bash prints after a function."""
     kept = []
     is_ours = False
@@ -204,31 +200,26 @@ def without_ours(functions, attributes):
     return b"\n".join(kept)
 
 
-def without_our_trap(lines):
-    # type: (bytes) -> bytes
+def without_our_trap(lines: bytes) -> bytes:
     """What `trap -p` prints, but for the trap that is the session's own."""
     return b"\n".join([line for line in lines.split(b"\n") if not line.endswith(OUR_TRAP)])
 
 
-def quote(text):
-    # type: (bytes) -> bytes
+def quote(text: bytes) -> bytes:
     """A word that bash reads as exactly this text."""
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
-def last_word(line):
-    # type: (bytes) -> bytes
+def last_word(line: bytes) -> bytes:
     """The option that a line is about."""
     return line.rpartition(b" ")[2]
 
 
-def without(lines, names):
-    # type: (bytes, Container[bytes]) -> bytes
+def without(lines: bytes, names: Container[bytes]) -> bytes:
     """The lines about all options but these."""
     return b"\n".join([line for line in lines.splitlines() if last_word(line) not in names])
 
 
-def with_builtin(lines):
-    # type: (list[bytes]) -> list[bytes]
+def with_builtin(lines: list[bytes]) -> list[bytes]:
     """Lines that call a builtin also where a function or an alias has its name."""
     return [b"\\builtin " + line for line in lines]

@@ -3,15 +3,20 @@
 A file system that cannot tell where holes are says that all is data: lseek(2).
 """
 
+from __future__ import annotations
+
 import errno
 import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 # copy_file_range(2): not between these file systems.
 UNABLE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def copy_range(read, write, at, size):
-    # type: (int, int, int, int) -> int
+def copy_range(read: int, write: int, at: int, size: int) -> int:
     """Copy up to so many bytes from and to the same place; returns how many, 0 at the end."""
     try:
         return os.copy_file_range(read, write, size, at, at)
@@ -22,8 +27,7 @@ def copy_range(read, write, at, size):
     return os.sendfile(write, read, at, size)
 
 
-def data_ranges(fd, size):
-    # type: (int, int) -> Iterator[tuple[int, int]]
+def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
     """Where the first so many bytes of a file are no holes: beginnings and ends."""
     at = 0
     while at < size:
@@ -42,8 +46,7 @@ def data_ranges(fd, size):
         at = end
 
 
-def copy_data(read, write, size, step, check=lambda: None):
-    # type: (int, int, int, int, Callable[[], object]) -> None
+def copy_data(read: int, write: int, size: int, step: int, check: Callable[[], object] = lambda: None) -> None:
     """Copy the first so many bytes into an empty file, `check` called before each step."""
     for start, end in data_ranges(read, size):
         reached = copy_span(read, write, start, end, step, check)
@@ -53,8 +56,7 @@ def copy_data(read, write, size, step, check=lambda: None):
     os.ftruncate(write, size)
 
 
-def copy_span(read, write, at, end, step, check):
-    # type: (int, int, int, int, int, Callable[[], object]) -> int
+def copy_span(read: int, write: int, at: int, end: int, step: int, check: Callable[[], object]) -> int:
     """Copy up to an end; returns how far it came."""
     while at < end:
         check()

@@ -1,5 +1,19 @@
 """The tar format: headers made, and headers read as from an enemy. pax(1), tar(5)."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Protocol
+
+    class Source(Protocol):
+        """What an archive is read from."""
+
+        def read(self, size: int) -> bytes:
+            """Exactly so many bytes."""
+
+
 BLOCK = 512
 MOST_EXTENDED = 65536
 MOST_HEADERS = 8
@@ -31,26 +45,25 @@ class Member:
 
     __slots__ = ("kind", "link", "mode", "mtime", "parts", "ranges", "size", "stored")
 
-    def __init__(self, kind, parts, mode=0o644, size=0, mtime=0, link=b""):
-        # type: (bytes, list[bytes], int, int, int, bytes) -> None
+    def __init__(
+        self, kind: bytes, parts: list[bytes], mode: int = 0o644, size: int = 0, mtime: int = 0, link: bytes = b""
+    ) -> None:
         self.kind = kind
         self.parts = parts
         self.mode = mode
         self.size = size
         self.mtime = mtime
         self.link = link
-        self.ranges = None  # type: list[tuple[int, int]] | None
-        self.stored = None  # type: int | None
+        self.ranges: list[tuple[int, int]] | None = None
+        self.stored: int | None = None
 
 
-def padding(size):
-    # type: (int) -> int
+def padding(size: int) -> int:
     """What is missing to a whole block."""
     return -size % BLOCK
 
 
-def encode_member(member):
-    # type: (Member) -> bytes
+def encode_member(member: Member) -> bytes:
     """The header blocks of a member; what does not fit in the old fields goes in a pax header before it."""
     name = b"./" + b"/".join(member.parts)
     if member.kind == DIRECTORY and member.parts:
@@ -71,9 +84,9 @@ def encode_member(member):
     return first + data + bytes(padding(len(data))) + plain
 
 
-def encode_sparse(member, name):
-    # type: (Member, bytes) -> bytes
+def encode_sparse(member: Member, name: bytes) -> bytes:
     """A file with holes, as GNU tar does it in its format 1.0: its data comes after a list of where that belongs."""
+    assert member.ranges is not None
     ranges = [*member.ranges, (member.size, member.size)]
     numbers = [len(ranges)] + [number for start, end in ranges for number in (start, end - start)]
     places = b"".join([b"%d\n" % number for number in numbers])
@@ -88,12 +101,12 @@ def encode_sparse(member, name):
     return first + data + bytes(padding(len(data))) + plain + places
 
 
-def read_ranges(source, member):
-    # type: (Source, Member) -> list[tuple[int, int]]
+def read_ranges(source: Source, member: Member) -> list[tuple[int, int]]:
     """Where the data of a file with holes belongs, checked: in order, within the file, and all that is stored."""
+    assert member.stored is not None
     name = shown(b"/".join(member.parts))
     numbers, taken = read_numbers(source, member.stored, name)
-    ranges = []  # type: list[tuple[int, int]]
+    ranges: list[tuple[int, int]] = []
     at = total = 0
     for start, length in zip(numbers[::2], numbers[1::2]):
         if start < at or start + length > member.size:
@@ -106,12 +119,11 @@ def read_ranges(source, member):
     return ranges
 
 
-def read_numbers(source, most, name):
-    # type: (Source, int, str) -> tuple[list[int], int]
+def read_numbers(source: Source, most: int, name: str) -> tuple[list[int], int]:
     """The numbers of a list that begins with half of how many there are, and how many bytes it takes."""
     data = b""
     taken = 0
-    numbers = []  # type: list[int]
+    numbers: list[int] = []
     while not numbers or len(numbers) < 2 * numbers[0] + 1:
         if taken + BLOCK > most or numbers[:1] > [MOST_RANGES + 1]:
             raise Refused("a sparse file with too long a list: %s" % name)
@@ -123,8 +135,7 @@ def read_numbers(source, most, name):
     return numbers[1 : 2 * numbers[0] + 1], taken
 
 
-def pax_record(key, value):
-    # type: (bytes, bytes) -> bytes
+def pax_record(key: bytes, value: bytes) -> bytes:
     """Its length counts itself."""
     rest = b" " + key + b"=" + value + b"\n"
     length = len(rest)
@@ -133,8 +144,7 @@ def pax_record(key, value):
     return b"%d" % length + rest
 
 
-def header(name, kind, mode, size, mtime, link):
-    # type: (bytes, bytes, int, int, int, bytes) -> bytes
+def header(name: bytes, kind: bytes, mode: int, size: int, mtime: int, link: bytes) -> bytes:
     """One block, with its checksum."""
     size = size if size < MOST_OCTAL else 0
     mtime = min(max(mtime, 0), MOST_OCTAL - 1)
@@ -152,13 +162,12 @@ def header(name, kind, mode, size, mtime, link):
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 
 
-def read_members(source, lenient=False):
-    # type: (Source, bool) -> Iterator[Member]
+def read_members(source: Source, lenient: bool = False) -> Iterator[Member]:
     """The members of an archive, each read when the content of the one before has been taken; ends at its end mark.
 
     With `lenient`, as tar(1) does it: absolute names lose their slash, and symbolic links may lead anywhere.
     """
-    extended = {}  # type: dict[bytes, bytes]
+    extended: dict[bytes, bytes] = {}
     headers = 0
     while True:
         block = source.read(BLOCK)
@@ -184,8 +193,7 @@ def read_members(source, lenient=False):
         headers = 0
 
 
-def read_extended(source, size):
-    # type: (Source, int) -> bytes
+def read_extended(source: Source, size: int) -> bytes:
     """The content of an extended header."""
     if size > MOST_EXTENDED:
         raise Refused("an extended header of %d bytes" % size)
@@ -194,8 +202,7 @@ def read_extended(source, size):
     return data
 
 
-def make_member(block, kind, size, extended, lenient):
-    # type: (bytes, bytes, int, dict[bytes, bytes], bool) -> Member
+def make_member(block: bytes, kind: bytes, size: int, extended: dict[bytes, bytes], lenient: bool) -> Member:
     """What a header says, checked."""
     name = text(block[:100])
     if block[257:263] == b"ustar\0" and block[345]:
@@ -227,8 +234,7 @@ def make_member(block, kind, size, extended, lenient):
     return member
 
 
-def check_sparse(extended, kind, name):
-    # type: (dict[bytes, bytes], bytes, bytes) -> bytes
+def check_sparse(extended: dict[bytes, bytes], kind: bytes, name: bytes) -> bytes:
     """The name of a file with holes; only the format that we write is read."""
     is_known = all(extended.get(key) == value for key, value in SPARSE.items())
     if not is_known or kind not in REGULAR or b"GNU.sparse.realsize" not in extended:
@@ -239,8 +245,7 @@ def check_sparse(extended, kind, name):
     return name
 
 
-def check_name(name):
-    # type: (bytes) -> list[bytes]
+def check_name(name: bytes) -> list[bytes]:
     """The names on the way; none that is absolute or goes up."""
     if name.startswith(b"/"):
         raise Refused("an absolute path: %s" % shown(name))
@@ -252,8 +257,7 @@ def check_name(name):
     return parts
 
 
-def check_link(parts, link):
-    # type: (list[bytes], bytes) -> None
+def check_link(parts: list[bytes], link: bytes) -> None:
     """A symbolic link may go up at its beginning only, and not above the top.
 
     Then it stays below the top also when it passes through other links of the archive: each of those does.
@@ -266,15 +270,13 @@ def check_link(parts, link):
         raise Refused("a link that may lead out: %s -> %s" % (shown(b"/".join(parts)), shown(link)))
 
 
-def check_sum(block):
-    # type: (bytes) -> None
+def check_sum(block: bytes) -> None:
     """Whether this is a header at all."""
     if number(block[148:156]) != sum(block[:148]) + 8 * 32 + sum(block[156:]):
         raise Refused("this is no tar archive, or it is damaged")
 
 
-def number(field):
-    # type: (bytes) -> int
+def number(field: bytes) -> int:
     """Octal digits, or binary when the first bit is set."""
     if field[0] == 0x80:
         value = int.from_bytes(field[1:], "big")
@@ -288,16 +290,14 @@ def number(field):
     return value
 
 
-def decimal(field):
-    # type: (bytes) -> int
+def decimal(field: bytes) -> int:
     """A size in a pax record."""
     if not field.isdigit() or len(field) > 18:
         raise Refused("a size that is none: %r" % field[:40])
     return int(field)
 
 
-def pax_records(data):
-    # type: (bytes) -> dict[bytes, bytes]
+def pax_records(data: bytes) -> dict[bytes, bytes]:
     """What an extended header says."""
     records = {}
     at = 0
@@ -313,13 +313,11 @@ def pax_records(data):
     return records
 
 
-def text(field):
-    # type: (bytes) -> bytes
+def text(field: bytes) -> bytes:
     """A field up to its first NUL."""
     return field.split(b"\0", 1)[0]
 
 
-def shown(name):
-    # type: (bytes) -> str
+def shown(name: bytes) -> str:
     """A name in a message."""
     return name[:200].decode("utf-8", "backslashreplace")

@@ -3,16 +3,22 @@
 A directory below the first that cannot be read is left out, as `find` does; links to directories are not entered.
 """
 
+from __future__ import annotations
+
 import errno
 import itertools
 import os
 import re
 import stat
 
-from files import TEMPORARY, close, open_old
-from pattern import decode, has_magic, name_matcher, path_matcher
-from sparse_copy import copy_data
-from tar import Refused
+from cove.agent.files import TEMPORARY, close, open_old
+from cove.agent.pattern import decode, has_magic, name_matcher, path_matcher
+from cove.agent.sparse_copy import copy_data
+from cove.agent.tar import Refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 MOST_ENTRIES = 200000
 MOST_SEARCHED = 64 << 20
@@ -27,8 +33,9 @@ class TooMany(Exception):
     """More is found than a caller can take; the text says what to do."""
 
 
-def walk(top, enters=lambda relative, entry: True):
-    # type: (bytes, Callable[[bytes, os.DirEntry[bytes]], bool]) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]
+def walk(
+    top: bytes, enters: Callable[[bytes, os.DirEntry[bytes]], bool] = lambda relative, entry: True
+) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
     """Every entry below top with its path from there, parents first, names sorted. `enters` can leave entries out."""
     pending = [(b"", read_directory(top, is_top=True))]
     while pending:
@@ -45,8 +52,7 @@ def walk(top, enters=lambda relative, entry: True):
             pending.append((relative + b"/", read_directory(entry.path, is_top=False)))
 
 
-def read_directory(path, is_top):
-    # type: (bytes, bool) -> list[os.DirEntry[bytes]]
+def read_directory(path: bytes, is_top: bool) -> list[os.DirEntry[bytes]]:
     """The entries, the first name last."""
     try:
         with os.scandir(path) as entries:
@@ -57,12 +63,10 @@ def read_directory(path, is_top):
         return []
 
 
-def entries(top, hidden):
-    # type: (bytes, bool) -> Iterator[tuple[bytes, ...]]
+def entries(top: bytes, hidden: bool) -> Iterator[tuple[bytes, ...]]:
     """Everything below top, sorted by path: mode, size, time of change, path from there, and where a link points."""
 
-    def enters(relative, entry):
-        # type: (bytes, os.DirEntry[bytes]) -> bool
+    def enters(relative: bytes, entry: os.DirEntry[bytes]) -> bool:
         return hidden or not entry.name.startswith(b".")
 
     all_entries = list(itertools.islice(walk(top, enters), MOST_ENTRIES + 1))
@@ -78,12 +82,11 @@ def entries(top, hidden):
         yield b"%d" % found.st_mode, b"%d" % found.st_size, b"%d" % found.st_mtime_ns, relative, target
 
 
-def glob(top, pattern):
-    # type: (bytes, bytes) -> Iterator[bytes]
+def glob(top: bytes, pattern: bytes) -> list[bytes]:
     """The paths from top that match; `**` stands for any number of directories."""
     parts = [part for part in pattern.split(b"/") if part not in (b"", b".")]
     read_directory(top, is_top=True)
-    found = set()  # type: set[bytes]
+    found: set[bytes] = set()
     pending = [(b"", 0)] if parts else []
     seen = {(b"", 0)}
     while pending:
@@ -100,8 +103,7 @@ def glob(top, pattern):
     return sorted(found)
 
 
-def expand(top, parts, prefix, at):
-    # type: (bytes, list[bytes], bytes, int) -> Iterator[tuple[bytes, int]]
+def expand(top: bytes, parts: list[bytes], prefix: bytes, at: int) -> Iterator[tuple[bytes, int]]:
     """Where one part of a pattern leads from a directory: paths, and the part that comes next."""
     part = parts[at]
     directory = os.path.join(top, prefix)
@@ -124,8 +126,7 @@ def expand(top, parts, prefix, at):
                 yield base + entry.name, at + 1
 
 
-def search(top, expression, pattern, limit):
-    # type: (bytes, bytes, bytes, int) -> Iterator[tuple[bytes, bytes, bytes]]
+def search(top: bytes, expression: bytes, pattern: bytes, limit: int) -> Iterator[tuple[bytes, bytes, bytes]]:
     """The lines that match, as path from top, number and text; top may be a file."""
     found = compiled(decode(expression))
     matches = path_matcher([decode(pattern)]) if pattern else lambda path: True
@@ -141,8 +142,7 @@ def search(top, expression, pattern, limit):
                 return
 
 
-def compiled(expression):
-    # type: (str) -> re.Pattern[str]
+def compiled(expression: str) -> re.Pattern[str]:
     """A regular expression that a caller has written."""
     try:
         return re.compile(expression, re.MULTILINE)
@@ -150,8 +150,7 @@ def compiled(expression):
         raise Refused("%r is not a regular expression: %s" % (expression[:200], error)) from None
 
 
-def searched(top):
-    # type: (bytes) -> Iterator[tuple[bytes, bytes]]
+def searched(top: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The files to look at: top itself, or all below it."""
     if not os.path.isdir(top):
         os.stat(top)
@@ -162,8 +161,7 @@ def searched(top):
             yield relative, entry.path
 
 
-def search_file(path, expression):
-    # type: (bytes, re.Pattern[str]) -> Iterator[tuple[int, str]]
+def search_file(path: bytes, expression: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     """Each line with a match once. Binary files, large ones and what cannot be read have none."""
     try:
         fd = os.open(path, OPEN_FILE)
@@ -189,8 +187,7 @@ def search_file(path, expression):
         number += 1
 
 
-def read_text(fd):
-    # type: (int) -> str
+def read_text(fd: int) -> str:
     """The text of a file; what is binary has none."""
     chunks = [os.read(fd, BINARY_PROBE)]
     if b"\0" in chunks[0]:
@@ -202,8 +199,7 @@ def read_text(fd):
     return decode(b"".join(chunks))
 
 
-def copy(source, destination):
-    # type: (bytes, bytes) -> None
+def copy(source: bytes, destination: bytes) -> None:
     """Copy a file or a tree, as `cp -r` with modes and times; a link at the beginning is followed."""
     mode = os.stat(source).st_mode
     if stat.S_ISDIR(mode):
@@ -215,8 +211,7 @@ def copy(source, destination):
         copy_file(source, destination)
 
 
-def copy_directory(source, destination):
-    # type: (bytes, bytes) -> None
+def copy_directory(source: bytes, destination: bytes) -> None:
     """A directory and all below it, into one that may be there."""
     found = os.stat(source)
     try:
@@ -230,8 +225,7 @@ def copy_directory(source, destination):
     os.utime(destination, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def copy_entry(entry, destination):
-    # type: (os.DirEntry[bytes], bytes) -> None
+def copy_entry(entry: os.DirEntry[bytes], destination: bytes) -> None:
     """One name of a directory."""
     if entry.is_symlink():
         temporary = beside(destination)
@@ -243,8 +237,7 @@ def copy_entry(entry, destination):
         copy_file(entry.path, destination)
 
 
-def copy_file(source, destination):
-    # type: (bytes, bytes) -> None
+def copy_file(source: bytes, destination: bytes) -> None:
     """Copy a regular file; the old one stays until the new one is complete."""
     read = os.open(source, OPEN_FILE)
     try:
@@ -268,8 +261,7 @@ def copy_file(source, destination):
         os.close(read)
 
 
-def check_writable(path):
-    # type: (bytes) -> None
+def check_writable(path: bytes) -> None:
     """A file in the way is replaced only if it may be written."""
     try:
         if stat.S_ISREG(os.lstat(path).st_mode):
@@ -281,7 +273,6 @@ def check_writable(path):
         raise
 
 
-def beside(path):
-    # type: (bytes) -> bytes
+def beside(path: bytes) -> bytes:
     """A name for a file until it is complete."""
     return os.path.join(os.path.dirname(path), TEMPORARY + os.urandom(8).hex().encode())

@@ -3,16 +3,18 @@
 Every step is made from an open directory and follows no link.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat
 
-if __package__:
-    from cove.agent import tar
-    from cove.agent.tar import Refused
-else:
-    import tar
-    from tar import Refused
+from cove.agent import tar
+from cove.agent.tar import Refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cove.agent.archive import Budget, Stream
 
 MOST_DEPTH = 200
 IMPLICIT_MODE = 0o755
@@ -23,14 +25,12 @@ CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 class Descent:
     """The way to one directory below `top`: those on it are `held` open. `made` are those that were missing."""
 
-    def __init__(self, top):
-        # type: (int) -> None
+    def __init__(self, top: int) -> None:
         self.top = top
-        self.held = []  # type: list[tuple[bytes, int]]
-        self.made = set()  # type: set[tuple[bytes, ...]]
+        self.held: list[tuple[bytes, int]] = []
+        self.made: set[tuple[bytes, ...]] = set()
 
-    def enter(self, parts):
-        # type: (list[bytes]) -> int
+    def enter(self, parts: list[bytes]) -> int:
         """The directory at parts, made if it is missing; what is a link or a file there is refused."""
         common = 0
         while common < min(len(parts), len(self.held)) and self.held[common][0] == parts[common]:
@@ -52,8 +52,7 @@ class Descent:
                 raise
         return self.held[-1][1] if self.held else self.top
 
-    def leave(self, depth):
-        # type: (int) -> None
+    def leave(self, depth: int) -> None:
         while len(self.held) > depth:
             os.close(self.held.pop()[1])
 
@@ -61,15 +60,13 @@ class Descent:
 class Unpacking:
     """Makes the members of an archive below `top`."""
 
-    def __init__(self, top, stream, budget):
-        # type: (int, Stream, Budget) -> None
+    def __init__(self, top: int, stream: Stream, budget: Budget) -> None:
         self.descent = Descent(top)
         self.stream = stream
         self.budget = budget
-        self.modes = {}  # type: dict[tuple[bytes, ...], int]
+        self.modes: dict[tuple[bytes, ...], int] = {}
 
-    def run(self, lenient):
-        # type: (bool) -> dict[tuple[bytes, ...], int]
+    def run(self, lenient: bool) -> dict[tuple[bytes, ...], int]:
         """Returns the modes that the directories get at the end."""
         try:
             for member in tar.read_members(self.stream, lenient):
@@ -79,8 +76,7 @@ class Unpacking:
             self.descent.leave(0)
         return {**dict.fromkeys(self.descent.made, IMPLICIT_MODE), **self.modes}
 
-    def make(self, member):
-        # type: (tar.Member) -> None
+    def make(self, member: tar.Member) -> None:
         if len(member.parts) > MOST_DEPTH:
             raise Refused("nested too deeply: %s" % tar.shown(b"/".join(member.parts)))
         if member.kind == tar.DIRECTORY:
@@ -97,8 +93,7 @@ class Unpacking:
         else:
             self.write(member, directory, name)
 
-    def write(self, member, directory, name):
-        # type: (tar.Member, int, bytes) -> None
+    def write(self, member: tar.Member, directory: int, name: bytes) -> None:
         fd = os.open(name, CREATE_FILE, 0o600, dir_fd=directory)
         try:
             self.content(member, fd)
@@ -107,8 +102,7 @@ class Unpacking:
         finally:
             os.close(fd)
 
-    def content(self, member, fd):
-        # type: (tar.Member, int) -> None
+    def content(self, member: tar.Member, fd: int) -> None:
         if member.stored is None:
             self.stream.receive_file(fd, member.size)
             self.stream.read(tar.padding(member.size))
@@ -119,8 +113,7 @@ class Unpacking:
         os.ftruncate(fd, member.size)
         self.stream.read(tar.padding(member.stored))
 
-    def link(self, member, name):
-        # type: (tar.Member, bytes) -> None
+    def link(self, member: tar.Member, name: bytes) -> None:
         """Another name for a file of this archive, and for nothing else."""
         parts = tar.check_name(member.link)
         source = os.dup(self.descent.enter(parts[:-1])) if parts else -1
@@ -135,8 +128,7 @@ class Unpacking:
             if source >= 0:
                 os.close(source)
 
-    def clear(self, directory, name):
-        # type: (int, bytes) -> None
+    def clear(self, directory: int, name: bytes) -> None:
         """A later member of the same name replaces a file or a link, never a directory."""
         try:
             os.unlink(name, dir_fd=directory)
@@ -146,8 +138,7 @@ class Unpacking:
             raise Refused("a file in the place of a directory: %s" % tar.shown(name)) from None
 
 
-def merge(source, target, modes):
-    # type: (int, bytes, dict[tuple[bytes, ...], int]) -> None
+def merge(source: int, target: bytes, modes: dict[tuple[bytes, ...], int]) -> None:
     """Move everything into a directory that is there, after having seen that nothing is in the way."""
     destination = os.open(target, OPEN_DIRECTORY & ~os.O_NOFOLLOW)
     try:
@@ -159,8 +150,7 @@ def merge(source, target, modes):
         os.close(destination)
 
 
-def merge_directory(source, destination, move):
-    # type: (int, int, bool) -> None
+def merge_directory(source: int, destination: int, move: bool) -> None:
     """One pass over a level: looking, or moving."""
     for name in os.listdir(source):
         is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode)
@@ -178,8 +168,7 @@ def merge_directory(source, destination, move):
             os.rename(name, name, src_dir_fd=source, dst_dir_fd=destination)
 
 
-def replace_directory(source, destination, name, move):
-    # type: (int, int, str, bool) -> None
+def replace_directory(source: int, destination: int, name: str, move: bool) -> None:
     """An empty directory gives way to what is none, as tar(1) does it."""
     if move:
         os.rmdir(name, dir_fd=destination)
@@ -193,16 +182,14 @@ def replace_directory(source, destination, name, move):
         os.close(below)
 
 
-def is_protected(there, name, directory):
-    # type: (os.stat_result, str, int) -> bool
+def is_protected(there: os.stat_result, name: str, directory: int) -> bool:
     """Whether a file belongs to somebody else and may not be written. Our own may be replaced, as tar(1) does it."""
     if not stat.S_ISREG(there.st_mode) or there.st_uid == os.geteuid():
         return False
     return not os.access(name, os.W_OK, dir_fd=directory, effective_ids=True)
 
 
-def merge_below(source, destination, name, move):
-    # type: (int, int, str, bool) -> None
+def merge_below(source: int, destination: int, name: str, move: bool) -> None:
     """The same one level down, where both sides have a directory."""
     try:
         into = os.open(name, OPEN_DIRECTORY, dir_fd=destination)
@@ -221,8 +208,7 @@ def merge_below(source, destination, name, move):
         os.close(into)
 
 
-def set_modes(top, modes):
-    # type: (int, dict[tuple[bytes, ...], int]) -> None
+def set_modes(top: int, modes: dict[tuple[bytes, ...], int]) -> None:
     """The directories' modes come last: until then all of them can be written."""
     descent = Descent(top)
     try:

@@ -6,14 +6,22 @@ A move is two events that follow each other with one cookie; half a move is a de
 queue overflows, events are lost: everything is watched and read anew, and `resync` says so.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import os
 import select
 import struct
 
-from files import TEMPORARY
-from pattern import decode
+from cove.agent.files import TEMPORARY
+from cove.agent.pattern import decode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cove.agent.pattern import Filter
 
 MODIFY, ATTRIB, MOVED_FROM, MOVED_TO = 0x2, 0x4, 0x40, 0x80
 CREATE, DELETE, DELETE_SELF, MOVE_SELF = 0x100, 0x200, 0x400, 0x800
@@ -39,14 +47,12 @@ class Directory:
 
     __slots__ = ("found", "names", "path")
 
-    def __init__(self, path):
-        # type: (bytes) -> None
+    def __init__(self, path: bytes) -> None:
         self.path = path
-        self.names = {}  # type: dict[bytes, bool]
-        self.found = {}  # type: dict[bytes, int]
+        self.names: dict[bytes, bool] = {}
+        self.found: dict[bytes, int] = {}
 
-    def forget(self, name):
-        # type: (bytes) -> bool
+    def forget(self, name: bytes) -> bool:
         """Whether the name was known."""
         self.found.pop(name, None)
         return self.names.pop(name, None) is not None
@@ -55,8 +61,15 @@ class Directory:
 class Watch:
     """Tells `emit(kind, path, is_directory, old_path)` what happens; paths are relative to the top."""
 
-    def __init__(self, top, recursive, filter, only, emit, flush):
-        # type: (bytes, bool, Filter, bytes, Callable[..., None], Callable[[], None]) -> None
+    def __init__(
+        self,
+        top: bytes,
+        recursive: bool,
+        filter: Filter,
+        only: bytes,
+        emit: Callable[..., None],
+        flush: Callable[[], None],
+    ) -> None:
         self.top = top
         self.recursive = recursive
         self.filter = filter
@@ -64,13 +77,12 @@ class Watch:
         self.emit = emit
         self.flush = flush
         self.fd = -1
-        self.directories = {}  # type: dict[int, Directory]
-        self.moved = None  # type: tuple[int, bytes, bool] | None
+        self.directories: dict[int, Directory] = {}
+        self.moved: tuple[int, bytes, bool] | None = None
         self.ended = False
         self.begin()
 
-    def begin(self):
-        # type: () -> None
+    def begin(self) -> None:
         """Watch everything that is there now."""
         if self.fd >= 0:
             os.close(self.fd)
@@ -81,10 +93,9 @@ class Watch:
         self.moved = None
         self.adopt(b"", None)
 
-    def add(self, path):
-        # type: (bytes) -> int
+    def add(self, path: bytes) -> int:
         where = os.path.join(self.top, path) if path else self.top
-        wd = libc.inotify_add_watch(self.fd, where, MASK | (DONT_FOLLOW if path else 0))
+        wd: int = libc.inotify_add_watch(self.fd, where, MASK | (DONT_FOLLOW if path else 0))
         if wd < 0:
             number = ctypes.get_errno()
             if number == errno.ENOSPC:
@@ -92,8 +103,7 @@ class Watch:
             raise OSError(number, os.strerror(number), where)
         return wd
 
-    def adopt(self, path, tell):
-        # type: (bytes, Callable[..., None] | None) -> None
+    def adopt(self, path: bytes, tell: Callable[..., None] | None) -> None:
         """Watch a directory and all below it, and tell of what is found in it."""
         pending = [path]
         while pending:
@@ -119,15 +129,13 @@ class Watch:
                 if is_directory and self.recursive:
                     pending.append(relative)
 
-    def counts(self, path):
-        # type: (bytes) -> bool
+    def counts(self, path: bytes) -> bool:
         name = path.rpartition(b"/")[2]
         if self.only:
             return path == self.only
         return not name.startswith(TEMPORARY) and self.filter.enters(decode(path))
 
-    def tell(self, kind, path, is_directory, old_path=b""):
-        # type: (bytes, bytes, bool, bytes) -> None
+    def tell(self, kind: bytes, path: bytes, is_directory: bool, old_path: bytes = b"") -> None:
         shown = self.filter.shows(decode(path))
         if kind == b"move" and not self.filter.shows(decode(old_path)):
             kind, old_path = b"create", b""
@@ -136,8 +144,7 @@ class Watch:
         if shown:
             self.emit(kind, path, is_directory, old_path)
 
-    def run(self):
-        # type: () -> None
+    def run(self) -> None:
         while not self.ended:
             poll = select.poll()
             poll.register(1, 0)
@@ -151,8 +158,7 @@ class Watch:
                 self.lose_moved()
             self.flush()
 
-    def take(self, data):
-        # type: (bytes) -> None
+    def take(self, data: bytes) -> None:
         at = 0
         while at < len(data) and not self.ended:
             wd, mask, cookie, length = EVENT.unpack_from(data, at)
@@ -164,8 +170,7 @@ class Watch:
                 return
             self.handle(wd, mask, cookie, name)
 
-    def restart(self):
-        # type: () -> None
+    def restart(self) -> None:
         try:
             self.begin()
         except FileNotFoundError:
@@ -173,13 +178,11 @@ class Watch:
         else:
             self.emit(b"resync", b"", True, b"")
 
-    def end(self):
-        # type: () -> None
+    def end(self) -> None:
         self.emit(b"delete", b"", True, b"")
         self.ended = True
 
-    def handle(self, wd, mask, cookie, name):
-        # type: (int, int, int, bytes) -> None
+    def handle(self, wd: int, mask: int, cookie: int, name: bytes) -> None:
         if self.moved and not (mask & MOVED_TO and cookie == self.moved[0]):
             self.lose_moved()
         directory = self.directories.get(wd)
@@ -194,8 +197,7 @@ class Watch:
         elif name and mask & MOVED_TO:
             self.lose_moved()
 
-    def change(self, directory, mask, cookie, name):
-        # type: (Directory, int, int, bytes) -> None
+    def change(self, directory: Directory, mask: int, cookie: int, name: bytes) -> None:
         path = join(directory.path, name)
         is_directory = bool(mask & IS_DIRECTORY)
         if mask & CREATE:
@@ -212,8 +214,7 @@ class Watch:
         elif mask & MOVED_TO:
             self.arrive(directory, name, is_directory)
 
-    def appear(self, directory, name, is_directory):
-        # type: (Directory, bytes, bool) -> None
+    def appear(self, directory: Directory, name: bytes, is_directory: bool) -> None:
         path = join(directory.path, name)
         if name not in directory.names:
             directory.names[name] = is_directory
@@ -221,8 +222,7 @@ class Watch:
         if is_directory and self.recursive:
             self.adopt(path, self.tell)
 
-    def arrive(self, directory, name, is_directory):
-        # type: (Directory, bytes, bool) -> None
+    def arrive(self, directory: Directory, name: bytes, is_directory: bool) -> None:
         """A file was moved here: from another place that we watch, or from elsewhere."""
         path = join(directory.path, name)
         moved, self.moved = self.moved, None
@@ -237,8 +237,7 @@ class Watch:
         else:
             self.appear(directory, name, is_directory)
 
-    def was_found(self, directory, name):
-        # type: (Directory, bytes) -> bool
+    def was_found(self, directory: Directory, name: bytes) -> bool:
         """Whether the file that arrived is the one that reading found, and told of."""
         try:
             status = os.lstat(os.path.join(self.top, directory.path, name))
@@ -246,14 +245,12 @@ class Watch:
             return False  # gone again
         return directory.found.pop(name, None) == status.st_ino
 
-    def rename_below(self, old, new):
-        # type: (bytes, bytes) -> None
+    def rename_below(self, old: bytes, new: bytes) -> None:
         for directory in self.directories.values():
             if directory.path == old or directory.path.startswith(old + b"/"):
                 directory.path = new + directory.path[len(old) :]
 
-    def lose_moved(self):
-        # type: () -> None
+    def lose_moved(self) -> None:
         """What was moved away did not arrive where we look."""
         if not self.moved:
             return
@@ -265,7 +262,6 @@ class Watch:
                 del self.directories[wd]
 
 
-def join(path, name):
-    # type: (bytes, bytes) -> bytes
+def join(path: bytes, name: bytes) -> bytes:
     """A path below another, relative to the top."""
     return path + b"/" + name if path else name

@@ -1,39 +1,42 @@
 """A matplotlib backend that gives figures to the context as PNG."""
 
+from __future__ import annotations
+
 import io
 
 from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg, FigureManagerBase
 from matplotlib.figure import Figure
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["Figure", "FigureCanvas", "FigureManager", "show"]
 
-send_display = None  # type: Callable[[dict[str, object]], None] | None  # the executor gives it
+send_display: Callable[[dict[str, object]], None]  # the executor gives it
 FigureCanvas = FigureCanvasAgg
 FigureManager = FigureManagerBase
 
 
-def show(*args, **kwargs):
-    # type: (*object, **object) -> None
+def show(*args: object, **kwargs: object) -> None:
     """Send every open figure and close it."""
     for number in pyplot.get_fignums():
         figure = pyplot.figure(number)
         try:
-            send_display({"image/png": as_png(figure), "text/plain": describe(figure)})
+            send_display({"image/png": as_png(figure), "text/plain": describe(figure)})  # noqa: F821
         finally:
             pyplot.close(figure)
 
 
-def as_png(figure):
-    # type: (object) -> bytes
+def as_png(figure: Figure) -> bytes:
     """What the figure looks like, in the size it was given."""
     image = io.BytesIO()
     figure.savefig(image, format="png", bbox_inches=None)
     return image.getvalue()
 
 
-def describe(figure):
-    # type: (object) -> str
+def describe(figure: Figure) -> str:
     """What matplotlib says of a figure, with its size in pixels."""
     width, height = figure.get_size_inches() * figure.dpi
     return "<Figure size %dx%d with %d Axes>" % (width, height, len(figure.axes))

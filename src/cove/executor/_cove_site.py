@@ -12,8 +12,7 @@ import sys
 PLACES = ("-t", "--target", "--prefix", "--root", "--no-user")
 
 
-def arrange():
-    # type: () -> None
+def arrange() -> None:
     """Called from the .pth file that lies beside this one; more than once does no harm."""
     if sys.flags.no_user_site:
         return
@@ -33,7 +32,6 @@ def arrange():
             os.environ.setdefault("PIP_USER", "1")
 
 
-def is_pip(words):
-    # type: (list[str]) -> bool
+def is_pip(words: list[str]) -> bool:
     """Whether these are the arguments of `python -m pip` or of a script called pip."""
     return words[:2] == ["-m", "pip"] or (bool(words) and os.path.basename(words[0]).startswith("pip"))

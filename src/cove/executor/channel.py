@@ -4,9 +4,18 @@ A frame is its kind, one byte; the length of its payload, four bytes; the payloa
 of several frames: the kind of message, then each part with its name and pieces, then the end.
 """
 
+from __future__ import annotations
+
 import _thread
 import json
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable, Iterator, Mapping
+
+    Part = str | list[bytes]
 
 LENGTH_BYTES = 4
 SEND_BYTES = 65536
@@ -27,22 +36,20 @@ CONTAINER_BYTES, TOKEN_BYTES = 2048, 64
 class Channel:
     """The executor's end."""
 
-    def __init__(self, sock):
-        # type: (socket.socket) -> None
+    def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._lock = _thread.allocate_lock()
         self._file = sock.makefile("rb")
 
-    def receive(self):
-        # type: () -> dict[str, object] | None
+    def receive(self) -> dict[str, str] | None:
         """The next request; None when the runtime has closed the channel."""
         head = self._file.read(LENGTH_BYTES)
         if len(head) < LENGTH_BYTES:
             return None
-        return json.loads(self._file.read(int.from_bytes(head, "big")))
+        request: dict[str, str] = json.loads(self._file.read(int.from_bytes(head, "big")))
+        return request
 
-    def send(self, frames):
-        # type: (Iterable[bytes]) -> None
+    def send(self, frames: Iterable[bytes]) -> None:
         """These frames with none of another thread's between them."""
         with self._lock:
             waiting, size = [], 0
@@ -55,20 +62,17 @@ class Channel:
             self._sock.sendall(b"".join(waiting))
 
 
-def frame(kind, payload=b""):
-    # type: (bytes, bytes) -> bytes
+def frame(kind: bytes, payload: bytes = b"") -> bytes:
     """One frame."""
     return kind + len(payload).to_bytes(LENGTH_BYTES, "big") + payload
 
 
-def message(kind, parts, is_cut=False):
-    # type: (bytes, dict[str, object], bool) -> Iterator[bytes]
+def message(kind: bytes, parts: Mapping[str, Part], is_cut: bool = False) -> Iterator[bytes]:
     """The frames of a display, a value or an error. What is neither text nor a list of pieces of JSON is no part."""
     yield frame(kind)
     for name, value in parts.items():
-        is_text = isinstance(value, str)
-        yield frame(TEXT if is_text else JSON, name.encode("utf-8", "replace"))
-        if not is_text:
+        yield frame(TEXT if isinstance(value, str) else JSON, name.encode("utf-8", "replace"))
+        if not isinstance(value, str):
             yield from (frame(PIECE, piece) for piece in value)
             continue
         for at in range(0, len(value), PIECE_CHARACTERS):
@@ -76,40 +80,42 @@ def message(kind, parts, is_cut=False):
     yield frame(END, b"!" if is_cut else b"")
 
 
-def bounded(bundle):
-    # type: (dict[str, object]) -> tuple[dict[str, object], bool]
+def bounded(bundle: dict[str, object]) -> tuple[dict[str, Part], bool]:
     """The parts of a message without what is too large, the smallest first, and whether anything was cut."""
-    parts = {}
-    sizes = {}
+    parts: dict[str, Part] = {}
+    sizes: dict[str, int] = {}
     is_cut = len(bundle) > MOST_PARTS
     for mime, value in list(bundle.items())[:MOST_PARTS]:
         try:
             parts[mime], sizes[mime] = (value, sys.getsizeof(value)) if isinstance(value, str) else json_pieces(value)
         except ValueError:
             is_cut = True
-    kept = {}
+    kept: dict[str, Part] = {}
     room = MOST_RESULT_BYTES
     for mime in sorted(parts, key=sizes.__getitem__):
-        value = parts[mime]
+        part = parts[mime]
         if sizes[mime] > room:
             is_cut = True
-            if mime != "text/plain" or not isinstance(value, str):
+            if mime != "text/plain" or not isinstance(part, str):
                 continue
-            value = value[: room * len(value) // sizes[mime]]
-        kept[mime] = value
+            part = part[: room * len(part) // sizes[mime]]
+        kept[mime] = part
         room = max(0, room - sizes[mime])
     return kept, is_cut
 
 
-def json_pieces(value):
-    # type: (object) -> tuple[list[bytes], int]
+def json_pieces(value: object) -> tuple[list[bytes], int]:
     """The pieces of a JSON value, and what it takes in memory. Raises ValueError when it is too large or too deep."""
-    pieces, piece, characters, size = [], [], 0, 0
+    pieces: list[bytes] = []
+    piece: list[object] = []
+    characters = size = 0
     for token in tokens_of(value):
-        is_text = isinstance(token, str)
         piece.append(token)
-        characters += len(token) if is_text else 0
-        size += CONTAINER_BYTES if token in ("[", "{") else TOKEN_BYTES + (sys.getsizeof(token) if is_text else 0)
+        if isinstance(token, str):
+            characters += len(token)
+            size += CONTAINER_BYTES if token in ("[", "{") else TOKEN_BYTES + sys.getsizeof(token)
+        else:
+            size += TOKEN_BYTES
         if size > MOST_RESULT_BYTES:
             raise ValueError("too large")
         if len(piece) == PIECE_TOKENS or characters >= TOKEN_CHARACTERS:
@@ -120,14 +126,12 @@ def json_pieces(value):
     return pieces, size
 
 
-def encode_tokens(tokens):
-    # type: (list[object]) -> bytes
+def encode_tokens(tokens: list[object]) -> bytes:
     """One piece."""
     return json.dumps(tokens, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
-def tokens_of(value, depth=0):
-    # type: (object, int) -> Iterator[object]
+def tokens_of(value: object, depth: int = 0) -> Iterator[object]:
     """A value as JSON has it: numbers that are not finite become null, what is nothing of JSON becomes its text."""
     if depth > MOST_DEPTH:
         raise ValueError("too deep")
@@ -154,8 +158,7 @@ def tokens_of(value, depth=0):
         yield from string_tokens(str(value))
 
 
-def string_tokens(text):
-    # type: (str) -> Iterator[str]
+def string_tokens(text: str) -> Iterator[str]:
     """A string, in pieces if it is long."""
     if len(text) < TOKEN_CHARACTERS:
         yield '"' + text
@@ -166,8 +169,7 @@ def string_tokens(text):
     yield "]"
 
 
-def key_of(key):
-    # type: (object) -> str
+def key_of(key: object) -> str:
     """A key as json.dumps writes it."""
     if isinstance(key, str):
         return key

@@ -4,6 +4,8 @@ Text goes to the real standard output and error, so that what child processes pr
 displays and errors go to the channel.
 """
 
+from __future__ import annotations
+
 import _thread
 import base64
 import builtins
@@ -18,7 +20,31 @@ import socket
 import sys
 import warnings
 
-import channel as frames
+from cove.executor import channel as frames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType, TracebackType
+    from typing import Any, Protocol
+
+    class Outcome(Protocol):
+        """What IPython says of a cell."""
+
+        success: bool
+        error_before_exec: BaseException | None
+        error_in_exec: BaseException | None
+
+    class ContextShell(Protocol):
+        """What of IPython's shell is used here; `failure` is the error that it has shown."""
+
+        failure: dict[str, str] | None
+        execution_count: int
+
+        def run_cell(self, code: str, store_history: bool = False, silent: bool = False) -> Outcome:
+            """Run code as a cell."""
+
 
 # Out of the way of what user code opens and closes.
 FIRST_CHANNEL_DESCRIPTOR = 200
@@ -26,12 +52,10 @@ FIRST_CHANNEL_DESCRIPTOR = 200
 PACKAGES = ("numpy", "pandas", "matplotlib.pyplot")
 FIGURES = "_cove_figures"
 
-# Names that belong to the user's own modules in a context.
-OWN_MODULES = ("channel", "executor", "files", "init", "kernel", "launcher", "protocol", "server")
 MOST_MESSAGE_CHARACTERS = 1 << 20
 
-_shell = None
-_channel = None
+_shell: ContextShell
+_channel: frames.Channel
 _main = 0
 _pid = 0
 # An interruption outside a cell is for nobody; one that comes while a frame is being sent waits for its end.
@@ -42,8 +66,7 @@ _is_interrupted = False
 _has_packages = False
 
 
-def warm_up(has_packages):
-    # type: (bool) -> None
+def warm_up(has_packages: bool) -> None:
     """Make the shell that every context gets a copy of; import what is installed of the usual packages if told to."""
     gc.disable()
     global _shell
@@ -62,7 +85,9 @@ def warm_up(has_packages):
 class Finder:
     """Finds the backend for figures, which lies where user code does not look, and makes matplotlib choose it."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name == FIGURES:
             directory = os.path.dirname(os.path.abspath(run.__code__.co_filename))
             return prepared(importlib.machinery.PathFinder.find_spec(name, [directory]), after=give_display)
@@ -71,36 +96,36 @@ class Finder:
         return None
 
 
-def prepared(spec, before=lambda: None, after=lambda module: None):
-    # type: (ModuleSpec | None, Callable[[], None], Callable[[object], None]) -> ModuleSpec | None
+def prepared(
+    spec: ModuleSpec | None,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[object], None] = lambda module: None,
+) -> ModuleSpec | None:
     """The same with something to do before and after the module is executed."""
     if spec is not None and spec.loader is not None:
         execute = spec.loader.exec_module
 
-        def execute_prepared(module):
+        def execute_prepared(module: ModuleType) -> None:
             before()
             execute(module)
             after(module)
 
-        spec.loader.exec_module = execute_prepared
+        spec.loader.exec_module = execute_prepared  # type: ignore[method-assign]  # of this one loader
     return spec
 
 
-def give_display(figures):
-    # type: (object) -> None
-    """It cannot import this module, whose name belongs to the user."""
+def give_display(figures: Any) -> None:
+    """It cannot import this module, which a context does not know."""
     figures.send_display = lambda bundle: send_bundle(frames.DISPLAY, bundle)
 
 
-def choose_backend(matplotlib):
-    # type: (object) -> None
+def choose_backend(matplotlib: Any) -> None:
     """Figures come back as pictures, unless the user's environment names another backend."""
     if not os.environ.get("MPLBACKEND"):
         matplotlib.rcParams["backend"] = "module://" + FIGURES
 
 
-def copy_fonts():
-    # type: () -> None
+def copy_fonts() -> None:
     """Put the font list that set-up has made where matplotlib looks for one."""
     import shutil
 
@@ -111,18 +136,17 @@ def copy_fonts():
             shutil.copytree(source, target)
 
 
-def output_classes():
-    # type: () -> tuple[type, type]
+def output_classes() -> tuple[type, type]:
     """What IPython gives values and displays to: they go to the runtime."""
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import DisplayPublisher
 
     class Publisher(DisplayPublisher):
-        def publish(self, data, metadata=None, *, transient=None, update=False, **_):
+        def publish(self, data: dict[str, object], *_: object, **options: object) -> None:
             send_bundle(frames.DISPLAY, data)
 
     class Hook(DisplayHook):
-        def __call__(self, result=None):
+        def __call__(self, result: object = None) -> None:
             self.check_for_underscore()
             if result is not None and not self.quiet():
                 bundle, _ = self.compute_format_data(result)
@@ -135,8 +159,7 @@ def output_classes():
     return Hook, Publisher
 
 
-def shell_class():
-    # type: () -> type
+def shell_class() -> Any:
     """IPython's shell, with its output and errors sent to the runtime."""
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -146,25 +169,30 @@ def shell_class():
         displayhook_class = hook
         display_pub_class = publisher
 
-        def showtraceback(self, exc_tuple=None, *args, **options):
-            exc_tuple = exc_tuple or sys.exc_info()
-            hide_own_frames(exc_tuple[1])
-            super().showtraceback(exc_tuple, *args, **options)
+        def showtraceback(
+            self,
+            exc_tuple: tuple[type[BaseException], BaseException, TracebackType] | None = None,
+            *args: object,
+            **options: object,
+        ) -> None:
+            shown = exc_tuple or sys.exc_info()
+            hide_own_frames(shown[1])
+            super().showtraceback(shown, *args, **options)
 
-        def _showtraceback(self, etype, evalue, stb):
+        def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
             self.failure = {
                 "name": getattr(etype, "__name__", str(etype)),
                 "message": message_of(evalue),
                 "traceback": "\n".join(stb),
             }
 
-        def ask_exit(self):
+        def ask_exit(self) -> None:
             raise SystemExit
 
-        def init_completer(self):
+        def init_completer(self) -> None:
             """Not before somebody asks for it: nobody presses the tabulator here."""
 
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> object:
             if name != "Completer":
                 raise AttributeError("%r has no attribute %r" % (type(self).__name__, name))
             super().init_completer()
@@ -173,8 +201,7 @@ def shell_class():
     return Shell
 
 
-def make_shell():
-    # type: () -> object
+def make_shell() -> ContextShell:
     """An IPython shell without history, without files in the home directory, without output of its own."""
     from traitlets.config import Config
 
@@ -193,11 +220,11 @@ def make_shell():
     shell.user_ns.pop("__warningregistry__", None)
     png = shell.display_formatter.formatters["image/png"]
     png.for_type_by_name("matplotlib.figure", "Figure", lambda figure: __import__(FIGURES).as_png(figure))
-    return shell
+    made: ContextShell = shell
+    return made
 
 
-def hide_own_frames(error):
-    # type: (BaseException | None) -> None
+def hide_own_frames(error: BaseException | None) -> None:
     """An interruption is raised from a frame of ours, which is nothing to the user. The outermost is IPython's."""
     seen = set()
     while error is not None and id(error) not in seen:
@@ -210,8 +237,7 @@ def hide_own_frames(error):
         error = error.__cause__ or error.__context__
 
 
-def run(channel):
-    # type: (int) -> None
+def run(channel: int) -> None:
     """Serve one context until the runtime closes the channel."""
     global _channel, _main, _pid
     own = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, FIRST_CHANNEL_DESCRIPTOR)
@@ -228,8 +254,7 @@ def run(channel):
     os._exit(0)
 
 
-def on_interrupt(number, frame):
-    # type: (int, object) -> None
+def on_interrupt(number: int, frame: object) -> None:
     """KeyboardInterrupt for the cell that runs."""
     global _is_interrupted
     if _is_sending:
@@ -238,8 +263,7 @@ def on_interrupt(number, frame):
         raise KeyboardInterrupt
 
 
-def start_afresh():
-    # type: () -> None
+def start_afresh() -> None:
     """What must differ from context to context, and what a context cannot have."""
     global _has_packages
     _has_packages = PACKAGES[0] in sys.modules
@@ -250,30 +274,26 @@ def start_afresh():
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     builtins.input = no_input
-    own = {os.path.dirname(os.path.abspath(sys.modules[name].__file__)) for name in OWN_MODULES if name in sys.modules}
-    others = [path for path in sys.path if path not in own]
+    others = list(sys.path)
     sys.path[:] = ["", user_site()]
     site.addsitedir(user_site())
     sys.path += [path for path in others if path not in sys.path]
     sys.argv = [""]
-    for name in OWN_MODULES:
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.split(".")[0] == "cove"]:
+        del sys.modules[name]  # the user's code may have a Cove of its own
 
 
-def user_site():
-    # type: () -> str
+def user_site() -> str:
     """Where pip installs for the sandbox's user."""
     return os.path.expanduser("~/.local/lib/python%d.%d/site-packages" % sys.version_info[:2])
 
 
-def no_input(prompt=""):
-    # type: (str) -> str
+def no_input(prompt: object = "") -> str:
     """There is nobody to ask."""
     raise EOFError("input() is not available in a code context: pass the value in the code")
 
 
-def run_cell(request):
-    # type: (dict[str, object]) -> None
+def run_cell(request: dict[str, str]) -> None:
     """Run one cell and report its end, whatever it did."""
     global _is_active
     _shell.failure = None
@@ -291,8 +311,7 @@ def run_cell(request):
         finish(count)
 
 
-def execute(code):
-    # type: (str) -> None
+def execute(code: str) -> None:
     """The cell, then the figures that it has left open: they are its results."""
     outcome = _shell.run_cell(code, store_history=True, silent=False)
     if not outcome.success and _shell.failure is None:
@@ -302,15 +321,13 @@ def execute(code):
         figures.show()
 
 
-def failure_of(error):
-    # type: (BaseException) -> dict[str, object]
+def failure_of(error: BaseException | None) -> dict[str, str]:
     """An error that the shell has not shown."""
     name, message = type(error).__name__, message_of(error)
     return {"name": name, "message": message, "traceback": "%s: %s" % (name, message) if message else name}
 
 
-def message_of(error):
-    # type: (BaseException) -> str
+def message_of(error: BaseException | None) -> str:
     """Its text, also when its own __str__ fails."""
     try:
         return str(error)
@@ -318,8 +335,7 @@ def message_of(error):
         return "<no message: __str__ raised %s>" % type(failure).__name__
 
 
-def finish(count):
-    # type: (int) -> None
+def finish(count: int) -> None:
     """Everything printed is in the pipes before the end is told."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -330,8 +346,7 @@ def finish(count):
     _channel.send([*packages_frame(), frames.frame(frames.DONE, b"%d" % count)])
 
 
-def packages_frame():
-    # type: () -> list[bytes]
+def packages_frame() -> list[bytes]:
     """Say once that this context has imported one of the usual packages: the next ones will want them too."""
     global _has_packages
     if _has_packages or not any(name in sys.modules for name in PACKAGES):
@@ -340,16 +355,14 @@ def packages_frame():
     return [frames.frame(frames.PACKAGES)]
 
 
-def close_figure(result):
-    # type: (object) -> None
+def close_figure(result: object) -> None:
     """A figure that was the result of a cell is not shown once more at its end."""
     figures = sys.modules.get(FIGURES)
     if figures is not None and isinstance(result, figures.Figure):
         figures.pyplot.close(result)
 
 
-def send_bundle(kind, data):
-    # type: (bytes, dict[str, object]) -> None
+def send_bundle(kind: bytes, data: dict[str, object]) -> None:
     """Send what an object looks like; bytes travel as base64. What was forked off has nothing to say."""
     global _is_sending, _is_interrupted
     if os.getpid() != _pid:
@@ -369,7 +382,6 @@ def send_bundle(kind, data):
         raise KeyboardInterrupt
 
 
-def as_text(value):
-    # type: (object) -> object
+def as_text(value: object) -> object:
     """Bytes as base64, everything else as it is."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -7,17 +7,20 @@ import gc
 
 gc.disable()  # until everything is imported
 
+import _signal
+import fcntl
 import os
+import posix
 import sys
 
-sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), sys.argv[1]]
+if __name__ == "__main__":
+    # Inside a sandbox these packages are all there is of Cove.
+    for name, directory in (("cove.agent", sys.argv[1]), ("cove.executor", os.path.dirname(os.path.abspath(__file__)))):
+        sys.modules["cove"] = sys.modules[name] = package = type(sys)(name)
+        package.__path__ = [directory]
 
-import _signal
-import posix
-
-import init
-import kernel
-import launcher
+from cove.agent import init, kernel, launcher
+from cove.executor import executor
 
 THREADS = "/proc/self/task"
 
@@ -25,8 +28,9 @@ THREADS = "/proc/self/task"
 class ForkLauncher(launcher.Launcher):
     """A launcher whose processes are copies of itself that become executors."""
 
-    def start(self, argv, environ, targets, descriptors, tty):
-        # type: (list[bytes], dict[bytes, bytes], list[int], list[int], bytes) -> int
+    def start(
+        self, argv: list[bytes], environ: dict[bytes, bytes], targets: list[int], descriptors: list[int], tty: bytes
+    ) -> int:
         pid = posix.fork()
         if not pid:
             try:
@@ -36,13 +40,10 @@ class ForkLauncher(launcher.Launcher):
         return pid
 
 
-def become_executor(environ, targets, descriptors):
-    # type: (dict[bytes, bytes], list[int], list[int]) -> None
+def become_executor(environ: dict[bytes, bytes], targets: list[int], descriptors: list[int]) -> None:
     """Leave everything of the launcher behind, then serve the context's channel."""
     posix.setsid()
-    high = [
-        launcher.fcntl.fcntl(fd, launcher.fcntl.F_DUPFD_CLOEXEC, launcher.FIRST_SPARE_DESCRIPTOR) for fd in descriptors
-    ]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, launcher.FIRST_SPARE_DESCRIPTOR) for fd in descriptors]
     for fd, target in zip(high, targets):
         posix.dup2(fd, target)
     posix.closerange(max(targets) + 1, init.EVERY_DESCRIPTOR)
@@ -57,14 +58,10 @@ def become_executor(environ, targets, descriptors):
     executor.run(channel=3)
 
 
-def main():
-    # type: () -> None
+def main() -> None:
     """Import what contexts will want, check that forking is safe, and serve."""
-    global executor
     posix.dup2(int(sys.argv[3]), init.CONTROL, False)
     os.environ.update({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
-    import executor
-
     executor.warm_up(has_packages=sys.argv[2] == "packages")
     if len(os.listdir(THREADS)) != 1:
         sys.exit("a preloaded module started a thread: %s" % os.listdir(THREADS))

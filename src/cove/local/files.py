@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cove.agent.archive import Budget, Stream, pack, unpack
+from cove.agent.remove_tree import remove_tree
 from cove.errors import FileTooLarge, ValidationFailed, from_errno
-from cove.linux.remove_tree import remove_tree
 
 MOST_BYTES = 64 << 30
 MOST_ENTRIES = 1_000_000

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cove.agent.remove_tree import remove_tree
 from cove.core.etc import HOST_ETC, SYNTHETIC_ETC
 from cove.core.identifier import new_identifier
-from cove.linux.remove_tree import remove_tree
 
 _DIRECTORY_MODE = 0o755
 _FILE_MODE = 0o644

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from cove.agent.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
 from cove.core.jail import place_mark
 from cove.errors import SandboxUnavailable
@@ -20,7 +21,6 @@ from cove.linux.file_lock import make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
 from cove.linux.orphans import kill_orphans, kill_processes_of
 from cove.linux.pidfd import start_time
-from cove.linux.remove_tree import remove_tree
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.disk import detach_disk
 from cove.runtime.user_ids import UserIds

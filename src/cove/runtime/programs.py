@@ -6,33 +6,27 @@ import subprocess
 from pathlib import Path
 
 from cove import agent, executor, shell
+from cove.agent.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
-from cove.linux import remove_tree as remove_tree_module
 from cove.linux.interpreter import Interpreter
-from cove.linux.remove_tree import remove_tree
+from cove.runtime import agent_compiler
 
 PROLOGUE = "session.bash"
 PACKAGES = "node_modules"
 
-_AGENT_MODULES = (
-    *("attach", "files", "init", "kernel", "launcher", "protocol", "shell_state"),
-    *("archive", "compressed", "errand", "fingerprint", "pattern", "sparse_copy", "tar", "tree", "unpacking", "watch"),
-)
 _CACHE = (
     "import py_compile, sys; mode = py_compile.PycInvalidationMode.UNCHECKED_HASH\n"
     "for source in sys.argv[1:]: py_compile.compile(source, doraise=True, invalidation_mode=mode)"
 )
-_COMPILE = "import py_compile, sys; [py_compile.compile(s, s + 'c', 'cove/' + s, True) for s in sys.argv[1:]]"
 
 
 def prepare_agent(directory: Path, interpreter: Interpreter) -> Path:
     """The agent, compiled for that interpreter, below that directory."""
-    source = Path(agent.__file__).parent
-    files = {f"{name}.py": (source / f"{name}.py").read_bytes() for name in _AGENT_MODULES}
-    files["remove_tree.py"] = Path(remove_tree_module.__file__).read_bytes()
+    files = {path.name: path.read_bytes() for path in sorted(Path(agent.__file__).parent.glob("[!_]*.py"))}
     files[PROLOGUE] = (Path(shell.__file__).parent / PROLOGUE).read_bytes()
     version = ".".join(map(str, interpreter.version))
-    digest = hashlib.sha256(b"\0".join([interpreter.path.encode(), version.encode(), *files.values()]))
+    compiler = Path(agent_compiler.__file__).read_bytes()
+    digest = hashlib.sha256(b"\0".join([interpreter.path.encode(), version.encode(), compiler, *files.values()]))
     target = directory / digest.hexdigest()[:16]
     if not target.exists():
         _compile_agent(interpreter, files, target)
@@ -67,9 +61,8 @@ def _compile_agent(interpreter: Interpreter, files: dict[str, bytes], target: Pa
     for name, content in files.items():
         (building / name).write_bytes(content)
     sources = [name for name in files if name.endswith(".py")]
-    subprocess.run([interpreter.path, "-I", "-S", "-c", _COMPILE, *sources], cwd=building, check=True, timeout=60)
-    for name in sources:
-        (building / name).unlink()  # an import would prefer it to the compiled one
+    compiler = [interpreter.path, "-I", "-S", agent_compiler.__file__]
+    subprocess.run([*compiler, *sources], cwd=building, check=True, timeout=60)
     for path in building.iterdir():
         path.chmod(0o644)
     _put_in_place(building, target)

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from cove import executor
+from cove.agent.remove_tree import remove_tree
 from cove.core.jail import PYTHON_DIRECTORY
 from cove.errors import InterpreterNotReady
 from cove.linux.file_lock import waiting_lock
 from cove.linux.interpreter import find_interpreter
-from cove.linux.remove_tree import remove_tree
 from cove.local.state import default_home
 from cove.runtime.home import Home, write_once
 

@@ -12,9 +12,9 @@ import termios
 from dataclasses import dataclass
 from pathlib import Path
 
+from cove.agent.remove_tree import remove_tree
 from cove.core.shell_protocol import GO, INTERNAL, encode_command
 from cove.linux.directory_permission import admit_group
-from cove.linux.remove_tree import remove_tree
 
 _FIFO_MODE = 0o600
 _READABLE_INSIDE = 0o640
