@@ -188,7 +188,7 @@ async def test_without_isolation_there_is_no_filter() -> None:
 
 def test_a_kernel_without_filters_gives_no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seccomp, "has_filters", lambda: False)
-    with pytest.raises(SandboxUnavailable, match=r"no system call filter.*CONFIG_SECCOMP_FILTER.*isolation='none'"):
+    with pytest.raises(SandboxUnavailable, match=r"no seccomp filter.*CONFIG_SECCOMP_FILTER.*isolation='none'"):
         examine_machine().require_filter()
 
 

@@ -150,7 +150,7 @@ def _try_namespaces(bubblewrap: str) -> str | None:
 def _check_seccomp() -> Check:
     program = find_filter()
     if program is None:
-        return _missing("seccomp", "no system call filter", explain_missing_filter())
+        return _missing("seccomp", "no seccomp filter", explain_missing_filter())
     return _ok("seccomp", f"the kernel takes filters; Cove's has {len(program) // 8} instructions")
 
 

@@ -1,6 +1,6 @@
 """Parse frames of an executor, incrementally and with a budget; untrusted. See executor/channel.py.
 
-Theory of operation. User code can write to an executor's channel, so whatever comes is read as from an enemy. Frames
+Theory of operation. User code can write to an executor's channel, so whatever comes is untrusted. Frames
 are flat and small: a kind, a length of at most 64 KiB, a payload. A display, a value or an error is a message of many
 frames, put together piece by piece within a budget that counts what it takes in memory; what exceeds the budget is
 discarded and flagged, and costs no more than reading it. JSON comes as flat lists of tokens: `json_tokens`. A caller

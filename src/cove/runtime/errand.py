@@ -1,6 +1,6 @@
 """Run errands: long file operations, each in a process inside the sandbox.
 
-What an errand says is read as from an enemy: its neighbours inside can write into its pipe. Bytes that come are only
+What an errand says is untrusted: its neighbours inside can write into its pipe. Bytes that come are only
 kept, up to a bound, beyond which it waits. They are decoded in small steps, between which the event loop does
 everything else, and no answer is longer than its budget.
 """

@@ -100,10 +100,10 @@ class Machine:
         return self.bubblewrap
 
     def require_filter(self) -> bytes:
-        """The system call filter; without one there is no isolation."""
+        """Require a seccomp filter: without one there is no isolation."""
         if self.filter is None:
             raise SandboxUnavailable(
-                f"no system call filter: {explain_missing_filter()}. Trusted code can run without isolation if you "
+                f"no seccomp filter: {explain_missing_filter()}. Trusted code can run without isolation if you "
                 "ask for it: isolation='none'."
             )
         return self.filter
