@@ -1,15 +1,19 @@
 """What a client that is cancelled has made on a server, and will never hear of."""
 
 import asyncio
+import gc
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
+from support.cancellation import cancel_after
 from support.inside import commands_inside
 from support.servers import Server, left_behind
 
 from cove import AsyncSandbox
+from cove.client.connection_pool import Pool, parse_address
 from cove.client.transport import _CANCEL_SECONDS
 
 pytestmark = pytest.mark.anyio
@@ -193,6 +197,20 @@ async def test_a_sandbox_whose_creation_was_cancelled_is_gone(shared_server: Ser
         if not call.cancelled():
             await call.result().destroy()
         assert left_behind(shared_server.home) == [], steps
+
+
+async def test_a_connection_that_is_cancelled_while_it_is_made_is_closed() -> None:
+    listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    pool = Pool(parse_address(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"))
+    async with listener:
+        with warnings.catch_warnings(record=True, action="always", category=ResourceWarning) as caught:
+            turns = 0
+            while await cancel_after(turns, pool.connect()):
+                turns += 1
+            gc.collect()
+        await pool.aclose()
+    assert turns > 1
+    assert not caught
 
 
 async def test_a_terminal_that_others_may_use_is_left_to_them(shared_server: Server) -> None:

@@ -41,6 +41,11 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host.encode("idna").decode()
         return host if self.port == _PORTS["https" if self.is_encrypted else "http"] else f"{host}:{self.port}"
 
+    @property
+    def is_literal(self) -> bool:
+        """Whether the host is an IP address: there is no other one to try."""
+        return ":" in self.host or self.host.replace(".", "").isdigit()
+
 
 def parse_address(url: str) -> Address:
     """The address that a URL names, or ValidationFailed."""
@@ -91,11 +96,11 @@ class Pool:
         async with asyncio.timeout(_CONNECT_SECONDS):
             if address.socket_path is not None:
                 _, connection = await loop.create_unix_connection(self._make, address.socket_path)
-            elif isinstance(loop, asyncio.BaseEventLoop):
+            elif isinstance(loop, asyncio.BaseEventLoop) and not address.is_literal:
                 _, connection = await loop.create_connection(
                     self._make, address.host, address.port, ssl=self._ssl, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS
                 )
-            else:  # uvloop tries one address after the other
+            else:  # asyncio leaks a connected socket when a race of addresses is cancelled; uvloop has no race
                 _, connection = await loop.create_connection(self._make, address.host, address.port, ssl=self._ssl)
         if connection.is_lost:  # nothing was sent
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
