@@ -3,10 +3,12 @@
 import asyncio
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from cove.server.sandboxes.directory import Directory
@@ -23,7 +25,7 @@ class Server:
         self.home = home
         self.directory = Directory(home)
         self.complaints = home.with_name(home.name + ".log")
-        self._port = _free_port()
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[str] | None = None
 
@@ -96,10 +98,16 @@ class Server:
         return None if record is None else self.directory.place(record.key)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+def free_port() -> int:
+    """One that is free, as is the next, and that the kernel gives to no connection meanwhile."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with (
+            suppress(OSError),
+            socket.create_server(("127.0.0.1", port)),
+            socket.create_server(("127.0.0.1", port + 1)),
+        ):
+            return port
 
 
 def _name(pid: int) -> str:

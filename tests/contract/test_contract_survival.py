@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from support.viewers import watch
 
 from cove import AsyncSandbox, ConnectionLost, Exit, Gap, Output
 from cove.api import Process, Terminal
+from soak.server import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -56,8 +56,7 @@ class Mortal:
 
 @asynccontextmanager
 async def mortal(home: Path) -> AsyncIterator[tuple[Mortal, AsyncSandbox]]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with ExitStack() as servers:
         server = servers.enter_context(serving(home, "--port", str(port)))
         sandbox = await server.create()

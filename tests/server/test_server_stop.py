@@ -1,10 +1,9 @@
 """A server that is told to stop, as its clients see it: what was not read is repeated, what was read is answered."""
 
 import asyncio
-import random
 import socket
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,9 @@ from cove import AsyncSandbox
 from cove.client.transport import Transport
 from cove.errors import ProcessReadyTimeout
 from cove.wire import operations, requests
+from soak.server import free_port
 
 pytestmark = pytest.mark.anyio
-
-
-def free_port() -> str:
-    """One that the kernel gives to no connection: a client that tries again would connect to itself."""
-    while True:
-        port = random.randrange(20000, 30000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return str(port)
 
 
 def is_refused(port: int) -> bool:
@@ -35,7 +27,7 @@ def is_refused(port: int) -> bool:
 
 
 async def test_a_server_that_gives_its_last_answers_takes_no_new_connection(other_home: Path) -> None:
-    port = free_port()
+    port = str(free_port())
     with serving(other_home, "--port", port, "--on-stop", "destroy") as server:
         sandbox = await server.create("x")
         last = asyncio.ensure_future(sandbox.exec("touch begun; while [ ! -e end ]; do sleep 0.01; done; echo done"))
@@ -70,7 +62,7 @@ async def _appending(server: Server, calls: int, *, is_pooled: bool) -> AsyncIte
 
 @pytest.mark.parametrize("is_pooled", [True, False], ids=["on kept connections", "on new connections"])
 async def test_no_call_is_lost_or_done_twice_while_a_server_is_restarted(other_home: Path, is_pooled: bool) -> None:
-    port = free_port()
+    port = str(free_port())
     with ExitStack() as stack:
         server = stack.enter_context(serving(other_home, "--port", port))
         sandbox = await server.create("x")
@@ -86,7 +78,7 @@ async def test_no_call_is_lost_or_done_twice_while_a_server_is_restarted(other_h
 
 
 async def test_the_limit_of_a_wait_counts_from_the_call_however_often_it_is_repeated(other_home: Path) -> None:
-    port = free_port()
+    port = str(free_port())
     with serving(other_home, "--port", port) as first:
         sandbox = await first.create("x")
         process = await sandbox.start_process("sleep 1000")
@@ -103,7 +95,7 @@ async def test_the_limit_of_a_wait_counts_from_the_call_however_often_it_is_repe
 
 
 async def test_what_a_refused_connection_was_for_is_done_when_the_server_is_back(other_home: Path) -> None:
-    port = free_port()
+    port = str(free_port())
     with serving(other_home, "--port", port) as first:
         sandbox = await first.create("x")
         first.kill_all()
