@@ -96,9 +96,5 @@ def test_every_public_function_is_described_unless_it_overrides_one_that_is() ->
 
 
 def test_docstrings_start_with_a_verb_or_a_term() -> None:
-    vague = [
-        f"{each.where}: {(each.docstring or '').splitlines()[0]}"
-        for each in PUBLIC
-        if each.is_vague and not each.where.startswith(("agent/", "executor/"))
-    ]
+    vague = [f"{each.where}: {(each.docstring or '').splitlines()[0]}" for each in PUBLIC if each.is_vague]
     assert not vague, "\n".join(vague)

@@ -1,1 +1,1 @@
-"""What runs inside the sandbox: standard library only, imports nothing else of Cove."""
+"""The agent: programs that run inside the sandbox. Standard library only; imports nothing else of Cove."""

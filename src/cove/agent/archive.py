@@ -1,4 +1,4 @@
-"""Whole trees through a pipe: packed on one side of the sandbox's border, unpacked on the other, in either direction.
+"""Pack and unpack trees through a pipe, across the sandbox's border in either direction.
 
 Neither side trusts the stream or the tree: every step is made from an open directory and follows no link. What is
 unpacked is complete in a directory of its own before anything of the target changes.
@@ -32,7 +32,7 @@ OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLO
 
 
 class Budget:
-    """How much may pass; what is more is EFBIG."""
+    """The bytes that may pass; more is EFBIG."""
 
     def __init__(self, most_bytes: int, most_entries: int) -> None:
         self.bytes = most_bytes
@@ -73,7 +73,7 @@ class Stream:
             view = view[self.ready(4, os.write, self.fd, view) :]
 
     def send_file(self, file: int, start: int, end: int) -> None:
-        """Some bytes of a file; what a shrinking file lacks is zero."""
+        """Send some bytes of a file; what a shrinking file lacks is zero."""
         while start < end:
             sent = self.ready(4, os.sendfile, self.fd, file, start, min(end - start, CHUNK))
             if not sent:
@@ -139,7 +139,7 @@ class Packing:
         self.excluded = excluded
 
     def directory(self, fd: int, parts: list[bytes]) -> None:
-        """Its own member, then everything in it, sorted."""
+        """Pack a directory: its own member, then everything in it, sorted."""
         if len(parts) > MOST_DEPTH:
             raise OSError(errno.ENAMETOOLONG, "nested too deeply")
         found = os.fstat(fd)
@@ -181,7 +181,7 @@ class Packing:
             self.file(fd, tar.Member(tar.FILE, parts, found.st_mode, found.st_size, int(found.st_mtime)), found)
 
     def file(self, fd: int, member: tar.Member, found: os.stat_result) -> None:
-        """Its content, without the holes if there are any."""
+        """Pack a file, without the holes if there are any."""
         ranges = [(0, member.size)]
         if found.st_blocks * BLOCK_BYTES < found.st_size:
             data = list(islice(data_ranges(fd, member.size), tar.MOST_RANGES))

@@ -1,4 +1,4 @@
-"""Archives that are compressed, recognised by how they begin."""
+"""Decompress archives, recognised by how they begin (magic numbers)."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Decompressor(Protocol):
-        """What the decompressors of bz2 and lzma have in common."""
+        """The interface that the decompressors of bz2 and lzma share."""
 
         @property
         def eof(self) -> bool:
-            """Whether the compressed stream has ended."""
+            """Return whether the compressed stream has ended."""
 
         @property
         def unused_data(self) -> bytes:
-            """What came after its end."""
+            """The bytes after its end."""
 
         @property
         def needs_input(self) -> bool:
-            """Whether nothing more comes without more data."""
+            """Return whether nothing more comes without more data."""
 
         def decompress(self, data: bytes, most: int, /) -> bytes:
-            """At most so many bytes."""
+            """Decompress at most so many bytes."""
 
 
 MOST_MAGIC = 6
 
 
 def open_stream(fd: int) -> Stream:
-    """What comes from a pipe, decompressed if it has to be."""
+    """Open a pipe, decompressed if it has to be."""
     stream = Stream(fd)
     first = b""
     while len(first) < MOST_MAGIC and (more := stream.ready(1, os.read, fd, MOST_MAGIC - len(first))):

@@ -1,4 +1,4 @@
-"""One long file operation inside the sandbox, in a process of its own: `errand.pyc DIRECTORY VERB ARGUMENTS…`.
+"""The errand: one long file operation in a process of its own, `errand.pyc DIRECTORY VERB ARGUMENTS…`.
 
 It answers on standard output: messages of NUL-separated fields, each after its length as four bytes. The last one is
 `done`, `error NUMBER PATH` (errno), `refused REASON` or `toomany REASON`. Archives go through descriptor 0.
@@ -35,7 +35,7 @@ class TooMany(Exception):
 
 
 class Answer:
-    """What is said; few large writes."""
+    """The writer of messages; few large writes."""
 
     def __init__(self) -> None:
         self.waiting: list[bytes] = []
@@ -111,7 +111,7 @@ def copy(answer: Answer, source: bytes, destination: bytes) -> None:
 
 
 def move(answer: Answer, source: bytes, destination: bytes) -> None:
-    """To another file system."""
+    """Move to another file system."""
     from cove.agent import tree
 
     if os.path.islink(source):
@@ -173,7 +173,7 @@ def watch(answer: Answer, path: bytes, recursive: bytes, includes: bytes, *patte
 
 
 def make_filter(includes: bytes, patterns: tuple[bytes, ...]) -> Filter:
-    """From the number of includes and all patterns."""
+    """Make a filter from the number of includes and all patterns."""
     from cove.agent.pattern import Filter, decode
 
     texts = [decode(each) for each in patterns]

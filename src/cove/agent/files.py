@@ -1,4 +1,4 @@
-"""What init does with files: short calls with the sandbox's own rights, none of which can wait.
+"""File operations of init: short calls with the sandbox's own rights, none of which can block.
 
 Each verb takes the fields of the request and gives the fields and descriptors of the answer. What may take long
 is done by `errand`, in a process of its own. Contents come out as descriptors; only small ones are read and written
@@ -56,7 +56,7 @@ def stat(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
 
 
 def readlink(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """Where a link points."""
+    """Return where a link points."""
     return [posix.readlink(fields[0])], []
 
 
@@ -226,7 +226,7 @@ def open_writable(path: bytes) -> int:
 
 
 def check_regular(mode: int) -> None:
-    """What is no regular file is not replaced."""
+    """Refuse to replace what is no regular file."""
     if mode & TYPE == DIRECTORY:
         raise IsADirectoryError(errno.EISDIR, "a directory")
     if mode & TYPE != REGULAR:
@@ -234,7 +234,7 @@ def check_regular(mode: int) -> None:
 
 
 def close(fd: int | None) -> None:
-    """If it is open."""
+    """Close a descriptor if it is open."""
     if fd is not None:
         posix.close(fd)
 
@@ -295,12 +295,12 @@ VERBS = {
 
 
 def folder(path: bytes) -> bytes:
-    """What stands before the last name, with its slash."""
+    """Return what stands before the last name, with its slash."""
     return path[: path.rfind(b"/") + 1]
 
 
 def final(path: bytes) -> bytes:
-    """Where a write to path ends up: a link at its end is followed, whether or not anything is there."""
+    """Return where a write to path ends up: a link at its end is followed, whether or not anything is there."""
     for _ in range(MOST_LINKS):
         try:
             target = posix.readlink(path)

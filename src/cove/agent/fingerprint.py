@@ -1,4 +1,4 @@
-"""A short text for the whole state of a tree: it is the same as long as no file in it changes."""
+"""Fingerprint a tree: a digest that is the same as long as no file in it changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def digest(top: bytes, recursive: bool, filter: Filter) -> bytes:
 
 
 def describe(found: os.stat_result) -> bytes:
-    """What of a file has to stay the same."""
+    """Describe what of a file has to stay the same."""
     if stat.S_ISDIR(found.st_mode):
         return b"%d\n" % found.st_mode
     facts = (found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

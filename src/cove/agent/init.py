@@ -1,4 +1,4 @@
-"""PID 1 of the sandbox: forks launchers, adopts and ends what they leave behind, opens files and ports.
+"""PID 1 of the sandbox: forks launchers, reaps and kills the orphans they leave behind, opens files and ports.
 
 Every process a command starts stays below its launcher. A process that is a child of init and not a
 launcher has therefore lost its launcher, and is ended. So is a launcher that was stopped: only code
@@ -233,7 +233,7 @@ def make_wakeup() -> int:
 
 
 def main() -> None:
-    """Only the control socket is ours: every other descriptor is closed before anything runs."""
+    """Run as init. Only the control socket is ours: every other descriptor is closed before anything runs."""
     for number in _signal.valid_signals():
         if number not in (_signal.SIGKILL, _signal.SIGSTOP, _signal.SIGCHLD):
             _signal.signal(number, _signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The few system calls the agent needs that `posix` does not have, and packets with descriptors."""
+"""System calls that `posix` does not have, packets with descriptors, and facts from /proc."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reset_library_signals() -> None:
 
 
 class KillEagerness:
-    """How early the kernel ends this process when memory is short: proc(5), oom_score_adj.
+    """The OOM score adjustment of this process: proc(5), oom_score_adj.
 
     What is forked while it is raised keeps it, so that commands go before init does. It is never less than it was.
     The file is opened while this process is still an ordinary one: later it would not be ours to write.
@@ -102,7 +102,7 @@ def send(sock: _socket.socket, packet: bytes, descriptors: tuple[int, ...] = ())
 
 
 def read_all(fd: int) -> bytes:
-    """Everything in a regular file, from its beginning."""
+    """Read a regular file from its beginning."""
     size = posix.fstat(fd).st_size
     chunks = []
     at = 0
@@ -127,19 +127,19 @@ def parents() -> dict[int, int]:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs. One to be reaped runs no more."""
+    """Return whether a process runs. A zombie runs no more."""
     facts = stat_fields(pid)
     return bool(facts) and facts[0] not in (b"Z", b"X")
 
 
 def lives_since(pid: int, ticks: int) -> bool:
-    """Whether a process started then or later, in clock ticks since boot."""
+    """Return whether a process started then or later, in clock ticks since boot."""
     facts = stat_fields(pid)
     return bool(facts) and int(facts[19]) >= ticks
 
 
 def label(pid: int) -> bytes:
-    """What a shell has written into a limit that means nothing to Linux and that every child inherits.
+    """Return what a shell has written into a limit that means nothing to Linux and that every child inherits.
 
     setrlimit(2), RLIMIT_LOCKS. Empty where there is none.
     """
@@ -181,7 +181,7 @@ def descendants(root: int, without: frozenset[int] | tuple[()] = ()) -> dict[int
 
 
 def answer(pid: int, number: int) -> bytes:
-    """What a process does about a signal it was sent: proc(5), status. Gone and stopped ones do nothing."""
+    """Return what a process does about a signal it was sent: proc(5), status. Gone and stopped ones do nothing."""
     facts = status_fields(pid)
     if not facts or facts[b"State"][:1] in b"ZXTt":
         return NOTHING
@@ -213,7 +213,7 @@ def read_fact(pid: int, name: str) -> bytes:
 
 
 def feeds(pid: int, reader: int) -> bool:
-    """Whether what one process prints goes through a pipe to another.
+    """Return whether what one process prints goes through a pipe to another.
 
     A fork of the reader that runs no program of its own has the pipe already before it prints there, and still the
     reader's arguments.

@@ -124,7 +124,7 @@ class Launcher:
         return chosen
 
     def find_labelled(self, label: bytes, ticks: int) -> list[int]:
-        """What a shell's command has started: by its label, or by its age where it has lost that."""
+        """Find what a shell's command has started: by its label, or by its age where it has lost that."""
         found = []
         for pid in kernel.descendants(posix.getpid()):
             own = kernel.label(pid)
@@ -259,7 +259,7 @@ def restore_states(targets: list[bytes], descriptors: list[int]) -> list[int]:
 
 
 def file_actions(targets: list[int], descriptors: list[int], tty: bytes) -> list[tuple[object, ...]]:
-    """What posix_spawn does with descriptors in the child; afterwards only the targets are open.
+    """Build the file actions of posix_spawn(3); afterwards only the targets are open in the child.
 
     A standard input that is not among them is the launcher's own, which is /dev/null.
     """
@@ -302,7 +302,7 @@ def find_program(name: bytes, path: bytes) -> bytes:
 
 
 def block_everything() -> None:
-    """No signal but SIGCHLD reaches a launcher. The spawned program starts with none blocked and all at default."""
+    """Block all signals but SIGCHLD. The spawned program starts with none blocked and all at default."""
     _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - {_signal.SIGCHLD})
 

@@ -1,4 +1,4 @@
-"""Patterns for names and paths, as shells know them: `*`, `?`, `[a-z]`, `[!a]`, and `**` for any depth."""
+"""Glob patterns for names and paths: `*`, `?`, `[a-z]`, `[!a]`, and `**` for any depth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def decode(path: bytes) -> str:
 
 
 def has_magic(part: str) -> bool:
-    """Whether a part of a pattern is more than a name."""
+    """Return whether a part of a pattern is more than a name."""
     return any(mark in part for mark in "*?[")
 
 
@@ -51,13 +51,13 @@ def _letters(expression: str) -> str:
 
 
 def name_matcher(part: str) -> Callable[[str], object]:
-    """Whether a name matches; one that begins with a dot has to be asked for by one."""
+    """Make a matcher of names; one that begins with a dot has to be asked for by one."""
     shield = "" if part.startswith(".") else r"(?!\.)"
     return re.compile(shield + name_expression(part), re.DOTALL).fullmatch
 
 
 def path_matcher(patterns: list[str]) -> Callable[[str], bool]:
-    """Whether a path matches one of them: a pattern without a slash by its last name, one with slashes by all of it."""
+    """Make a matcher of paths: a pattern without a slash matches the last name, one with slashes all of it."""
     names = [name_expression(each) for each in patterns if "/" not in each]
     paths = [path_expression(each) for each in patterns if "/" in each]
     name = re.compile("|".join(names), re.DOTALL).fullmatch if names else None
@@ -79,7 +79,7 @@ def path_expression(pattern: str) -> str:
 
 
 class Filter:
-    """Which paths below a directory count: not those excluded, nor below them, and of the rest those included."""
+    """A filter of paths below a directory: not those excluded, nor below them, and of the rest those included."""
 
     def __init__(self, include: list[str], exclude: list[str]) -> None:
         self.includes = path_matcher(include) if include else None

@@ -1,4 +1,4 @@
-"""How the runtime and the agent write to each other: NUL-separated fields, descriptors beside them.
+"""The protocol between runtime and agent: NUL-separated fields, descriptors beside them.
 
 Theory of operation. Every message is one SOCK_SEQPACKET packet of at most LIMIT bytes with at most
 MAX_DESCRIPTORS descriptors. A packet is a verb and its fields; no field can contain NUL, because

@@ -43,11 +43,11 @@ FLAGS = frozenset(b"-aAcfilnrtux")
 
 
 class BadSnapshot(Exception):
-    """Not what a shell writes."""
+    """A snapshot that no shell writes."""
 
 
 def script(data: bytes, is_session: bool) -> bytes:
-    """What a fresh bash executes to become the same: a session's shell, or a process without its traps.
+    """Write the script by which a fresh bash becomes the same: a session's shell, or a process without its traps.
 
     Functions come late, because they may have the name of a builtin; then options, because they change how bash
     reads and executes; aliases are off until the end. What a process has of its own is executed in between.
@@ -111,12 +111,12 @@ def declarations(text: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def is_name(name: bytes) -> bool:
-    """Whether bash can have a variable of that name."""
+    """Return whether bash can have a variable of that name."""
     return name.replace(b"_", b"a").isalnum() and not name[:1].isdigit()
 
 
 def value_end(text: bytes, at: int) -> int:
-    """Where a value that begins here ends: a word, or a list of words with keys in parentheses."""
+    """Find where a value that begins here ends: a word, or a list of words with keys in parentheses."""
     if text[at : at + 1] != b"(":
         return word_end(text, at, b"\n", b"\n")
     at += 1
@@ -133,7 +133,7 @@ def value_end(text: bytes, at: int) -> int:
 
 
 def word_end(text: bytes, at: int, before: bytes, otherwise: bytes) -> int:
-    """Where a quoted word ends; one that is not quoted ends before whichever of two bytes comes first."""
+    """Find where a quoted word ends; one that is not quoted ends before whichever of two bytes comes first."""
     if text[at : at + 1] == b'"':
         return quoted_end(text, at + 1, b'"')
     if text[at : at + 2] == b"$'":
@@ -145,7 +145,7 @@ def word_end(text: bytes, at: int, before: bytes, otherwise: bytes) -> int:
 
 
 def quoted_end(text: bytes, at: int, mark: bytes) -> int:
-    """Where a quote that is open here ends, in time linear in its length."""
+    """Find where a quote that is open here ends, in time linear in its length."""
     end = text.find(mark, at)
     while end >= 0:
         escape = text.find(b"\\", at, end)
@@ -201,7 +201,7 @@ def without_ours(functions: bytes, attributes: frozenset[bytes]) -> bytes:
 
 
 def without_our_trap(lines: bytes) -> bytes:
-    """What `trap -p` prints, but for the trap that is the session's own."""
+    """Drop the session's own trap from what `trap -p` prints."""
     return b"\n".join([line for line in lines.split(b"\n") if not line.endswith(OUR_TRAP)])
 
 

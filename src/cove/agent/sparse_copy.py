@@ -1,4 +1,4 @@
-"""The content of one regular file into another, by the kernel alone: holes stay holes. Used on both sides.
+"""Copy a regular file sparsely, by the kernel alone (copy_file_range(2)): holes stay holes. Used on both sides.
 
 A file system that cannot tell where holes are says that all is data: lseek(2).
 """
@@ -28,7 +28,7 @@ def copy_range(read: int, write: int, at: int, size: int) -> int:
 
 
 def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where the first so many bytes of a file are no holes: beginnings and ends."""
+    """Find the data in the first so many bytes of a file (SEEK_DATA, SEEK_HOLE): beginnings and ends."""
     at = 0
     while at < size:
         try:

@@ -1,4 +1,4 @@
-"""The tar format: headers made, and headers read as from an enemy. pax(1), tar(5)."""
+"""The tar format: write headers, and parse untrusted ones. pax(1), tar(5)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Source(Protocol):
-        """What an archive is read from."""
+        """The source that an archive is read from."""
 
         def read(self, size: int) -> bytes:
             """Exactly so many bytes."""
@@ -59,7 +59,7 @@ class Member:
 
 
 def padding(size: int) -> int:
-    """What is missing to a whole block."""
+    """Return the bytes that are missing to a whole block."""
     return -size % BLOCK
 
 
@@ -102,7 +102,7 @@ def encode_sparse(member: Member, name: bytes) -> bytes:
 
 
 def read_ranges(source: Source, member: Member) -> list[tuple[int, int]]:
-    """Where the data of a file with holes belongs, checked: in order, within the file, and all that is stored."""
+    """Read the map of a sparse file, checked: in order, within the file, and all that is stored."""
     assert member.stored is not None
     name = shown(b"/".join(member.parts))
     numbers, taken = read_numbers(source, member.stored, name)
@@ -136,7 +136,7 @@ def read_numbers(source: Source, most: int, name: str) -> tuple[list[int], int]:
 
 
 def pax_record(key: bytes, value: bytes) -> bytes:
-    """Its length counts itself."""
+    """Encode a pax record, whose length counts itself."""
     rest = b" " + key + b"=" + value + b"\n"
     length = len(rest)
     while len(b"%d" % length) + len(rest) != length:
@@ -203,7 +203,7 @@ def read_extended(source: Source, size: int) -> bytes:
 
 
 def make_member(block: bytes, kind: bytes, size: int, extended: dict[bytes, bytes], lenient: bool) -> Member:
-    """What a header says, checked."""
+    """Decode a header, checked."""
     name = text(block[:100])
     if block[257:263] == b"ustar\0" and block[345]:
         name = text(block[345:500]) + b"/" + name
@@ -271,7 +271,7 @@ def check_link(parts: list[bytes], link: bytes) -> None:
 
 
 def check_sum(block: bytes) -> None:
-    """Whether this is a header at all."""
+    """Return whether the checksum is right: whether this is a header at all."""
     if number(block[148:156]) != sum(block[:148]) + 8 * 32 + sum(block[156:]):
         raise Refused("this is no tar archive, or it is damaged")
 
@@ -298,7 +298,7 @@ def decimal(field: bytes) -> int:
 
 
 def pax_records(data: bytes) -> dict[bytes, bytes]:
-    """What an extended header says."""
+    """Decode an extended header."""
     records = {}
     at = 0
     while at < len(data):

@@ -1,4 +1,4 @@
-"""Whole trees inside the sandbox: walked, matched, searched, compared and copied.
+"""Walk, match, search, compare and copy trees inside the sandbox.
 
 A directory below the first that cannot be read is left out, as `find` does; links to directories are not entered.
 """
@@ -64,7 +64,7 @@ def read_directory(path: bytes, is_top: bool) -> list[os.DirEntry[bytes]]:
 
 
 def entries(top: bytes, hidden: bool) -> Iterator[tuple[bytes, ...]]:
-    """Everything below top, sorted by path: mode, size, time of change, path from there, and where a link points."""
+    """List everything below top, sorted by path: mode, size, time of change, relative path, and where a link points."""
 
     def enters(relative: bytes, entry: os.DirEntry[bytes]) -> bool:
         return hidden or not entry.name.startswith(b".")
@@ -104,7 +104,7 @@ def glob(top: bytes, pattern: bytes) -> list[bytes]:
 
 
 def expand(top: bytes, parts: list[bytes], prefix: bytes, at: int) -> Iterator[tuple[bytes, int]]:
-    """Where one part of a pattern leads from a directory: paths, and the part that comes next."""
+    """Expand one part of a pattern from a directory: paths, and the part that comes next."""
     part = parts[at]
     directory = os.path.join(top, prefix)
     base = prefix + b"/" if prefix else b""

@@ -1,4 +1,4 @@
-"""The members of an archive made below an open directory, and moved from there into another.
+"""Extract the members of an archive below an open directory, and move them from there into another.
 
 Every step is made from an open directory and follows no link.
 """
@@ -183,7 +183,7 @@ def replace_directory(source: int, destination: int, name: str, move: bool) -> N
 
 
 def is_protected(there: os.stat_result, name: str, directory: int) -> bool:
-    """Whether a file belongs to somebody else and may not be written. Our own may be replaced, as tar(1) does it."""
+    """Return whether a file belongs to somebody else and may not be written. Our own may be replaced, as by tar(1)."""
     if not stat.S_ISREG(there.st_mode) or there.st_uid == os.geteuid():
         return False
     return not os.access(name, os.W_OK, dir_fd=directory, effective_ids=True)

@@ -1,4 +1,4 @@
-"""A directory watched by inotify(7), with all that appears in it later.
+"""Watch a directory by inotify(7), with all that appears in it later.
 
 Theory of operation. A new directory is watched first and read afterwards, so that whatever is put into it is either
 found by reading or reported by the watch; `names` remembers what has been reported, so that nothing is told twice.
@@ -53,7 +53,7 @@ class Directory:
         self.found: dict[bytes, int] = {}
 
     def forget(self, name: bytes) -> bool:
-        """Whether the name was known."""
+        """Forget a name; returns whether it was known."""
         self.found.pop(name, None)
         return self.names.pop(name, None) is not None
 
@@ -238,7 +238,7 @@ class Watch:
             self.appear(directory, name, is_directory)
 
     def was_found(self, directory: Directory, name: bytes) -> bool:
-        """Whether the file that arrived is the one that reading found, and told of."""
+        """Return whether the file that arrived is the one that reading found, and told of."""
         try:
             status = os.lstat(os.path.join(self.top, directory.path, name))
         except OSError:
@@ -251,7 +251,7 @@ class Watch:
                 directory.path = new + directory.path[len(old) :]
 
     def lose_moved(self) -> None:
-        """What was moved away did not arrive where we look."""
+        """Report what was moved away and did not arrive where we look."""
         if not self.moved:
             return
         (_, path, is_directory), self.moved = self.moved, None

@@ -1,1 +1,1 @@
-"""What runs code contexts inside the sandbox: imports nothing of Cove but the agent, which lies beside it there."""
+"""The executors of code contexts, inside the sandbox. They import nothing of Cove but the agent."""

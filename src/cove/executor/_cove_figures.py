@@ -30,13 +30,13 @@ def show(*args: object, **kwargs: object) -> None:
 
 
 def as_png(figure: Figure) -> bytes:
-    """What the figure looks like, in the size it was given."""
+    """Render the figure as PNG, in the size it was given."""
     image = io.BytesIO()
     figure.savefig(image, format="png", bbox_inches=None)
     return image.getvalue()
 
 
 def describe(figure: Figure) -> str:
-    """What matplotlib says of a figure, with its size in pixels."""
+    """Describe a figure as matplotlib does, with its size in pixels."""
     width, height = figure.get_size_inches() * figure.dpi
     return "<Figure size %dx%d with %d Axes>" % (width, height, len(figure.axes))

@@ -1,4 +1,4 @@
-"""Read when the environment's Python starts: the user's own packages, below HOME, come before those here.
+"""Put the user's own packages, below HOME, before those of the environment when its Python starts.
 
 The environment is read-only and shared by all sandboxes. pip installs for the user there, as it does for the
 system's Python: outside a virtual environment it also replaces and removes what it has installed for the user.
@@ -13,7 +13,7 @@ PLACES = ("-t", "--target", "--prefix", "--root", "--no-user")
 
 
 def arrange() -> None:
-    """Called from the .pth file that lies beside this one; more than once does no harm."""
+    """Arrange the path. Called from the .pth file that lies beside this one; idempotent."""
     if sys.flags.no_user_site:
         return
     site.ENABLE_USER_SITE = True
@@ -33,5 +33,5 @@ def arrange() -> None:
 
 
 def is_pip(words: list[str]) -> bool:
-    """Whether these are the arguments of `python -m pip` or of a script called pip."""
+    """Return whether these are the arguments of `python -m pip` or of a script called pip."""
     return words[:2] == ["-m", "pip"] or (bool(words) and os.path.basename(words[0]).startswith("pip"))

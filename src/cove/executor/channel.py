@@ -1,4 +1,4 @@
-"""Frames between an executor and the runtime: see cove/core/executor_protocol.py.
+"""Write and read frames between an executor and the runtime: see cove/core/executor_protocol.py.
 
 A frame is its kind, one byte; the length of its payload, four bytes; the payload. What is shown and errors are messages
 of several frames: the kind of message, then each part with its name and pieces, then the end.
@@ -50,7 +50,7 @@ class Channel:
         return request
 
     def send(self, frames: Iterable[bytes]) -> None:
-        """These frames with none of another thread's between them."""
+        """Send these frames with none of another thread's between them."""
         with self._lock:
             waiting, size = [], 0
             for each in frames:

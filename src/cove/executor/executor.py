@@ -1,4 +1,4 @@
-"""One Python context: IPython's shell, told over a channel what to run.
+"""The executor of one Python context: IPython's shell, told over a channel what to run.
 
 Text goes to the real standard output and error, so that what child processes print is seen too. Results,
 displays and errors go to the channel.
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Outcome(Protocol):
-        """What IPython says of a cell."""
+        """The outcome of a cell as IPython says it."""
 
         success: bool
         error_before_exec: BaseException | None
         error_in_exec: BaseException | None
 
     class ContextShell(Protocol):
-        """What of IPython's shell is used here; `failure` is the error that it has shown."""
+        """The part of IPython's shell that is used here; `failure` is the error that it has shown."""
 
         failure: dict[str, str] | None
         execution_count: int
@@ -115,7 +115,7 @@ def prepared(
 
 
 def give_display(figures: Any) -> None:
-    """It cannot import this module, which a context does not know."""
+    """Give user code a `display`. It cannot import this module, which a context does not know."""
     figures.send_display = lambda bundle: send_bundle(frames.DISPLAY, bundle)
 
 
@@ -137,7 +137,7 @@ def copy_fonts() -> None:
 
 
 def output_classes() -> tuple[type, type]:
-    """What IPython gives values and displays to: they go to the runtime."""
+    """Make the classes that IPython gives values and displays to: they go to the runtime."""
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import DisplayPublisher
 
@@ -190,7 +190,7 @@ def shell_class() -> Any:
             raise SystemExit
 
         def init_completer(self) -> None:
-            """Not before somebody asks for it: nobody presses the tabulator here."""
+            """Put the completer off until somebody asks for it: nobody presses the tabulator here."""
 
         def __getattr__(self, name: str) -> object:
             if name != "Completer":
@@ -264,7 +264,7 @@ def on_interrupt(number: int, frame: object) -> None:
 
 
 def start_afresh() -> None:
-    """What must differ from context to context, and what a context cannot have."""
+    """Reset what must differ from context to context, and what a context cannot have."""
     global _has_packages
     _has_packages = PACKAGES[0] in sys.modules
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", buffering=1, closefd=False)
@@ -284,12 +284,12 @@ def start_afresh() -> None:
 
 
 def user_site() -> str:
-    """Where pip installs for the sandbox's user."""
+    """Return where pip installs for the sandbox's user."""
     return os.path.expanduser("~/.local/lib/python%d.%d/site-packages" % sys.version_info[:2])
 
 
 def no_input(prompt: object = "") -> str:
-    """There is nobody to ask."""
+    """Refuse input: there is nobody to ask."""
     raise EOFError("input() is not available in a code context: pass the value in the code")
 
 
@@ -328,7 +328,7 @@ def failure_of(error: BaseException | None) -> dict[str, str]:
 
 
 def message_of(error: BaseException | None) -> str:
-    """Its text, also when its own __str__ fails."""
+    """Return the text of an exception, also when its own __str__ fails."""
     try:
         return str(error)
     except Exception as failure:
@@ -336,7 +336,7 @@ def message_of(error: BaseException | None) -> str:
 
 
 def finish(count: int) -> None:
-    """Everything printed is in the pipes before the end is told."""
+    """End a run: everything printed is in the pipes before the end is told."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -1,4 +1,4 @@
-"""The warm Python from which contexts are forked: IPython is imported once, then it serves like init does.
+"""The fork server of Python contexts: IPython is imported once, then it serves like init does.
 
 Its launchers fork an executor instead of spawning a program. It has one thread when it forks: fork(2).
 """
