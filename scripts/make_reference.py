@@ -39,6 +39,13 @@ FORMS = {
     Form.SOCKET: "WebSocket",
 }
 
+DECISIONS = {
+    errors.RequestError: "Change the request",
+    errors.NothingStarted: "Nothing was started: retrying is safe",
+    errors.MayHaveRun: "Something may have run, or is running",
+    errors.Internal: "A bug in Cove",
+}
+
 
 def main() -> None:
     pages = {
@@ -151,14 +158,49 @@ def answer(operation: AnyOperation) -> str:
 
 
 def errors_page() -> str:
-    tree = (errors.__doc__ or "").strip()
-    lines = ["# Errors", "", "```text", tree, "```", "", "| class | code | status | |", "|---|---|---|---|"]
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        if "code" in vars(kind):
-            lines.append(f"| `{name}` | `{kind.code}` | {STATUS.get(kind.code, 500)} | {inspect.getdoc(kind)} |")
-    lines += ["", 'On the wire every error is `{"error": message, "code": CODE, "details": {...}}`.']
+    lines = [
+        *("# Errors", "", "Every error is a `CoveError`. The class below it tells you what to decide.", ""),
+        *("```text", *error_tree(errors.CoveError), "```"),
+    ]
+    for kind, decision in DECISIONS.items():
+        lines += ["", f"## {decision}", "", *error_table(kind)]
+    lines += [
+        *("", "## On the wire", "", 'Every error is `{"error": message, "code": CODE, "details": {...}}`.'),
+        *("", "`is_infrastructure_failure` says that Cove or the machine failed, and nothing that runs inside."),
+        "It is true where the last column says yes, and where a process was lost and has no exit code.",
+    ]
     return "\n".join(lines) + "\n"
+
+
+def error_tree(kind: type[errors.CoveError], before: str = "") -> Iterable[str]:
+    if kind is errors.CoveError:
+        yield kind.__name__
+    below = subclasses(kind)
+    for each in below:
+        is_last = each is below[-1]
+        yield f"{before}{'└── ' if is_last else '├── '}{each.__name__}"
+        yield from error_tree(each, before + ("    " if is_last else "│   "))
+
+
+def error_table(kind: type[errors.CoveError]) -> Iterable[str]:
+    yield "| class | code | status | meaning | infrastructure |"
+    yield "|---|---|---|---|---|"
+    for each in [kind, *descendants(kind)]:
+        if each.code != errors.CoveError.code or each is errors.Internal:
+            status = STATUS.get(each.code, 500)
+            is_ours = "yes" if each._is_ours else ""
+            yield f"| `{each.__name__}` | `{each.code}` | {status} | {inspect.getdoc(each)} | {is_ours} |"
+
+
+def descendants(kind: type[errors.CoveError]) -> Iterable[type[errors.CoveError]]:
+    for each in subclasses(kind):
+        yield each
+        yield from descendants(each)
+
+
+def subclasses(kind: type[errors.CoveError]) -> list[type[errors.CoveError]]:
+    """The public classes directly below, in the order in which they are defined."""
+    return [each for each in kind.__subclasses__() if each.__name__ in errors.__all__]
 
 
 def security_page() -> str:

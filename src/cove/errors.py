@@ -1,28 +1,10 @@
-"""The exception hierarchy: one tree, each error with a stable code.
+"""The exception hierarchy: one tree, each error with a stable code. docs/reference/errors.md shows it whole.
 
 CoveError
-├── RequestError                 change the request
-│   ├── ValidationFailed         the arguments are wrong
-│   ├── Unauthorized · PermissionDenied · LimitExceeded · UnsupportedLanguage
-│   ├── SandboxNotFound · SessionNotFound · ProcessNotFound · TerminalNotFound · ContextNotFound · PortNotExposed
-│   ├── SandboxAlreadyExists · SessionAlreadyExists · ProcessAlreadyExists · ContextAlreadyExists
-│   │   PortAlreadyExposed
-│   ├── MethodNotAllowed         only over HTTP
-│   ├── FileError                FileNotFound · FileExists · IsDirectory · NotDirectory · FileTooLarge · NoSpace
-│   └── GitError                 GitNotFound · GitBranchNotFound · GitBranchExists · GitAuthFailed · GitNetworkError
-│                                GitTimeout · GitConflict · GitRejected · GitNothingToCommit · GitFailed
-├── NothingStarted               nothing ran; trying again is safe
-│   ├── SandboxUnavailable       the machine cannot give a sandbox; the message says what to do
-│   │   └── Unreachable          no server answers at the address
-│   ├── InterpreterNotReady
-│   └── SpawnFailed              our own failure to start a process
-├── MayHaveRun                   something ran, or is running
-│   ├── CommandFailed            raised by `result.check()`
-│   ├── ProcessReadyTimeout · ProcessWaitTimeout · ProcessExitedBeforeReady
-│   ├── ServiceNotResponding
-│   ├── ConnectionLost           to the server, before the answer was there
-│   └── SessionTerminated · ContextCrashed · SandboxDestroyed
-└── Internal                     a bug in Cove
+├── RequestError      change the request
+├── NothingStarted    nothing was started; retrying is safe
+├── MayHaveRun        something may have run, or is running
+└── Internal          a bug in Cove
 
 `is_infrastructure_failure` is true of all below NothingStarted, of ConnectionLost, SandboxDestroyed and Internal, and
 where a process was lost (it has no exit code): nothing that runs inside is to blame, so a harness repeats it.

@@ -96,13 +96,6 @@ def test_every_error_stands_in_exactly_one_of_the_four_families() -> None:
             assert sum(issubclass(kind, family) for family in families) == 1
 
 
-def test_the_tree_in_the_docstring_names_every_error() -> None:
-    text = errors.__doc__ or ""
-    for kind in classes():
-        if kind.__name__ not in ("NotFound", "AlreadyExists"):
-            assert kind.__name__ in text
-
-
 @pytest.mark.parametrize("name", ["SessionTerminated", "ProcessExitedBeforeReady"])
 def test_an_error_with_facts_carries_them_as_attributes_and_details(name: str) -> None:
     error = getattr(errors, name)("it ended", exit_code=3, output="bye")
