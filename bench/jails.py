@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cove.core.jail import jail_arguments
-from cove.linux.memory_file import sealed_file
+from cove.linux.descriptors import sealed_file
 from cove.linux.thread_user import as_user
 from cove.model import SandboxSpec
 from cove.runtime.machine import examine_machine

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from cove.agent.protocol import ProtocolError
 from cove.core.errand_protocol import MOST_MESSAGE_BYTES, MessageReader, check_relative
 from cove.core.file_path import MOST_PATH_BYTES, below, decode_path, name_of, resolve_path
-from cove.core.git_clone import plan_clone
-from cove.core.git_command import explain_failure
+from cove.core.git_command import explain_failure, plan_clone
 from cove.errors import GitTimeout, ValidationFailed
 
 pytestmark = pytest.mark.pure

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cove.core.line_match import LineMatcher
+from cove.core.command import parse_signal
 from cove.core.line_search import (
     FOUND,
     HEAD,
@@ -22,8 +22,7 @@ from cove.core.line_search import (
     encode_match,
     serve,
 )
-from cove.core.port_target import HttpTarget, TcpTarget, make_target
-from cove.core.signals import parse_signal
+from cove.core.readiness import HttpTarget, LineMatcher, TcpTarget, make_target
 from cove.errors import ValidationFailed
 
 pytestmark = pytest.mark.pure

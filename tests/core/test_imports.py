@@ -28,7 +28,7 @@ def test_a_public_name_is_had_without_the_runtime(name: str) -> None:
     "statements",
     [
         "from cove.api.provider import provider_for; provider_for('http://127.0.0.1:1', 'key')",
-        "import cove, cove.blocking, cove.client.remote, cove.client.sandbox",
+        "import cove, cove.blocking, cove.client.provider, cove.client.sandbox",
         "import cove.cli.sandboxes, cove.cli.processes, cove.cli.session",
     ],
     ids=["provider", "client", "command"],

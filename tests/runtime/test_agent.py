@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.fake_agent import Peer, compiled_agent, launcher_of, running_agent
 
-from cove.linux.memory_file import sealed_file
+from cove.linux.descriptors import sealed_file
 
 # What the agent loads beyond what Python itself loads before the first line runs. Each costs start-up time.
 OWN = {"cove.agent.files", "cove.agent.kernel", "cove.agent.launcher", "cove.agent.protocol"}

@@ -19,8 +19,7 @@ from cove import (
     GitTimeout,
     ValidationFailed,
 )
-from cove.core.git_clone import default_path, plan_clone
-from cove.core.git_command import explain_failure, split_credentials
+from cove.core.git_command import default_path, explain_failure, plan_clone, split_credentials
 
 pytestmark = pytest.mark.anyio
 

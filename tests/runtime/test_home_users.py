@@ -9,7 +9,7 @@ import pytest
 
 from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import find_hierarchies
-from cove.linux.orphans import kill_orphans
+from cove.linux.pidfd import kill_orphans
 from cove.runtime.home import Home
 from cove.runtime.user_ids import FIRST_USER_ID, RANGES, USER_IDS, UserIds
 

@@ -9,11 +9,10 @@ import pytest
 
 from cove import AsyncSandbox, Limits
 from cove.errors import SandboxUnavailable
-from cove.linux.disk_image import ImageUnavailable
 from cove.linux.disk_usage import measure_disk
 from cove.linux.unlinked_files import measure_unlinked
 from cove.runtime import disk
-from cove.runtime.disk import IMAGE, MOUNT_POINT, try_disk
+from cove.runtime.disk import IMAGE, MOUNT_POINT, ImageUnavailable, try_disk
 
 pytestmark = pytest.mark.anyio
 

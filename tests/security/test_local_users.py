@@ -16,7 +16,7 @@ from support.servers import serving
 
 from cove import AsyncSandbox, Limits
 from cove.agent.remove_tree import remove_tree
-from cove.linux.orphans import kill_processes_of
+from cove.linux.pidfd import kill_processes_of
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root can be another user")
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from cove.server.configuration import Configuration
 from cove.server.preview.address import PreviewAddress, address_of
 from cove.server.preview.headers import Visit, confine_cookie, render_answer, render_request
 from cove.server.preview.response_parser import BadResponse, ResponseHead, ResponseParser
-from cove.wire.upgrade import parse_upgrade
+from cove.wire.frames import parse_upgrade
 
 pytestmark = pytest.mark.pure
 

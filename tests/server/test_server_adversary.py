@@ -16,7 +16,7 @@ from cove import AsyncSandbox
 from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxNotFound, SandboxUnavailable
 from cove.runtime.terminals import MOST_RUNNING
 from cove.server.gateway.api_key import load_key
-from cove.server.sandboxes.garbage_collection import collect_garbage
+from cove.server.sandboxes.destroy_sandbox import collect_garbage
 from cove.server.worker import limits_for
 
 pytestmark = pytest.mark.anyio
@@ -139,7 +139,7 @@ async def test_the_file_of_an_id_that_is_spoilt_leads_nowhere(shared_server: Ser
 def test_no_log_of_a_runtime_is_for_others_to_read(tmp_path: Path) -> None:
     program = """
         import logging, os, pathlib, sys
-        from cove.server.runtime.log import log_to
+        from cove.server.runtime.open_sandbox import log_to
         os.umask(0)
         log_to(pathlib.Path(sys.argv[1]))
         for _ in range(3):

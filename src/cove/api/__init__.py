@@ -1,11 +1,11 @@
 """The public interfaces, asynchronous: read this package first."""
 
-from cove.api.awaitable_context import AwaitableContext, Destroyable
 from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
 from cove.api.ports import Ports, TcpConnection
 from cove.api.process import Process
+from cove.api.provider import AwaitableContext, Destroyable
 from cove.api.sandbox import AsyncSandbox
 from cove.api.session import Session
 from cove.api.terminal import Terminal, TerminalConnection

@@ -1,8 +1,10 @@
-"""Interface of a provider of sandboxes: embedded in this program, or a server."""
+"""Open a sandbox, by `await` or by `async with`: one that this program makes itself, or one of a server."""
 
 import os
+from collections.abc import Awaitable, Callable, Generator
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from cove.model import SandboxInfo, SandboxSpec
 
@@ -35,3 +37,39 @@ def provider_for(url: str | None, api_key: str | None) -> Provider:
     else:
         provider = import_module("cove.runtime.provider").EMBEDDED
     return provider
+
+
+class Destroyable(Protocol):
+    """The resource that `async with` destroys or detaches."""
+
+    async def destroy(self) -> None:
+        """End it."""
+
+    async def detach(self) -> None:
+        """Let go of it."""
+
+
+T = TypeVar("T", bound=Destroyable)
+
+
+class AwaitableContext(Generic[T]):
+    """`await opening` gives the thing; `async with opening as thing` also destroys it at the end if it is owned
+    and lets go of it otherwise."""
+
+    def __init__(self, open: Callable[[], Awaitable[T]], *, owned: bool) -> None:
+        self._open = open
+        self._owned = owned
+        self._opened: T | None = None
+
+    def __await__(self) -> Generator[object, None, T]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            await (self._opened.destroy() if self._owned else self._opened.detach())

@@ -5,13 +5,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Unpack
 
-from cove.api.awaitable_context import AwaitableContext
 from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
 from cove.api.ports import Ports
 from cove.api.process import Process
-from cove.api.provider import provider_for
+from cove.api.provider import AwaitableContext, provider_for
 from cove.api.session import Session
 from cove.api.terminal import Terminal
 from cove.model import (

@@ -1,5 +1,6 @@
 """`cove create`, `ls`, `info`, `restart` and `rm`: the sandboxes of a server."""
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 
 from cove.api import AsyncSandbox
 from cove.cli.connection import KeyOption, Server, UrlOption
-from cove.cli.descriptors import show
+from cove.cli.descriptors import FAILURE, say, show
 from cove.cli.options import (
     CpusOption,
     DiskOption,
@@ -23,11 +24,12 @@ from cove.cli.options import (
     Shape,
     parse_variables,
 )
-from cove.cli.rm import ForceOption, remove_each
 from cove.cli.signals import finish
 from cove.cli.table import age, print_json, print_record, print_table
-from cove.errors import SandboxAlreadyExists, ValidationFailed
+from cove.errors import NotFound, SandboxAlreadyExists, ValidationFailed
 from cove.model import SandboxInfo, SandboxSpec, Usage
+
+ForceOption = Annotated[bool, typer.Option("-f", "--force", help="What is not there is as good as removed.")]
 
 
 def create(
@@ -197,3 +199,20 @@ def _pairs(values: "dict[str, str] | dict[str, object]") -> str:
 
 def _local(moment: datetime) -> str:
     return moment.astimezone().isoformat(" ", "seconds")
+
+
+async def remove_each(ids: list[str], remove: Callable[[str], Awaitable[None]], *, force: bool) -> int:
+    """Remove all that can be; the exit code tells of the others.
+
+    The library and HTTP take what is gone for destroyed. Who types an id wants to be told of a wrong one, as
+    `docker rm` and `kubectl delete` tell it; `-f` is for scripts that only want it gone.
+    """
+    code = 0
+    for id in ids:
+        try:
+            await remove(id)
+        except NotFound as error:
+            if not force:
+                say(f"{error.message}; -f lets that pass")
+                code = FAILURE
+    return code

@@ -17,7 +17,7 @@ from cove.cli.options import (
     parse_command,
     parse_variables,
 )
-from cove.cli.rm import ForceOption, remove_each
+from cove.cli.sandboxes import ForceOption, remove_each
 from cove.cli.signals import finish
 from cove.cli.streams import Streams
 from cove.cli.table import age, print_json, print_table

@@ -25,9 +25,8 @@ from cove.cli.options import (
     Shape,
     parse_variables,
 )
-from cove.cli.raw_mode import RawMode
 from cove.cli.signals import STOP_SIGNALS, finish
-from cove.cli.viewer import Detached, Viewer, window_size
+from cove.cli.viewer import Detached, RawMode, Viewer, window_size
 from cove.errors import ValidationFailed
 
 _HANG_UP = 128 + signal.SIGHUP

@@ -10,9 +10,9 @@ import typer
 from cove.cli.descriptors import leave, printable
 from cove.cli.signals import until_signal
 from cove.cli.table import print_json
+from cove.verify.battery import prepared_host
 from cove.verify.battery import verify as run_battery
 from cove.verify.findings import Finding, Report, Verdict, make_report
-from cove.verify.host import prepared_host
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -6,7 +6,7 @@ from functools import partial
 from cove import api
 from cove.client.calls import Calls
 from cove.core.exposure import make_exposure
-from cove.core.port_target import check_port
+from cove.core.readiness import check_port
 from cove.local.tcp_stream import TcpStream
 from cove.model import ExposedPort
 from cove.wire import operations, requests

@@ -1,18 +1,23 @@
-"""Provider of the sandboxes of a server."""
+"""Make, find and list the sandboxes of a server; find the API key that it is shown."""
 
 import asyncio
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from cove.client.api_key import find_key
 from cove.client.sandbox import Sandbox
 from cove.client.transport import Transport
 from cove.core.identifier import check_sandbox_id
+from cove.errors import Unauthorized, ValidationFailed
+from cove.local.state import default_home
 from cove.model import SandboxInfo, SandboxSpec
 from cove.wire import operations, requests
 from cove.wire.coding import decode_json
 
 _transports: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Transport]]"
 _transports = WeakKeyDictionary()
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class RemoteProvider:
@@ -54,3 +59,43 @@ class RemoteProvider:
         """Programs with many sandboxes on one server share its connections."""
         of_loop = _transports.setdefault(asyncio.get_running_loop(), {})
         return of_loop.setdefault((self._url, self._api_key), Transport(self._url, self._api_key))
+
+
+def find_key(url: str, api_key: str | None) -> str | None:
+    """The given one, COVE_API_KEY, or that of a running server of this user: that is shown to this machine only.
+
+    A server leaves a key that it was given in `server/key`, and one that it made in `key`.
+    """
+    if not isinstance(url, str):
+        raise ValidationFailed(f"url must be a string, not {type(url).__name__}")
+    if chosen := api_key or os.environ.get("COVE_API_KEY"):
+        return _check(chosen)
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        raise ValidationFailed(f"{url} is not the address of a server") from None
+    if host not in _LOOPBACK and not host.endswith(".localhost"):
+        return None
+    home = default_home()
+    return _read(home / "server" / "key") or _read(home / "key")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        raise Unauthorized(
+            f"the server's key in {path} belongs to another user: give api_key= or COVE_API_KEY"
+        ) from None
+
+
+def _check(key: str) -> str:
+    """The key, without the newline that a file ends with."""
+    if not isinstance(key, str):
+        raise ValidationFailed(f"api_key must be a string, not {type(key).__name__}")
+    stripped = key.strip()
+    if not stripped.isascii() or not stripped.isprintable():
+        raise ValidationFailed("the key for the server has characters that no key has")
+    return stripped

@@ -13,7 +13,7 @@ from cove.errors import ConnectionLost, Internal
 from cove.http.websocket_frames import Closed, Event, FrameReader, Opcode, Ping, WebSocketError, make_masked_frame
 from cove.local.tcp_stream import Streams
 from cove.wire.errors import decode_error
-from cove.wire.upgrade import END_OF_HEAD, parse_upgrade, render_upgrade
+from cove.wire.frames import END_OF_HEAD, parse_upgrade, render_upgrade
 
 _MOST_ERROR_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 256 << 10

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -153,3 +154,15 @@ def check_stdin(stdin: bytes | str | None) -> bytes | None:
         except UnicodeEncodeError as error:
             raise ValidationFailed(f"stdin has a character that UTF-8 cannot carry: {error.reason}") from None
     raise ValidationFailed(f"stdin must be bytes or a string, not {type(stdin).__name__}")
+
+
+def parse_signal(value: int | str) -> int:
+    """A number, `TERM` or `SIGTERM`; anything else is ValidationFailed."""
+    if isinstance(value, str):
+        name = value.upper()
+        known = signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}")
+        if known is not None:
+            return int(known)
+    elif not isinstance(value, bool) and value in range(1, signal.NSIG):
+        return int(value)
+    raise ValidationFailed(f"unknown signal {value!r}: use a name like 'TERM' or a number from 1 to {signal.NSIG - 1}")

@@ -17,6 +17,7 @@ import msgspec
 
 from cove.agent.protocol import ProtocolError
 from cove.core.json_tokens import JsonBuilder
+from cove.errors import UnsupportedLanguage
 from cove.model.code import CodeError, Result
 
 _KINDS: Final = b"RDVXTJ+.PE"
@@ -41,6 +42,7 @@ _ESCAPED_IN_JSON: Final = bytes([*range(32), ord('"'), ord("\\"), 127])
 _ESCAPE_BYTES: Final = 5
 _BELOW_FOUR_BYTES: Final = bytes(range(0xF0))
 _ERROR_PARTS: Final = ("name", "message", "traceback")
+LANGUAGES = ("python", "javascript", "typescript")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,3 +239,12 @@ def _width_of(piece: bytes) -> int:
     if piece.isascii():
         return 1
     return 4 if piece.translate(None, _BELOW_FOUR_BYTES) else 2
+
+
+def check_language(language: str) -> str:
+    """Return the language, or raise UnsupportedLanguage with the list."""
+    if language not in LANGUAGES:
+        raise UnsupportedLanguage(
+            f"language {language!r} is not supported: use one of {', '.join(LANGUAGES)}", supported=list(LANGUAGES)
+        )
+    return language

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from cove.core.identifier import KEY_LENGTH, new_identifier
-from cove.core.port_target import check_port
+from cove.core.readiness import check_port
 from cove.errors import ValidationFailed
 
 _TOKEN_LENGTH = 24

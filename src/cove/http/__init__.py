@@ -1,11 +1,9 @@
 """An HTTP/1.1 and WebSocket server and relay on asyncio; knows nothing of sandboxes."""
 
 from cove.http.errors import BadRequest, BodyTooLarge, HttpError, ServerStopping
-from cove.http.handler import Answer, Handler
-from cove.http.limits import HttpLimits
-from cove.http.relay import Exchange, Relay
+from cove.http.parser import HttpLimits
 from cove.http.request import Request
-from cove.http.response import Body, Headers, Ping, Response, Upgrade
+from cove.http.response import Answer, Body, Exchange, Handler, Headers, Ping, Relay, Response, Upgrade
 from cove.http.server import HttpServer
 from cove.http.stream import Stream
 

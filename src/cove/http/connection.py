@@ -28,12 +28,9 @@ from cove.http.chunked_body import ChunkedBody
 from cove.http.deadline import Deadline
 from cove.http.endpoint import Endpoint
 from cove.http.errors import HandlerFailed, HttpError, RequestTimeout, ServerStopping, TooManyConnections
-from cove.http.handler import Answer
-from cove.http.limits import HttpLimits
-from cove.http.parser import RequestParser
-from cove.http.relay import Relay
+from cove.http.parser import HttpLimits, RequestParser
 from cove.http.request import Request
-from cove.http.response import Body, Ping, Response, Upgrade, has_body, render_head, render_switch
+from cove.http.response import Answer, Body, Ping, Relay, Response, Upgrade, has_body, render_head, render_switch
 from cove.http.stream import Stream
 
 if TYPE_CHECKING:

@@ -2,15 +2,30 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import httptools
 
 from cove.http.errors import BadRequest, HeadTooLarge, HttpError
-from cove.http.limits import HttpLimits
 from cove.http.request import BodySource, Request
 
 _VERSIONS = ("1.1", "1.0")
 _HOST = re.compile(rb"[A-Za-z0-9._~%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Bytes and seconds."""
+
+    head_bytes: int = 64 << 10
+    headers: int = 100
+    head_timeout: float = 10.0
+    body_idle_timeout: float = 30.0
+    keep_alive_timeout: float = 75.0
+    buffered_body_bytes: int = 256 << 10
+    drained_bytes: int = 16 << 20
+    drain_timeout: float = 5.0
+    connections: int = 4096
 
 
 class RequestParser:

@@ -1,11 +1,15 @@
-"""Responses (whole, streamed, or an upgrade) and how they are encoded."""
+"""Answers: in one piece, as they come, by another protocol or by a relay; and how they look on the wire."""
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
+from typing import Final, Protocol
 
+from cove.http.request import Request
 from cove.http.stream import Stream
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -15,6 +19,7 @@ Body = AsyncGenerator[bytes | tuple[bytes, ...], None]
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _date_second, _date_rendered = 0, b""
 _WITHOUT_BODY = frozenset((*range(100, 200), 204, 304))
+_BYTES: Final = ((b"content-type", b"application/octet-stream"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,82 @@ class Upgrade:
         self.outlives_eof = outlives_eof
 
 
+class Exchange(Protocol):
+    """One request being answered, as a relay sees it."""
+
+    request: Request
+
+    @property
+    def peer(self) -> str:
+        """The client's address; nothing on a unix socket."""
+
+    def write(self, data: bytes) -> None:
+        """Raw bytes of the answer."""
+
+    def respond(self, response: Response) -> None:
+        """Give an ordinary answer after all; nothing has been written."""
+
+    def fail(self, error: Exception) -> None:
+        """Answer with this error; nothing has been written."""
+
+    def finish(self, *, keep_alive: bool) -> None:
+        """The answer is complete."""
+
+    def cut(self) -> None:
+        """The answer will never be complete: what was written is flushed, then the connection ends."""
+
+    def switch(self) -> None:
+        """The connection is raw from here on: what the client sends goes to the relay."""
+
+    def pause_reading(self) -> None:
+        """Take nothing from the client; only of a raw connection."""
+
+    def resume_reading(self) -> None:
+        """Take from the client again; only of a raw connection."""
+
+    def write_eof(self) -> None:
+        """Half-close: nothing more will be written; the client may still send."""
+
+
+class Relay(ABC):
+    """An answer that somebody else writes, byte by byte, without waiting."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def begin(self, exchange: Exchange) -> None:
+        """Answer this."""
+
+    @abstractmethod
+    def client_gone(self) -> None:
+        """The client has disconnected: nobody waits for the response any more."""
+
+    @abstractmethod
+    def client_cancelled(self) -> None:
+        """The client wants what it asked for ended, and waits for that: end it, then `cut`."""
+
+    @abstractmethod
+    def client_full(self) -> None:
+        """The client does not take what is written: write less."""
+
+    @abstractmethod
+    def client_ready(self) -> None:
+        """The client takes more."""
+
+    @abstractmethod
+    def client_data(self, data: bytes) -> None:
+        """Receive what the client sent after an upgrade."""
+
+    @abstractmethod
+    def client_eof(self) -> None:
+        """The client has half-closed after an upgrade: it sends nothing more."""
+
+
+# What answers requests: a function, at once or as a coroutine.
+Answer = Response | Upgrade | Relay
+Handler = Callable[[Request], Answer | Coroutine[object, object, Answer]]
+
+
 def render_head(response: Response, *, version: str, close: bool) -> bytes:
     """The head of an answer, with how its body ends."""
     parts = [_STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status, _date_line()]
@@ -101,3 +182,25 @@ def _render_headers(headers: Headers, parts: list[bytes]) -> None:
         if b"\n" in value or b"\r" in value or b"\0" in value:
             raise ValueError(f"the header {name.decode()} would break the response")
         parts.append(b"%b: %b\r\n" % (name, value))
+
+
+async def content_response(chunks: AsyncGenerator[bytes, None], hold: int) -> Response:
+    """Answer when more than `hold` bytes, or all, are there; whatever is raised until then is raised here."""
+    held: list[bytes] = []
+    size = 0
+    try:
+        while size <= hold and (chunk := await anext(chunks, b"")):
+            held.append(chunk)
+            size += len(chunk)
+    except BaseException:
+        await chunks.aclose()
+        raise
+    first = b"".join(held)
+    return Response(200, _BYTES, first if size <= hold else _continued(first, chunks))
+
+
+async def _continued(first: bytes, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(chunks):
+        yield first
+        async for chunk in chunks:
+            yield chunk

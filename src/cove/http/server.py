@@ -9,9 +9,8 @@ from typing import overload
 from cove.http.connection import HttpConnection
 from cove.http.dead_peer import DeadPeerDetector, keep_alive
 from cove.http.errors import HttpError
-from cove.http.handler import Handler
-from cove.http.limits import HttpLimits
-from cove.http.response import Response
+from cove.http.parser import HttpLimits
+from cove.http.response import Handler, Response
 
 _PLAIN = ((b"content-type", b"text/plain; charset=utf-8"),)
 _BACKLOG = 1024

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from cove.linux.directory_permission import closed_directory
+from cove.linux.path_walk import closed_directory
 
 _OLDEST = (3, 10)
 _ASK = "import sys; print(sys.version_info[0], sys.version_info[1], sys.base_prefix, sep='\\n')"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cove.agent.protocol import LARGE, LIMIT, MAX_DESCRIPTORS, ProtocolError
+from cove.linux.descriptors import sealed_file
 from cove.linux.forking import close_in_forked_child
-from cove.linux.memory_file import sealed_file
 
 _CREDENTIALS = struct.Struct("iII")
 # All that one packet can carry (SCM_MAX_FD): what does not fit is closed by the kernel, in our thread.

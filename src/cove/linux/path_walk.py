@@ -6,6 +6,7 @@ import stat
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 _OPEN = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
@@ -115,3 +116,23 @@ class _Walk:
 def _is_roots_alone(directory: int) -> bool:
     status = os.fstat(directory)
     return status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def closed_directory(path: str) -> str | None:
+    """The nearest directory, from this one up to the root, that others cannot enter; None if there is none."""
+    while os.stat(path).st_mode & stat.S_IXOTH:
+        if path == "/":
+            return None
+        path = os.path.dirname(path)
+    return path
+
+
+def admit_group(path: Path, group: int | None) -> None:
+    """Let the group through to what is below, and nobody else but the owner; without a group, nobody else."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if group is not None:
+            os.fchown(directory, -1, group)
+        os.fchmod(directory, stat.S_IRWXU if group is None else stat.S_IRWXU | stat.S_IXGRP)
+    finally:
+        os.close(directory)

@@ -23,6 +23,7 @@ from cove.model.file import (
 )
 from cove.model.git import GitBranch, GitChange, GitClone, GitFile, GitHead, GitStatus
 from cove.model.info import (
+    ExposedPort,
     MemoryMeasure,
     SandboxInfo,
     SandboxStatus,
@@ -32,9 +33,7 @@ from cove.model.info import (
     TreeKill,
     Usage,
 )
-from cove.model.outcome import Outcome, ProcessExit, ProcessStatus
-from cove.model.port import ExposedPort
-from cove.model.result import ExecResult
+from cove.model.result import ExecResult, Outcome, ProcessExit, ProcessStatus
 from cove.model.spec import Isolation, Limits, Mount, Network, SandboxSpec, SpecFields, make_spec
 
 __all__ = [

@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from cove.model.event import StreamName
-from cove.model.outcome import Outcome
+from cove.model.result import Outcome
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from cove.model.outcome import Outcome
+from cove.model.result import Outcome
 
 StreamName = Literal["stdout", "stderr"]
 

@@ -1,4 +1,4 @@
-"""Descriptions of sandboxes, sessions and terminals, and their resource usage."""
+"""What can be asked about a sandbox, its sessions and its ports."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -88,3 +88,16 @@ class TerminalInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     is_running: bool
     exit_code: int | None = None
+
+
+class ExposedPort(msgspec.Struct, frozen=True, kw_only=True):
+    """An exposed port: whoever knows `url` reaches it. `path_url` leads there too, without a host name of its own.
+
+    Not every resolver knows names below `localhost`: programs take `path_url` then, and browsers always `url`.
+    """
+
+    port: int
+    url: str
+    path_url: str
+    token: str
+    name: str | None = None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from cove.core.command import Invocation, check_timeout, encode_environment, encode_text
+from cove.core.executor_protocol import check_language
 from cove.core.identifier import check_id, new_identifier
-from cove.core.languages import check_language
 from cove.errors import (
     ContextAlreadyExists,
     ContextNotFound,

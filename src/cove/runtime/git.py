@@ -6,8 +6,7 @@ from cove import api
 from cove.core import git_command as plans
 from cove.core.command import build_invocation, check_max_output, check_timeout, merge_environment
 from cove.core.file_path import decode_path, resolve_path
-from cove.core.git_clone import plan_clone
-from cove.core.git_command import GitCommand, explain_failure
+from cove.core.git_command import GitCommand, explain_failure, plan_clone
 from cove.core.git_output import parse_branches, parse_commit, parse_status
 from cove.errors import CoveError, FileTooLarge, GitFailed
 from cove.local.threads import in_thread

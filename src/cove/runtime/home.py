@@ -16,11 +16,10 @@ from cove.core.identifier import new_identifier
 from cove.core.jail import place_mark
 from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import Group, Hierarchies
-from cove.linux.directory_permission import admit_group, closed_directory
 from cove.linux.file_lock import make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
-from cove.linux.orphans import kill_orphans, kill_processes_of
-from cove.linux.pidfd import start_time
+from cove.linux.path_walk import admit_group, closed_directory
+from cove.linux.pidfd import kill_orphans, kill_processes_of, start_time
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.disk import detach_disk
 from cove.runtime.user_ids import UserIds

@@ -21,8 +21,7 @@ from cove.core.jail import STAGING_DIRECTORY
 from cove.core.mount import REFUSED_SOURCES, check_targets, lies_in, normalise, staged
 from cove.errors import FileNotFound, PermissionDenied, ValidationFailed, from_errno
 from cove.linux.descriptors import on_pseudo_filesystem
-from cove.linux.directory_permission import closed_directory
-from cove.linux.path_walk import Found, LinkInPath, find
+from cove.linux.path_walk import Found, LinkInPath, closed_directory, find
 from cove.linux.thread_user import as_user
 from cove.model import Mount, SandboxSpec
 

@@ -1,20 +1,46 @@
-"""Port forwarding in this program: each exposed port of a sandbox is a listening socket on 127.0.0.1."""
+"""Connect to ports inside a sandbox, and expose them as listening sockets on 127.0.0.1."""
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from cove.core.exposure import Exposure
-from cove.errors import CoveError
+from cove.errors import CoveError, ServiceNotResponding
+from cove.linux.descriptors import Kind
 from cove.local.tcp_stream import Streams, TcpStream, splice
 from cove.model import ExposedPort
 from cove.runtime.background_tasks import BackgroundTasks
-from cove.runtime.connection import Connect
+from cove.runtime.link import Link
 
+Connect = Callable[[int], Awaitable[Streams]]
+
+_LOOPBACKS = (b"127.0.0.1", b"::1")
 _LOOPBACK = "127.0.0.1"
 
 log = logging.getLogger("cove.runtime")
+
+
+async def connect_inside(link: Link, port: int) -> Streams:
+    """Connect to whatever listens on that port, IPv4 first; raises ServiceNotResponding when nothing does."""
+    failure: ServiceNotResponding | None = None
+    for host in _LOOPBACKS:
+        try:
+            descriptor = await link.request_descriptor(
+                Kind.STREAM, b"connect", host, b"%d" % port, subject=f"port {port} inside the sandbox"
+            )
+        except ServiceNotResponding as error:
+            failure = failure or error
+            continue
+        sock = socket.socket(fileno=descriptor)
+        try:
+            return await asyncio.open_connection(sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+    assert failure is not None
+    raise failure
 
 
 class PortListeners:

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from cove import api
 from cove.core.exposure import Exposure, is_exposed, make_exposure
-from cove.core.port_target import check_port
+from cove.core.readiness import check_port
 from cove.errors import PortAlreadyExposed, PortNotExposed
 from cove.local.tcp_stream import TcpStream
 from cove.model import ExposedPort
-from cove.runtime.connection import Connect
+from cove.runtime.port_listener import Connect
 
 
 class Publisher(Protocol):

@@ -13,10 +13,9 @@ import msgspec
 
 from cove import api
 from cove.core.capture import Capture
-from cove.core.command import DEFAULT_MAX_OUTPUT, check_input, check_timeout
+from cove.core.command import DEFAULT_MAX_OUTPUT, check_input, check_timeout, parse_signal
 from cove.core.output_log import STREAMS
-from cove.core.port_target import make_target
-from cove.core.signals import parse_signal
+from cove.core.readiness import make_target
 from cove.errors import ProcessWaitTimeout, ValidationFailed
 from cove.local.pipe import Stdin, refuse_ended
 from cove.model import ExecResult, Gap, LogEvent, LogMatch, Outcome, Output, ProcessExit, ProcessStatus

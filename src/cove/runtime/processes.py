@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from cove.core.command import Invocation
+from cove.core.command import Invocation, parse_signal
 from cove.core.identifier import check_id, new_identifier
-from cove.core.signals import parse_signal
 from cove.errors import ProcessAlreadyExists, ProcessNotFound, SpawnFailed
 from cove.local.pipe import Stdin
 from cove.runtime.log import Log

@@ -26,7 +26,6 @@ from cove.model import (
 )
 from cove.runtime.cgroups import SandboxGroups, make_groups
 from cove.runtime.code_contexts import CodeContexts
-from cove.runtime.connection import connect_inside
 from cove.runtime.disk import MOUNT_POINT, attach_disk
 from cove.runtime.disk_watch import DiskWatch, Watched
 from cove.runtime.errand import Errands
@@ -38,7 +37,7 @@ from cove.runtime.isolation import backend_of
 from cove.runtime.jail import Jail, start_jail
 from cove.runtime.machine import Machine
 from cove.runtime.memory_kills import MemoryKills
-from cove.runtime.port_listener import PortListeners
+from cove.runtime.port_listener import PortListeners, connect_inside
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.processes import LOG_BYTES, LOG_SHARES, Processes
 from cove.runtime.programs import PROLOGUE

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cove.agent.remove_tree import remove_tree
 from cove.core.shell_protocol import GO, INTERNAL, encode_command
-from cove.linux.directory_permission import admit_group
+from cove.linux.path_walk import admit_group
 
 _FIFO_MODE = 0o600
 _READABLE_INSIDE = 0o640

@@ -22,7 +22,7 @@ from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, PROCESS, SESSION, 
 from cove.core.command import STATE_DESCRIPTOR, Invocation
 from cove.core.output_log import STDERR, STDOUT
 from cove.errors import CoveError
-from cove.linux.memory_file import sealed_file
+from cove.linux.descriptors import sealed_file
 from cove.model import Outcome, ProcessExit
 from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import Launcher, LauncherPool

@@ -23,16 +23,14 @@ from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import find_hierarchies
 from cove.linux.file_lock import try_lock
 from cove.linux.forking import close_in_forked_child, work_and_exit
-from cove.linux.parent_death import end_with_parent
-from cove.linux.process_name import name_process
+from cove.linux.prctl import end_with_parent, name_process
 from cove.model import SandboxSpec
 from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop
 from cove.server.gateway.api_key import KEY_FILE, leave_key, load_key
 from cove.server.preview.address import address_of, write_address
-from cove.server.sandboxes.destroy_sandbox import destroy
+from cove.server.sandboxes.destroy_sandbox import collect_garbage, destroy, seconds_to_next
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.garbage_collection import collect_garbage, seconds_to_next
 from cove.server.sandboxes.warm_pool import WarmPool
 from cove.server.worker import Work, run_worker
 

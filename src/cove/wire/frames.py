@@ -2,6 +2,7 @@
 
 A frame is one byte for its kind, the lengths of its head and of its data (32 bits each, big-endian), the head as
 JSON, and the data as they are. Output carries its bytes as data, so that they are neither escaped nor copied twice.
+A connection to a port is an HTTP upgrade, then bytes as they are.
 """
 
 import base64
@@ -26,6 +27,9 @@ PING: Final = 3
 
 _HEAD = struct.Struct(">BII")
 MOST_FRAME_BYTES: Final = 256 << 20
+PROTOCOL: Final = b"tcp"
+END_OF_HEAD: Final = b"\r\n\r\n"
+_LENGTH: Final = b"content-length"
 
 
 class OutputHead(msgspec.Struct, frozen=True, tag="output"):
@@ -168,3 +172,21 @@ def text_or_base64(data: bytes) -> dict[str, str]:
 def _server_sent(name: str, data: object, cursor: str | None) -> bytes:
     head = b"" if cursor is None else b"id: %b\n" % cursor.encode()
     return b"%bevent: %b\ndata: %b\n\n" % (head, name.encode(), encode_json(data))
+
+
+def render_upgrade(
+    target: str, host: str, authorization: str | None = None, upgrade: str = "Upgrade: tcp\r\n"
+) -> bytes:
+    """The head of the request; `upgrade` is whole lines."""
+    key = f"Authorization: {authorization}\r\n" if authorization is not None else ""
+    return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{key}Connection: Upgrade\r\n{upgrade}\r\n".encode()
+
+
+def parse_upgrade(head: bytes) -> tuple[int, int]:
+    """The status of the answer, and how long its body is; after 101 there is none."""
+    status, *headers = head.split(b"\r\n")
+    words = status.split(b" ", 2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+        raise Internal(f"the server answered something that is no HTTP: {head[:200]!r}")
+    lengths = [value for name, _, value in (line.partition(b":") for line in headers) if name.lower() == _LENGTH]
+    return int(words[1]), int(lengths[0]) if lengths and lengths[0].strip().isdigit() else 0

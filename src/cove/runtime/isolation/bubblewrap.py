@@ -15,7 +15,7 @@ from cove.core.jail import (
     place_mark,
 )
 from cove.core.limits import GUARDED, guards
-from cove.linux.memory_file import sealed_file
+from cove.linux.descriptors import sealed_file
 from cove.runtime.home import Place
 from cove.runtime.interpreters import inside_jail
 from cove.runtime.isolation.backend import Inside, Launch

@@ -7,9 +7,8 @@ from functools import partial
 from cove.errors import CoveError
 from cove.http import Answer, Handler, HttpError, Request
 from cove.runtime.sandbox import Sandbox
-from cove.server.bridge.archive import hydrate, persist
 from cove.server.bridge.exec import answer_exec
-from cove.server.bridge.files import read_file, write_file
+from cove.server.bridge.files import hydrate, persist, read_file, write_file
 from cove.server.bridge.mount import mount, unmount
 from cove.server.bridge.protocol import BELOW, Refusal, not_found, refusal_of, split
 from cove.server.bridge.session import BridgeSessions

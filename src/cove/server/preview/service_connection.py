@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol, cast
 
-from cove.wire.upgrade import END_OF_HEAD, parse_upgrade, render_upgrade
+from cove.wire.frames import END_OF_HEAD, parse_upgrade, render_upgrade
 
 _REFUSED = 502
 

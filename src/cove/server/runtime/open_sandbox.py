@@ -1,8 +1,13 @@
 """Create a sandbox, or start one again on its files: its id is reserved until somebody has taken the answer."""
 
+import logging
+import os
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 
 from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxNotFound
 from cove.local.threads import in_thread
@@ -13,11 +18,13 @@ from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
 from cove.server.preview.exposures import RecordedPorts, read_exposures
 from cove.server.runtime.listener import listen
-from cove.server.runtime.log import log_to
 from cove.server.sandboxes.destroy_sandbox import remove
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.reservation import Reservation
 from cove.server.sandboxes.start_protocol import Create, Start
+
+_NAME = "runtime.log"
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -145,3 +152,24 @@ class SandboxOpener:
             reservation.close()
             raise
         return await self._record(sandbox, place, reservation, is_new=False)
+
+
+class _PrivateLog(RotatingFileHandler):
+    """The file that follows a full one is nobody else's to read either."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=_open_private)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def log_to(place: Path) -> None:
+    """Redirect standard error and all log messages to the log of that place."""
+    path = place / _NAME
+    descriptor = _open_private(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    handler = _PrivateLog(path, maxBytes=_MOST_BYTES, backupCount=1)
+    logging.basicConfig(handlers=[handler], format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True)

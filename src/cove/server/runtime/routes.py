@@ -7,12 +7,10 @@ from typing import Final
 from cove import api
 from cove.errors import CoveError, MethodNotAllowed, NotFound, SandboxNotFound, ValidationFailed
 from cove.http import Answer, Handler, Request, Response
-from cove.http.content import content_response
+from cove.http.response import content_response
 from cove.local.tcp_stream import TcpStream
 from cove.server.error_response import allowed_methods, describe_cove_error
-from cove.server.runtime.event_stream import event_stream
-from cove.server.runtime.port_socket import port_socket
-from cove.server.runtime.terminal_socket import terminal_socket
+from cove.server.runtime.streams import event_stream, port_socket, terminal_socket
 from cove.wire.coding import decode_json, decode_query, encode_json, unquote_text
 from cove.wire.operations import OPERATIONS, ROOT, SANDBOXES, AnyOperation, Form, Target
 from cove.wire.replies import PROCESS

@@ -13,8 +13,7 @@ from typing import NoReturn
 
 from cove.errors import CoveError
 from cove.linux.forking import work_and_exit
-from cove.linux.parent_death import end_with_parent
-from cove.linux.process_name import name_process
+from cove.linux.prctl import end_with_parent, name_process
 from cove.local.state import default_home
 from cove.runtime.machine import Machine, examine_machine
 from cove.server.runtime.listener import listen

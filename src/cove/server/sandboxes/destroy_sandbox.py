@@ -1,14 +1,17 @@
-"""Destroy a sandbox from outside its runtime, in whatever state either is."""
+"""Destroy sandboxes from outside their runtimes, in whatever state either is; collect those whose time is up."""
 
 import os
+from datetime import UTC, datetime
+from pathlib import Path
 
-from cove.linux.cgroup import Hierarchies
+from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.pidfd import end_process, open_process
 from cove.runtime.home import Home
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.reservation import free
+from cove.server.sandboxes.reservation import forget_stale, free
 
 GRACE_SECONDS = 5.0
+_MOST_SECONDS = 60.0
 
 
 def destroy(directory: Directory, hierarchies: Hierarchies, id: str) -> None:
@@ -34,3 +37,21 @@ def end_runtime(directory: Directory, key: str) -> None:
             end_process(pidfd, grace=GRACE_SECONDS)
         finally:
             os.close(pidfd)
+
+
+def collect_garbage(path: Path) -> None:
+    """Remove the sandboxes that nobody knows, whose time is up, or whose program is gone. Blocks."""
+    home, directory, hierarchies = Home(path), Directory(path), find_hierarchies()
+    forget_stale(directory)
+    for record in directory.unknown():
+        if directory.key_of(record.id) == record.key:
+            free(directory, record.id)
+        remove(directory, hierarchies, record.key)
+    home.collect(hierarchies)
+
+
+def seconds_to_next(directory: Directory) -> float:
+    """Return when a lifetime will be over, or at least when to look again."""
+    now = datetime.now(UTC)
+    ends = [record.deadline for record in directory.list() if record.deadline is not None]
+    return min([_MOST_SECONDS, *(max((end - now).total_seconds(), 1.0) for end in ends)])

@@ -1,0 +1,136 @@
+"""Stream from a runtime: events as a response body, terminals and ports over upgraded connections."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from cove.api import TcpConnection, TerminalConnection
+from cove.errors import CoveError, ProcessExitedBeforeReady, ValidationFailed
+from cove.http import Ping, Request, Response, Stream, Upgrade
+from cove.http.websocket import WebSocket, accept, both_ways
+from cove.local.tcp_stream import TcpStream, splice
+from cove.wire.frames import (
+    FRAMES,
+    PING_COMMENT,
+    PING_FRAME,
+    PROTOCOL,
+    SERVER_SENT_EVENTS,
+    encode_failure_frame,
+    encode_failure_server_sent,
+    encode_frame,
+    encode_frame_parts,
+    encode_server_sent,
+)
+
+PING_SECONDS = 15.0
+_SWITCH = ((b"connection", b"upgrade"), (b"upgrade", PROTOCOL))
+
+
+@dataclass(frozen=True, slots=True)
+class _Coding:
+    """One way to write events."""
+
+    media_type: str
+    encode: Callable[[object], tuple[bytes, ...]]
+    fail: Callable[[CoveError], bytes]
+    ping: bytes
+
+
+_AS_FRAMES = _Coding(FRAMES, encode_frame_parts, encode_failure_frame, PING_FRAME)
+_AS_SERVER_SENT = _Coding(
+    SERVER_SENT_EVENTS, lambda event: (encode_server_sent(event),), encode_failure_server_sent, PING_COMMENT
+)
+
+
+def event_stream(events: AsyncGenerator[object, None], accept: bytes) -> Response:
+    """Frames for whoever accepts them, server-sent events for all others."""
+    coding = _AS_FRAMES if FRAMES.encode() in accept else _AS_SERVER_SENT
+    headers = ((b"content-type", coding.media_type.encode()), (b"cache-control", b"no-cache"))
+    return Response(200, headers, _write(events, coding), Ping(coding.ping, PING_SECONDS))
+
+
+async def _write(events: AsyncGenerator[object, None], coding: _Coding) -> AsyncGenerator[tuple[bytes, ...], None]:
+    async with aclosing(events):
+        try:
+            async for event in events:
+                yield coding.encode(event)
+        except CoveError as error:
+            yield (coding.fail(error),)
+
+
+class _Resize(msgspec.Struct, tag="resize"):
+    cols: int
+    rows: int
+
+
+def terminal_socket(request: Request, connection: TerminalConnection) -> Upgrade:
+    """The answer that makes this client a viewer."""
+
+    async def run(socket: WebSocket) -> None:
+        try:
+            async with connection:
+                await both_ways(_show(socket, connection), _type(socket, connection))
+        except CoveError as error:
+            await socket.send(encode_failure_frame(error))
+
+    return accept(request, run)
+
+
+async def _show(socket: WebSocket, connection: TerminalConnection) -> None:
+    async for event in connection:
+        await socket.send(encode_frame(event))
+
+
+async def _type(socket: WebSocket, connection: TerminalConnection) -> None:
+    while (message := await socket.receive()) is not None:
+        if isinstance(message, bytes):
+            with suppress(ProcessExitedBeforeReady):  # the program has ended: its Exit is on its way
+                await connection.write(message)
+            continue
+        try:
+            resize = msgspec.json.decode(message, type=_Resize)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            await socket.close(1007, "a text message that is no resize")
+            return
+        await connection.resize(resize.cols, resize.rows)
+
+
+async def port_socket(request: Request, inside: TcpStream) -> Upgrade:
+    """The answer, once the port is reached."""
+    if not request.is_upgrade or request.headers.get(b"upgrade", b"").lower() != PROTOCOL:
+        raise ValidationFailed("a port is reached by `Connection: Upgrade` and `Upgrade: tcp`")
+
+    async def run(stream: Stream) -> None:
+        try:
+            await splice(_Client(stream), inside)
+        finally:
+            await inside.close()
+
+    await inside.open()
+    return Upgrade(_SWITCH, run, release=inside.abort, outlives_eof=True)
+
+
+class _Client(TcpConnection):
+    """The client's raw connection; whoever runs the upgrade opens and closes it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    async def open(self) -> None:
+        """Do nothing: it is open."""
+
+    async def read(self, most: int = 65536) -> bytes:
+        """Return all that has come: it is only passed on."""
+        return await self._stream.read()
+
+    async def write(self, data: bytes) -> None:
+        self._stream.write(data)
+        await self._stream.drain()
+
+    async def write_eof(self) -> None:
+        self._stream.write_eof()
+
+    async def close(self) -> None:
+        """Do nothing: the server closes it."""
