@@ -50,6 +50,7 @@ __all__ = [
     "NothingStarted",
     "PermissionDenied",
     "PortAlreadyExposed",
+    "PortInUse",
     "PortNotExposed",
     "ProcessAlreadyExists",
     "ProcessExitedBeforeReady",
@@ -221,6 +222,12 @@ class PortAlreadyExposed(AlreadyExists):
     """The port has a preview URL."""
 
     code = "PORT_ALREADY_EXPOSED"
+
+
+class PortInUse(RequestError):
+    """Something inside the sandbox listens on a port that its network needs."""
+
+    code = "PORT_IN_USE"
 
 
 class FileError(RequestError):

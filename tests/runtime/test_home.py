@@ -27,7 +27,7 @@ def test_a_new_one_is_made_with_its_parents_and_opened_again(place: Path) -> Non
     for _ in range(2):
         Home(place / "deep" / "down").open()
     made = place / "deep" / "down"
-    assert {path.name for path in made.iterdir()} >= {"sandboxes", "users", "agent", "executor", "etc"}
+    assert {path.name for path in made.iterdir()} >= {"sandboxes", "users", "agent", "attach", "executor", "etc"}
     assert stat.S_IMODE(made.stat().st_mode) == (0o711 if IS_ROOT else 0o700)
 
 

@@ -79,7 +79,7 @@ def everything_below(path: Path) -> list[Path]:
 
 def private_paths(home: Path) -> list[Path]:
     """All of the state but the programs that every sandbox runs, and the directories on the way."""
-    shared = [home / name for name in ("agent", "executor", "etc", "python", "sandboxes")]
+    shared = [home / name for name in ("agent", "attach", "executor", "etc", "python", "sandboxes")]
     below = [path for path in everything_below(home) if not any(path.is_relative_to(each) for each in shared[:4])]
     return [path for path in below if path not in shared]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cove import AsyncSandbox
+from cove.attach import program
 from cove.core.jail import MASKED_PROC_DIRECTORIES, MASKED_PROC_FILES
 from cove.errors import SandboxUnavailable
 
@@ -71,12 +72,12 @@ async def test_every_mask_is_a_read_only_mount() -> None:
 
 
 async def test_a_sandbox_whose_masks_cannot_be_made_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(namespace: int, binds: object) -> None:
-        raise PermissionError(1, "setns: Operation not permitted")
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
 
     if os.geteuid() != 0:
         pytest.skip("only root's masks are copied")
-    monkeypatch.setattr("cove.runtime.jail.bind_inside", refuse)
+    monkeypatch.setattr(program.Performer, "bind", refuse)
     with pytest.raises(SandboxUnavailable):
         await AsyncSandbox.create()
 

@@ -2,7 +2,7 @@
 
 A mount is *staged* when its target lies in a directory that code inside, or another sandbox, can change: bubblewrap
 follows links there, so it only ever gets targets whose parents it has made itself. A staged mount is bound below
-STAGING_DIRECTORY and then moved to its target without following a link (agent/attach).
+STAGING_DIRECTORY and then moved to its target without following a link (attach).
 """
 
 from collections.abc import Sequence

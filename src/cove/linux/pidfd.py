@@ -1,5 +1,6 @@
 """Processes by descriptor, safe against pid reuse: pidfd_open(2). Wait for one, end one, kill orphans."""
 
+import errno
 import os
 import select
 import signal
@@ -38,6 +39,20 @@ def open_process(pid: int, started: int) -> int | None:
         os.close(pidfd)
         return None
     return pidfd
+
+
+def open_fact(pidfd: int, pid: int, name: str, flags: int = os.O_RDONLY) -> int:
+    """Open a file of /proc/PID that belongs to the process of that pidfd, and not to one that has its pid after it."""
+    try:
+        opened = os.open(f"/proc/{pid}/{name}", flags | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        os.close(opened)
+        raise
+    return opened
 
 
 def end_process(pidfd: int, *, grace: float) -> None:

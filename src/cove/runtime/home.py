@@ -91,7 +91,11 @@ class Home:
         mode = 0o711 if self._is_root else 0o700
         self._claim(mode)
         # `sandboxes` comes first: by it the directory is known.
-        for path in (self.sandboxes, self.empty, *(self.path / name for name in ("agent", "executor", "etc"))):
+        for path in (
+            self.sandboxes,
+            self.empty,
+            *(self.path / name for name in ("agent", "attach", "executor", "etc")),
+        ):
             with suppress(FileExistsError):
                 path.mkdir(mode=mode)
                 path.chmod(mode)

@@ -5,28 +5,30 @@ import os
 import re
 import resource
 import signal
+import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from cove.attach import Action, Attached, Binds, MountOptions, Sysctls, Target
 from cove.core.jail import copied_masks
 from cove.core.limits import CORE_BYTES
-from cove.errors import SandboxUnavailable
+from cove.errors import CoveError, SandboxUnavailable, ValidationFailed
 from cove.linux.bubblewrap import explain_refusal
-from cove.linux.mount_namespace import bind_inside
 from cove.linux.packets import socket_pair
 from cove.linux.pidfd import reap, wait_for_end
 from cove.linux.thread_user import as_user
-from cove.local.threads import close_in_thread, in_starter_thread, in_thread
+from cove.local.threads import close_in_thread, in_starter_thread, in_thread, start_in_thread
 from cove.model import SandboxSpec
+from cove.runtime.attachment import Attachment
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.home import Place
 from cove.runtime.isolation import Launch, backend_of
 from cove.runtime.link import Link
 from cove.runtime.machine import Machine
-from cove.runtime.mounts import OpenMounts, open_mounts, open_of
-from cove.runtime.shared_limits import Holder, make_holder
+from cove.runtime.mounts import OpenMounts, open_mounts
+from cove.runtime.shared_limits import shared_limits
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 5.0
@@ -41,7 +43,7 @@ class Jail:
     """A living jail. `pid` is our child: bwrap, or the agent itself where the backend has no process of its own.
 
     `agent_pid` is the agent's on the host. `_agent` is a pidfd of it when that is bwrap's child: all inside is gone
-    when the agent is, not bwrap.
+    when the agent is, not bwrap. `sockets` are those that were asked for with its start, until somebody takes them.
     """
 
     pid: int
@@ -52,6 +54,42 @@ class Jail:
     _agent: int | None = None
     agent_pid: int = 0
     lose: Callable[[str], None] = _start_fails
+    sockets: list[socket.socket] = field(default_factory=list)
+    _machine: Machine | None = None
+    _user_id: int | None = None
+
+    async def attach(self, actions: Sequence[Action]) -> list[socket.socket]:
+        """Do what the actions say, and return the sockets that they give. See cove.attach for what is raised.
+
+        A cancelled call waits until it is known what was done, and closes them.
+        """
+        target = self.target
+        doing = start_in_thread(self._attach, target, actions)
+        try:
+            return (await asyncio.shield(doing)).sockets
+        except asyncio.CancelledError:
+            await asyncio.wait([doing])
+            if doing.exception() is None:
+                doing.result().close()
+            raise
+
+    def _attach(self, target: Target, actions: Sequence[Action]) -> Attached:
+        assert self._machine is not None
+        attachment = Attachment(self._machine, self._user_id, actions)
+        try:
+            attachment.prepare()
+            return attachment.perform(target)
+        except OSError as error:
+            raise SandboxUnavailable(f"attaching to the sandbox failed: {error.strerror or error}") from error
+        finally:
+            attachment.close()
+
+    @property
+    def target(self) -> Target:
+        """The agent, as somebody to attach to."""
+        if self._agent is None or self.link.closed:
+            raise ValidationFailed("nothing can be attached to a sandbox without isolation, or one that has ended")
+        return Target(self._agent, self.agent_pid, self._user_id)
 
     def read_errors(self) -> str:
         """Return what bwrap or the agent has written to standard error."""
@@ -84,6 +122,8 @@ class Jail:
             await _readable(self._agent)
             os.close(self._agent)
         os.close(self._errors)
+        for sock in self.sockets:
+            sock.close()
         await close_in_thread([])  # after what it was given to close before
         await in_thread(self.groups.remove)
 
@@ -103,9 +143,17 @@ class Jail:
 
 
 async def start_jail(
-    machine: Machine, place: Place, spec: SandboxSpec, groups: SandboxGroups, on_lost: Callable[[str], None]
+    machine: Machine,
+    place: Place,
+    spec: SandboxSpec,
+    groups: SandboxGroups,
+    on_lost: Callable[[str], None],
+    attach: Sequence[Action] = (),
 ) -> Jail:
-    """Start the agent, confined as the spec says, and wait for its first word. The caller shields it from cancel."""
+    """Start the agent, confined as the spec says, and wait for its first word. The caller shields it from cancel.
+
+    What is to be attached is, before anything runs inside; the sockets are the jail's.
+    """
     with ExitStack() as stack:
         ours, theirs = socket_pair()
         stack.callback(theirs.close)
@@ -125,17 +173,18 @@ async def start_jail(
             control=theirs.fileno(),
             info=info[1],
         )
-        pid, pidfd, holder = await in_starter_thread(_launch, launch, stack, errors[1])
+        pid, pidfd, attachment = await in_starter_thread(_launch, launch, stack, errors[1], attach)
         undo.pop_all()
         link = Link(ours, lambda reason: jail.lose(reason))  # noqa: PLW0108  # the jail is made in the next line
-        jail = Jail(pid, link, groups, errors[0], _watch(pidfd, pid))
+        jail = Jail(pid, link, groups, errors[0], _watch(pidfd, pid), _machine=machine, _user_id=place.user_id)
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await _begin(jail, info[0], launch)
-                if holder is not None:  # nothing has run inside yet
-                    await in_thread(_finish, jail, holder, launch)
+                if attachment is not None:  # nothing has run inside yet
+                    await in_thread(_finish, jail, attachment, mounts)
         except BaseException as error:
-            await in_thread(_abandon, holder, mounts)
+            if attachment is not None:
+                await in_thread(attachment.close)
             complaint = jail.read_errors()
             await jail.close()
             if not isinstance(error, TimeoutError | OSError):
@@ -153,13 +202,19 @@ def _pipe(read_stack: ExitStack, write_stack: ExitStack) -> tuple[int, int]:
     return read, write
 
 
-def _launch(launch: Launch, stack: ExitStack, errors: int) -> tuple[int, int, Holder | None]:
-    """Start our child and, beside it, what will set the limits that need its jail: one visit to the thread."""
+def _launch(
+    launch: Launch, stack: ExitStack, errors: int, attach: Sequence[Action]
+) -> tuple[int, int, Attachment | None]:
+    """Start our child and, beside it, what will attach to its jail: one visit to the thread."""
     backend = backend_of(launch.spec.isolation)
     command, keep = backend.command(launch, stack)
     pid, pidfd = _popen(command, keep, errors, launch.place.user_id if backend.has_user_of_its_own else None)
+    if not backend.tells_agent_pid:
+        return pid, pidfd, None
+    attachment = Attachment(launch.machine, launch.place.user_id, _actions(launch, attach))
     try:
-        return pid, pidfd, make_holder(launch.machine.interpreter.path) if backend.tells_agent_pid else None
+        attachment.prepare()
+        return pid, pidfd, attachment
     except OSError:
         os.kill(pid, signal.SIGKILL)
         reap(pid)
@@ -167,28 +222,29 @@ def _launch(launch: Launch, stack: ExitStack, errors: int) -> tuple[int, int, Ho
         raise
 
 
-def _finish(jail: Jail, holder: Holder, launch: Launch) -> None:
-    """Mask, limit and mount what only a jail that stands can be given. What fails here fails the start."""
-    assert jail._agent is not None
-    _copy_masks(jail._agent, jail.agent_pid, copied_masks(launch.machine.host(launch.place)))
-    jail.groups.not_held = holder.hold(jail.agent_pid)
-    holder.close()
-    launch.mounts.finish(jail._agent, jail.agent_pid)
+def _actions(launch: Launch, attach: Sequence[Action]) -> list[Action]:
+    """All that is done to a jail before anything runs in it."""
+    masks = copied_masks(launch.machine.host(launch.place))
+    return [*shared_limits(), *([Binds(masks)] if masks else []), *launch.mounts.moves, *attach]
 
 
-def _copy_masks(agent: int, pid: int, masks: Mapping[str, str]) -> None:
-    if masks:
-        namespace = open_of(agent, f"/proc/{pid}/ns/mnt", os.O_RDONLY)
-        try:
-            bind_inside(namespace, masks)
-        finally:
-            os.close(namespace)
+def _finish(jail: Jail, attachment: Attachment, mounts: OpenMounts) -> None:
+    """Mask, limit and mount what only a jail that stands can be given. What fails here fails the start.
 
-
-def _abandon(holder: Holder | None, mounts: OpenMounts) -> None:
-    mounts.abandon()
-    if holder is not None:
-        holder.close()
+    Limits that do not hold fail nothing: the sandbox says so.
+    """
+    target = jail.target
+    try:
+        attached = attachment.perform(target)
+    except CoveError as error:
+        if not all(isinstance(action, Sysctls | MountOptions) for action in attachment.actions):
+            raise
+        attached = Attached(refused=[error.message])
+    finally:
+        attachment.close()
+    jail.sockets = attached.sockets
+    jail.groups.not_held = "; ".join(attached.refused) or None
+    mounts.check(target)
 
 
 def _popen(command: list[str], keep: Sequence[int], errors: int, user_id: int | None) -> tuple[int, int]:
@@ -264,7 +320,6 @@ def _settle_agent(jail: Jail, launch: Launch) -> None:
     if jail._agent is not None:
         with as_user(launch.place.user_id):
             resource.prlimit(jail.agent_pid, resource.RLIMIT_CORE, (CORE_BYTES, CORE_BYTES))
-        launch.mounts.prepare(launch.machine.attach_command, jail._agent, jail.agent_pid, launch.place.user_id)
     jail.groups.enter(jail.agent_pid)
 
 

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from cove.attach import can_enter_namespaces
 from cove.core.jail import (
     INTERPRETER_DIRECTORY,
     MASKED_PROC_DIRECTORIES,
@@ -16,14 +17,13 @@ from cove.linux.bubblewrap import OLDEST, bubblewrap_version, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.linux.interpreter import Interpreter, find_interpreter
-from cove.linux.mount_namespace import can_enter_namespaces
 from cove.linux.seccomp import explain_missing_filter, find_filter
 from cove.local.state import default_home
 from cove.model import Limits
 from cove.runtime.etc import EtcDirectory
 from cove.runtime.home import Home, Place
 from cove.runtime.interpreters import find_node, find_python_environment
-from cove.runtime.programs import PACKAGES, prepare_agent, prepare_executor
+from cove.runtime.programs import PACKAGES, prepare_agent, prepare_attach, prepare_executor
 
 _ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -35,6 +35,7 @@ class Machine:
     home: Home
     interpreter: Interpreter
     agent: Path
+    attach: Path
     etc: EtcDirectory
     executor: Path
     python: Path | None
@@ -86,8 +87,8 @@ class Machine:
 
     @property
     def attach_command(self) -> list[str]:
-        """The program that enters a jail's namespaces; its arguments follow."""
-        return [self.interpreter.path, "-I", "-S", "-B", str(self.agent / "attach.pyc")]
+        """The program that enters a jail's namespaces."""
+        return [self.interpreter.path, "-I", "-S", "-B", str(self.attach)]
 
     def require_bubblewrap(self) -> str:
         """The path of bwrap, or what to install."""
@@ -129,6 +130,7 @@ def examine_machine() -> Machine:
         home=home,
         interpreter=interpreter,
         agent=prepare_agent(home.path / "agent", interpreter),
+        attach=prepare_attach(home.path / "attach", interpreter),
         etc=EtcDirectory(home.path / "etc"),
         executor=executor,
         python=find_python_environment(home.path),

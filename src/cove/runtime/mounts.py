@@ -5,60 +5,48 @@ inside, what stands at each target is compared with it: whoever has swapped a pa
 start, and won nothing. All calls here block.
 """
 
-import errno
-import fcntl
 import os
-import signal
 import stat
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import msgspec
 
+from cove.attach import Action, MoveMounts, Target
 from cove.core.jail import STAGING_DIRECTORY
 from cove.core.mount import REFUSED_SOURCES, check_targets, lies_in, normalise, staged
 from cove.errors import FileNotFound, PermissionDenied, ValidationFailed, from_errno
 from cove.linux.descriptors import on_pseudo_filesystem
 from cove.linux.path_walk import Found, LinkInPath, closed_directory, find
-from cove.linux.thread_user import as_user
+from cove.linux.pidfd import open_fact
 from cove.model import Mount, SandboxSpec
-
-_NS_GET_USERNS = 0xB701
-_ATTACH_SECONDS = 20.0
 
 
 @dataclass(slots=True)
 class OpenMounts:
-    """The mounts of one start: `sources` are held until the jail stands, `_helper` runs if any mount is staged."""
+    """The mounts of one start: `sources` are held until the jail stands."""
 
     mounts: tuple[Mount, ...] = ()
     sources: tuple[Found, ...] = ()
-    _helper: "subprocess.Popen[bytes] | None" = None
 
     @property
     def staged(self) -> dict[str, Mount]:
         """Return those that bubblewrap binds elsewhere first: core/mount."""
         return staged(self.mounts)
 
-    def prepare(self, attach: Sequence[str], agent: int, pid: int, user_id: int | None) -> None:
-        """Start agent/attach, as the sandbox's user, beside the agent itself, whose pidfd and pid are given."""
-        if self.staged:
-            self._helper = _start_helper(self.staged, attach, agent, pid, user_id)
+    @property
+    def moves(self) -> list[Action]:
+        """The action that brings those to their targets, once bubblewrap is done."""
+        waiting = self.staged
+        if not waiting:
+            return []
+        return [MoveMounts(STAGING_DIRECTORY, {place: mount.target for place, mount in waiting.items()})]
 
-    def finish(self, agent: int, pid: int) -> None:
-        """Move what was staged, now that bubblewrap is done; then make sure that each mount is what was judged."""
-        if self._helper is not None:
-            _let_move(self._helper)
+    def check(self, target: Target) -> None:
+        """Raise unless each mount, reached without following a link, is the very source that was judged."""
         if self.mounts:
-            _check_mounted(self, agent, pid)
-
-    def abandon(self) -> None:
-        """End the helper of a jail that did not start. Idempotent."""
-        if self._helper is not None and self._helper.returncode is None:
-            self._helper.kill()
-            self._helper.communicate()
+            _check_mounted(self, target)
 
 
 def resolve_mounts(spec: SandboxSpec, state_directory: str) -> SandboxSpec:
@@ -163,9 +151,8 @@ def _overlaps(source: Found, path: str) -> bool:
         other.close()
 
 
-def _check_mounted(opened: OpenMounts, agent: int, pid: int) -> None:
-    """Raise unless each target, reached without following a link, is the very source that was judged."""
-    root = open_of(agent, f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
+def _check_mounted(opened: OpenMounts, target: Target) -> None:
+    root = open_fact(target.pidfd, target.pid, "root", os.O_PATH | os.O_DIRECTORY)
     try:
         for mount, source in zip(opened.mounts, opened.sources, strict=True):
             if _identity_at(mount.target, root) != source.identity:
@@ -183,43 +170,3 @@ def _identity_at(target: str, root: int) -> tuple[int, int] | None:
         return None
     found.close()
     return found.identity
-
-
-def _start_helper(
-    waiting: Mapping[str, Mount], attach: Sequence[str], agent: int, pid: int, user_id: int | None
-) -> "subprocess.Popen[bytes]":
-    targets = [f"{place.removeprefix(STAGING_DIRECTORY + '/')}={mount.target}" for place, mount in waiting.items()]
-    with ExitStack() as stack:
-        namespace = open_of(agent, f"/proc/{pid}/ns/mnt", os.O_RDONLY)
-        stack.callback(os.close, namespace)
-        owner = fcntl.ioctl(namespace, _NS_GET_USERNS)
-        stack.callback(os.close, owner)
-        stack.enter_context(as_user(user_id))
-        return subprocess.Popen(
-            [*attach, str(namespace), str(owner), STAGING_DIRECTORY, *targets],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=(namespace, owner),
-            env={},
-            cwd="/",
-        )
-
-
-def _let_move(helper: "subprocess.Popen[bytes]") -> None:
-    """Give the word it waits for, and wait for its end."""
-    _, complaint = helper.communicate(b"go", timeout=_ATTACH_SECONDS)
-    if helper.returncode != 0:
-        reason = complaint.decode("utf-8", "replace")[-1000:]
-        raise PermissionDenied(reason or "the mounts could not be moved to their targets")
-
-
-def open_of(agent: int, path: str, flags: int) -> int:
-    """Open a file of /proc that belongs to the process of that pidfd, and not to one that has its pid after it."""
-    opened = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        signal.pidfd_send_signal(agent, 0)
-    except ProcessLookupError:
-        os.close(opened)
-        raise OSError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
-    return opened

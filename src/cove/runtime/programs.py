@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cove import agent, executor, shell
 from cove.agent.remove_tree import remove_tree
+from cove.attach import program as attach_program
 from cove.core.identifier import new_identifier
 from cove.linux.interpreter import Interpreter
 from cove.runtime import agent_compiler
@@ -24,12 +25,23 @@ def prepare_agent(directory: Path, interpreter: Interpreter) -> Path:
     """The agent, compiled for that interpreter, below that directory."""
     files = {path.name: path.read_bytes() for path in sorted(Path(agent.__file__).parent.glob("[!_]*.py"))}
     files[PROLOGUE] = (Path(shell.__file__).parent / PROLOGUE).read_bytes()
+    return _prepare_compiled(directory, interpreter, files)
+
+
+def prepare_attach(directory: Path, interpreter: Interpreter) -> Path:
+    """The helper that enters jails, compiled for that interpreter, below that directory."""
+    name = "attach.py"
+    files = {name: Path(attach_program.__file__).read_bytes()}
+    return _prepare_compiled(directory, interpreter, files) / f"{name}c"
+
+
+def _prepare_compiled(directory: Path, interpreter: Interpreter, files: dict[str, bytes]) -> Path:
     version = ".".join(map(str, interpreter.version))
     compiler = Path(agent_compiler.__file__).read_bytes()
     digest = hashlib.sha256(b"\0".join([interpreter.path.encode(), version.encode(), compiler, *files.values()]))
     target = directory / digest.hexdigest()[:16]
     if not target.exists():
-        _compile_agent(interpreter, files, target)
+        _compile(interpreter, files, target)
     return target
 
 
@@ -54,7 +66,7 @@ def prepare_executor(directory: Path, interpreter: Interpreter) -> Path:
     return target
 
 
-def _compile_agent(interpreter: Interpreter, files: dict[str, bytes], target: Path) -> None:
+def _compile(interpreter: Interpreter, files: dict[str, bytes], target: Path) -> None:
     building = target.with_name(f".{new_identifier()}")
     building.mkdir(mode=0o755)
     building.chmod(0o755)

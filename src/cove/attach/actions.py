@@ -1,0 +1,153 @@
+"""Actions on a jail, as values, and the plan of steps that a list of them becomes: a pure function.
+
+Print a plan to review it: `print(*plan([BindFile("/srv/names", "/etc/resolv.conf")]), sep="\\n")`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from cove.attach.netlink import messages
+
+DNS_ADDRESS = "127.0.0.53"
+DNS_PORT = 53
+_EVERY_ADDRESS = "0.0.0.0"  # noqa: S104  # of the jail
+_BACKLOG = 1024
+
+
+class Namespace(StrEnum):
+    """A namespace of the jail that a step enters: as /proc/PID/ns has it; `USER` is the one that owns the others."""
+
+    USER = "user"
+    MOUNTS = "mnt"
+    NETWORK = "net"
+
+
+@dataclass(frozen=True, slots=True)
+class Sysctls:
+    """Set values below /proc/sys/user of the user namespace that owns the jail. A refusal is told, and no failure."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """Set options (`name=value`, commas between) of mounted file systems. A refusal is told, and no failure.
+
+    Only before anything runs inside.
+    """
+
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Binds:
+    """Bind for each target its source, both paths inside. Only before anything runs inside."""
+
+    sources: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveMounts:
+    """Move mounts below the staging directory to their targets, making what is missing on the way; then detach it."""
+
+    staging: str
+    targets: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BindFile:
+    """Bind a file of the host, read-only, over an existing file inside.
+
+    `source` is a path, or a descriptor of a file that has one; the sandbox's user must be able to reach it there. What
+    is written to the file later is seen inside at once. Doing it twice is doing it once.
+    """
+
+    source: str | int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSetup:
+    """Make 198.18.0.0/15 local addresses of the jail's own network and listen on them.
+
+    Gives one listening socket for each of `ports`, on every address, then, with `dns`, a datagram and a listening
+    stream socket at 127.0.0.53:53. All are non-blocking. Raises PortInUse, and has changed nothing, when something
+    inside listens on one of the ports.
+    """
+
+    ports: Sequence[int] = ()
+    dns: bool = True
+
+
+Action = Sysctls | MountOptions | Binds | MoveMounts | BindFile | NetworkSetup
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One packet for the helper: attach/program. `source` is a file that goes along as a descriptor."""
+
+    verb: str
+    fields: tuple[str, ...] = ()
+    namespace: Namespace | None = None
+    source: str | int | None = None
+
+    @property
+    def may_fail(self) -> bool:
+        """Return whether the rest is done all the same."""
+        return self.verb in ("sysctl", "options")
+
+
+def plan(actions: Sequence[Action]) -> list[Step]:
+    """Order the steps: the user namespace first, then what needs the host's files, the jail's network, its mounts.
+
+    What fails for a reason of the sandbox's own (a port that is taken) does so before anything has changed.
+    """
+    trees = [action for action in actions if isinstance(action, BindFile)]
+    outside = [step for action in actions for step in _outside(action)]
+    mounts = [step for action in actions for step in _in_mounts(action, trees)]
+    network = [step for action in actions for step in _in_network(action)]
+    return [
+        Step("user", namespace=Namespace.USER),
+        *outside,
+        *([Step("copy"), *(Step("tree", source=action.source) for action in trees)] if trees else []),
+        *([Step("net", namespace=Namespace.NETWORK), *network] if network else []),
+        *([Step("mounts", namespace=Namespace.MOUNTS), *mounts] if mounts else []),
+    ]
+
+
+def _outside(action: Action) -> list[Step]:
+    if isinstance(action, Sysctls):
+        return [Step("sysctl", (f"/proc/sys/user/{name}", value)) for name, value in action.values.items()]
+    return []
+
+
+def _in_mounts(action: Action, trees: Sequence[BindFile]) -> list[Step]:
+    match action:
+        case MountOptions(options):
+            return [Step("options", (path, *text.split(","))) for path, text in options.items()]
+        case Binds(sources):
+            return [Step("bind", tuple(word for target, source in sources.items() for word in (source, target)))]
+        case MoveMounts(staging, targets):
+            return [*(Step("move", pair) for pair in targets.items()), Step("detach", (staging,))]
+        case BindFile(_, target):
+            return [Step("place", (str(trees.index(action)), target))]
+        case Sysctls() | NetworkSetup():
+            return []
+        case _:
+            assert_never(action)
+
+
+def _in_network(action: Action) -> list[Step]:
+    """Sockets first: when one is refused, nothing has changed."""
+    if not isinstance(action, NetworkSetup):
+        return []
+    sockets = [Step("socket", ("stream", _EVERY_ADDRESS, str(port))) for port in action.ports]
+    if action.dns:
+        sockets += [Step("socket", (kind, DNS_ADDRESS, str(DNS_PORT))) for kind in ("datagram", "stream")]
+    return [
+        *sockets,
+        Step("listen", (str(_BACKLOG),)),
+        *(Step("netlink", (message.hex(),)) for message in messages()),
+    ]

@@ -1,0 +1,340 @@
+"""The helper that enters a jail's namespaces: performs steps that come one by one, passes descriptors back, and ends.
+
+It executes nothing, reads no file that lies inside and follows no link there. Every path inside is resolved once, by
+openat2(2); what is mounted is mounted by descriptor. Each packet on its socket is one step, `verb NUL field …`, with
+its descriptors; each is answered by `ok`, with descriptors, or by `error NUL errno NUL subject`. An alarm ends it,
+whatever it waits for.
+
+Standard library only, and as little of that as possible: starts of jails wait for its import. Runs as a program, or in
+a fork of a process that has it imported; root performs some steps in a thread.
+"""
+
+import _ctypes
+import _signal
+import _socket
+import errno
+import posix
+import stat
+import sys
+
+PACKET_BYTES = 1 << 16
+MOST_DESCRIPTORS = 253  # SCM_MAX_FD
+
+# Numbers that all ABIs share.
+OPEN_TREE = 428
+MOVE_MOUNT = 429
+FSCONFIG = 431
+FSPICK = 433
+OPENAT2 = 437
+MOUNT_SETATTR = 442
+
+CLONE_FS = 0x200
+CLONE_NEWNS = 0x20000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+
+AT_CURRENT_DIRECTORY = -100
+AT_EMPTY_PATH = 0x1000
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = posix.O_CLOEXEC
+MOVE_MOUNT_EMPTY_PATHS = 0x4 | 0x40
+FSPICK_FLAGS = 1 | 2  # close on exec, do not follow a link
+FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_RECONFIGURE = 7
+RESOLVE_NO_LINKS = 0x2 | 0x4  # magic links, symbolic links
+MOUNT_ATTRIBUTES = 0x1 | 0x2 | 0x4  # read-only, no set-user-id, no devices
+MS_BIND = 0x1000
+MNT_DETACH = 2
+SOL_SOCKET = 1
+PR_SET_DUMPABLE = 4
+NETLINK_HEADER_BYTES = 16
+
+PATH = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
+
+
+class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no subscript when it runs
+    _type_ = "l"
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Long
+
+
+_library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # the program itself
+
+
+def _function(name: str) -> _Function:
+    return _Function(_ctypes.dlsym(_library, name))
+
+
+_syscall, _setns, _unshare, _mount, _umount2, _prctl = map(
+    _function, ("syscall", "setns", "unshare", "mount", "umount2", "prctl")
+)
+
+
+class Failed(Exception):
+    """A step that the kernel refused: `number` is its errno, `subject` what it was about."""
+
+    def __init__(self, number: int, subject: str) -> None:
+        super().__init__(number, subject)
+        self.number = number
+        self.subject = subject
+
+
+def call(subject: str, function: _Function, *arguments: object) -> int:
+    """Call a function of the C library that returns -1 when it fails."""
+    result: int = function(*arguments)
+    if result < 0:
+        raise Failed(_ctypes.get_errno(), subject)
+    return result
+
+
+class Performer:
+    """Performs steps in order. `trees` are the detached mounts made so far, `sockets` those to be given."""
+
+    def __init__(self) -> None:
+        self.trees: list[int] = []
+        self.sockets: list[_socket.socket] = []
+        self.verbs = {
+            b"user": self.enter_user,
+            b"sysctl": self.set_sysctl,
+            b"copy": self.copy_mounts,
+            b"tree": self.clone_tree,
+            b"mounts": self.enter_mounts,
+            b"options": self.reconfigure,
+            b"bind": self.bind,
+            b"move": self.move,
+            b"detach": self.detach,
+            b"place": self.place_tree,
+            b"net": self.enter_network,
+            b"socket": self.open_socket,
+            b"listen": self.listen,
+            b"netlink": self.send_netlink,
+        }
+
+    def perform(self, packet: bytes, descriptors: list[int]) -> None:
+        """Perform one step, whose descriptors are not closed. Raises Failed."""
+        verb, *fields = packet.split(b"\0")
+        try:
+            self.verbs[verb](fields, descriptors)
+        except OSError as error:
+            subject = b" ".join([verb, *fields[:1]]).decode("utf-8", "replace")
+            raise Failed(error.errno or errno.EIO, subject) from None
+
+    def close(self) -> None:
+        """Close what was opened; sockets that were given live on where they went."""
+        for tree in self.trees:
+            posix.close(tree)
+        for sock in self.sockets:
+            sock.close()
+
+    def enter_user(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Enter the user namespace that owns the others: its rights open them. For a process of one thread."""
+        call("the jail's user namespace", _setns, descriptors[0], CLONE_NEWUSER)
+
+    def enter_mounts(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Enter the mount namespace. From here on paths are the jail's."""
+        call("a directory of one's own", _unshare, CLONE_FS)
+        call("the jail's mount namespace", _setns, descriptors[0], CLONE_NEWNS)
+
+    def enter_network(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Enter the network namespace."""
+        call("the jail's network namespace", _setns, descriptors[0], CLONE_NEWNET)
+
+    def set_sysctl(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Write a value of the user namespace: below /proc/sys/user, those of who opens them (namespaces(7))."""
+        path, value = fields
+        opened = posix.open(path, posix.O_WRONLY | posix.O_CLOEXEC)
+        try:
+            posix.write(opened, value)
+        finally:
+            posix.close(opened)
+
+    def copy_mounts(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Have a copy of the host's mounts, where the jail's rights hold: only from there can a mount be cloned."""
+        call("a copy of the mounts", _unshare, CLONE_NEWNS)
+
+    def clone_tree(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Clone the mount of a host's file, read-only. The descriptor says which file it has to be."""
+        path = fields[0].decode("utf-8", "surrogateescape")
+        found = open_path(path)
+        try:
+            if identify(found) != identify(descriptors[0]):
+                raise Failed(errno.ESTALE, path)
+            flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH
+            tree = call(path, _syscall, OPEN_TREE, found, b"", flags)
+        finally:
+            posix.close(found)
+        self.trees.append(tree)
+        attributes = MOUNT_ATTRIBUTES.to_bytes(8, sys.byteorder) + bytes(24)
+        call(path, _syscall, MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, attributes, len(attributes))
+
+    def place_tree(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Mount a tree on a file that is there; one that stands there already stays."""
+        tree, target = self.trees[int(fields[0])], fields[1].decode("utf-8", "surrogateescape")
+        place = open_path(target)
+        try:
+            if stat.S_ISDIR(posix.fstat(place).st_mode):
+                raise Failed(errno.EISDIR, target)
+            if identify(place) != identify(tree):
+                call(target, _syscall, MOVE_MOUNT, tree, b"", place, b"", MOVE_MOUNT_EMPTY_PATHS)
+        finally:
+            posix.close(place)
+
+    def bind(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Bind sources to targets, in pairs. By path: for a jail in which nothing runs yet."""
+        for source, target in zip(fields[::2], fields[1::2], strict=True):
+            call(target.decode("utf-8", "surrogateescape"), _mount, source, target, None, MS_BIND, None)
+
+    def reconfigure(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Set options of a file system, `name=value` each; keeps all others. For a jail in which nothing runs yet."""
+        path, *options = fields
+        subject = path.decode("utf-8", "surrogateescape")
+        context = call(subject, _syscall, FSPICK, AT_CURRENT_DIRECTORY, path, FSPICK_FLAGS)
+        try:
+            for option in options:
+                name, _, value = option.partition(b"=")
+                call(subject, _syscall, FSCONFIG, context, FSCONFIG_SET_STRING, name, value, 0)
+            call(subject, _syscall, FSCONFIG, context, FSCONFIG_CMD_RECONFIGURE, None, None, 0)
+        finally:
+            posix.close(context)
+
+    def move(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Move a mount; what it is decides whether its mount point is made as a directory or a file."""
+        origin, target = (field.decode("utf-8", "surrogateescape") for field in fields)
+        source = open_path(origin)
+        try:
+            place = open_or_make(target, stat.S_ISDIR(posix.fstat(source).st_mode))
+            try:
+                call(target, _syscall, MOVE_MOUNT, source, b"", place, b"", MOVE_MOUNT_EMPTY_PATHS)
+            finally:
+                posix.close(place)
+        finally:
+            posix.close(source)
+
+    def detach(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Take a mount, and all below it, out of sight."""
+        call(fields[0].decode(), _umount2, fields[0], MNT_DETACH)
+
+    def open_socket(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Bind a socket, `stream` or `datagram`, to an address of the jail. `listen` makes all streams listen."""
+        kind = _socket.SOCK_STREAM if fields[0] == b"stream" else _socket.SOCK_DGRAM
+        address, port = fields[1].decode(), int(fields[2])
+        sock = _socket.socket(_socket.AF_INET, kind | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
+        self.sockets.append(sock)
+        if kind == _socket.SOCK_STREAM:
+            sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((address, port))
+        except OSError as error:
+            raise Failed(error.errno or errno.EIO, str(port)) from None
+
+    def listen(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Make every stream listen: a port that another socket listens on since is found out here."""
+        for sock in self.sockets:
+            if sock.type & 0xF == _socket.SOCK_STREAM:
+                try:
+                    sock.listen(int(fields[0]))
+                except OSError as error:
+                    raise Failed(error.errno or errno.EIO, str(sock.getsockname()[1])) from None
+
+    def send_netlink(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Send one rtnetlink message, given in hexadecimal digits, and wait for its acknowledgement."""
+        sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, 0)
+        try:
+            sock.send(bytes.fromhex(fields[0].decode()))
+            answer = sock.recv(PACKET_BYTES)[NETLINK_HEADER_BYTES:][:4]
+        finally:
+            sock.close()
+        number = -int.from_bytes(answer, sys.byteorder, signed=True)
+        if number:
+            raise Failed(number, "the loopback interface")
+
+
+def open_path(path: str) -> int:
+    """Open what an absolute path leads to, without following a link: openat2(2)."""
+    how = b"".join(each.to_bytes(8, sys.byteorder) for each in (PATH, 0, RESOLVE_NO_LINKS))
+    name = path.encode("utf-8", "surrogateescape")
+    return call(path, _syscall, OPENAT2, AT_CURRENT_DIRECTORY, name, how, len(how))
+
+
+def open_or_make(target: str, is_directory: bool) -> int:
+    """Open a mount point, making what is missing: each directory is opened, or made, below the one before it."""
+    *parents, last = target.strip("/").split("/")
+    place = posix.open("/", PATH)
+    for name in parents:
+        place = _step(place, name, True, target)
+    return _step(place, last, is_directory, target)
+
+
+def _step(directory: int, name: str, is_directory: bool, target: str) -> int:
+    """Go down to a file or directory that is made if it is missing. The directory is closed."""
+    try:
+        try:
+            found = posix.open(name, PATH, dir_fd=directory)
+        except FileNotFoundError:
+            _make(directory, name, is_directory)
+            found = posix.open(name, PATH, dir_fd=directory)
+    except OSError as error:
+        raise Failed(error.errno or errno.EIO, target) from None
+    finally:
+        posix.close(directory)
+    if stat.S_ISLNK(posix.fstat(found).st_mode):
+        posix.close(found)
+        raise Failed(errno.ELOOP, target)
+    return found
+
+
+def _make(directory: int, name: str, is_directory: bool) -> None:
+    if is_directory:
+        posix.mkdir(name, 0o755, dir_fd=directory)
+    else:
+        flags = posix.O_CREAT | posix.O_EXCL | posix.O_WRONLY | posix.O_CLOEXEC
+        posix.close(posix.open(name, flags, 0o644, dir_fd=directory))
+
+
+def identify(descriptor: int) -> tuple[int, int]:
+    """Return device and inode, which stay the same under every name."""
+    found = posix.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def serve(sock: _socket.socket) -> None:
+    """Perform steps until the other end is closed. The first, `begin`, says how many seconds there are."""
+    call("itself", _prctl, PR_SET_DUMPABLE, 0, 0, 0, 0)
+    performer = Performer()
+    while True:
+        packet, descriptors = _receive(sock)
+        if not packet:
+            return
+        given: list[int] = []
+        answer = b"ok"
+        try:
+            if packet.startswith(b"begin"):
+                _signal.alarm(int(packet.split(b"\0")[1]))
+            elif packet == b"give":
+                given = [each.fileno() for each in performer.sockets]
+            else:
+                performer.perform(packet, descriptors)
+        except Failed as failure:
+            answer = b"error\0%d\0%s" % (failure.number, failure.subject.encode("utf-8", "surrogateescape"))
+        _answer(sock, answer, given)
+        for descriptor in descriptors:
+            posix.close(descriptor)
+
+
+def _receive(sock: _socket.socket) -> tuple[bytes, list[int]]:
+    size = _socket.CMSG_SPACE(MOST_DESCRIPTORS * 4)
+    packet, ancillary, _, _ = sock.recvmsg(PACKET_BYTES, size, _socket.MSG_CMSG_CLOEXEC)
+    rights = b"".join([data for level, kind, data in ancillary if (level, kind) == (SOL_SOCKET, _socket.SCM_RIGHTS)])
+    return packet, [int.from_bytes(rights[at : at + 4], sys.byteorder) for at in range(0, len(rights), 4)]
+
+
+def _answer(sock: _socket.socket, packet: bytes, descriptors: list[int]) -> None:
+    rights = b"".join([each.to_bytes(4, sys.byteorder) for each in descriptors])
+    sock.sendmsg([packet], [(SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else [])
+
+
+if __name__ == "__main__":
+    serve(_socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0))

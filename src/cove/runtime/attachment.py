@@ -1,0 +1,45 @@
+"""Attach to one jail by the means that this machine has: while it starts, or while it runs. All calls here block."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cove.attach import Action, Attached, BindFile, Helper, MoveMounts, Target, Thread, start_process
+from cove.runtime.machine import Machine
+
+
+@dataclass(slots=True)
+class Attachment:
+    """Does the actions to one jail, once. `_helper` is a process, begun early, if one is needed."""
+
+    machine: Machine
+    user_id: int | None
+    actions: Sequence[Action]
+    _helper: Helper | None = None
+
+    def prepare(self) -> None:
+        """Begin what takes time: an interpreter starts while the jail does."""
+        if any(map(self._needs_process, self.actions)):
+            self._helper = start_process(self.machine.attach_command, self.user_id)
+
+    def perform(self, target: Target) -> Attached:
+        """Do all, in a thread of ours what can be done there. Not before `prepare`."""
+        by_thread = [action for action in self.actions if not self._needs_process(action)]
+        by_process = [action for action in self.actions if self._needs_process(action)]
+        attached = Thread().perform(target, by_thread) if by_thread else Attached()
+        if self._helper is None:
+            return attached
+        try:
+            done = self._helper.perform(target, by_process)
+        except BaseException:
+            attached.close()
+            raise
+        return Attached(attached.sockets + done.sockets, attached.refused + done.refused)
+
+    def close(self) -> None:
+        """End the helper. Idempotent."""
+        if self._helper is not None:
+            self._helper.close()
+
+    def _needs_process(self, action: Action) -> bool:
+        """Mounts are made beside code of the sandbox with no more than the rights of its user."""
+        return not self.machine.can_enter_namespaces or isinstance(action, MoveMounts | BindFile)
