@@ -13,7 +13,7 @@ from soak.model import check
 from soak.possible import Possible, Violation
 
 _FIRST_PORT = 20_000
-_PORTS = 20_000
+_PORTS = 6_000  # two users: all stay below the ports that outgoing connections take, ip_local_port_range in ip(7)
 _SERVER = """
 import socket
 listener = socket.create_server(("127.0.0.1", {port}))
