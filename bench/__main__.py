@@ -27,6 +27,7 @@ SUBJECTS = {
     "code": "bench.code",
     "http": "bench.http",
     "server": "bench.server",
+    "preview": "bench.preview",
     "bombs": "bench.bombs",
     "scale": "bench.scale",
 }
