@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import signal
 import statistics
 import time
 from collections.abc import AsyncIterator
@@ -214,6 +215,62 @@ async def test_a_websocket_ends_when_its_port_is_unexposed(server: Server) -> No
             await sandbox.ports.unexpose(3000)
             with pytest.raises(ConnectionClosed):
                 await websocket.recv()
+
+
+@pytest.mark.parametrize("end", ["restarted", "destroyed", "killed"])
+async def test_open_previews_end_with_what_ran_in_the_sandbox(server: Server, end: str) -> None:
+    async with preview(server, HTTP) as (sandbox, visitor), visitor.connect() as client:
+        visitor.ask(client, "/stream?2")
+        await client.head()
+        address = f"ws://{visitor.host}/websocket"
+        async with open_websocket(address, host="127.0.0.1", port=visitor.port, compression=None) as websocket:
+            await websocket.send("hello")
+            assert await websocket.recv() == "hello"
+            if end == "restarted":
+                await sandbox.restart()
+            elif end == "destroyed":
+                await sandbox.destroy()
+            else:
+                os.kill(await server.runtime(sandbox.id), signal.SIGKILL)
+            with pytest.raises(ConnectionClosed):
+                await websocket.recv()
+        assert b"\r\n0\r\n\r\n" not in await client.rest()
+
+
+async def test_a_port_that_is_exposed_anew_is_not_reached_by_its_old_url(server: Server) -> None:
+    async with preview(server, HTTP) as (sandbox, old):
+        assert (await old.get()).status == 200
+        await sandbox.ports.unexpose(3000)
+        assert (await old.get()).status == 404
+        new = Visitor(await sandbox.ports.expose(3000))
+        assert [(await old.get()).status, (await new.get()).status] == [404, 200]
+
+
+async def test_what_passes_a_preview_passes_the_runtime_by(server: Server) -> None:
+    async with preview(server, HTTP) as (sandbox, visitor), visitor.connect() as client:
+        visitor.ask(client, "/endless")
+        await client.head()
+        runtime = await server.runtime(sandbox.id)
+        os.kill(runtime, signal.SIGSTOP)
+        try:
+            for _ in range(512):
+                await client.reader.readexactly(1 << 16)
+        finally:
+            os.kill(runtime, signal.SIGCONT)
+
+
+async def test_an_open_preview_keeps_a_sandbox_awake(server: Server) -> None:
+    async with on(server, idle_timeout=0.5) as sandbox:
+        listening = "until (: > /dev/tcp/127.0.0.1/3000) 2> /dev/null; do sleep 0.02; done"
+        await sandbox.exec(["bash", "-c", f'python3 -c "$0" 3000 > /dev/null 2>&1 & {listening}', HTTP])
+        visitor = Visitor(await sandbox.ports.expose(3000))
+        address = f"ws://{visitor.host}/websocket"
+        async with open_websocket(address, host="127.0.0.1", port=visitor.port, compression=None) as websocket:
+            await websocket.send("x")
+            assert await websocket.recv() == "x"
+            await asyncio.sleep(1.0)
+            await websocket.send("y")
+            assert await websocket.recv() == "y"
 
 
 async def test_every_wrong_address_gets_the_same_answer(server: Server) -> None:

@@ -40,7 +40,7 @@ async def test_a_sandbox_that_stops_all_the_time_answers_every_call_once(other_h
 
 
 def test_a_worker_takes_no_more_connections_than_it_has_descriptors_for() -> None:
-    assert limits_for(256).connections == 51
+    assert limits_for(256).connections == 42
     assert limits_for(1 << 20).connections == 4096
 
 

@@ -1,46 +1,20 @@
-"""Connect to ports inside a sandbox, and expose them as listening sockets on 127.0.0.1."""
+"""Expose ports of a sandbox in this program as listening sockets on 127.0.0.1."""
 
 import asyncio
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from cove.core.exposure import Exposure
-from cove.errors import CoveError, ServiceNotResponding
-from cove.linux.descriptors import Kind
+from cove.errors import CoveError
 from cove.local.tcp_stream import Streams, TcpStream, splice
 from cove.model import ExposedPort
 from cove.runtime.background_tasks import BackgroundTasks
-from cove.runtime.link import Link
+from cove.runtime.connection import Connect, open_streams
 
-Connect = Callable[[int], Awaitable[Streams]]
-
-_LOOPBACKS = (b"127.0.0.1", b"::1")
 _LOOPBACK = "127.0.0.1"
 
 log = logging.getLogger("cove.runtime")
-
-
-async def connect_inside(link: Link, port: int) -> Streams:
-    """Connect to whatever listens on that port, IPv4 first; raises ServiceNotResponding when nothing does."""
-    failure: ServiceNotResponding | None = None
-    for host in _LOOPBACKS:
-        try:
-            descriptor = await link.request_descriptor(
-                Kind.STREAM, b"connect", host, b"%d" % port, subject=f"port {port} inside the sandbox"
-            )
-        except ServiceNotResponding as error:
-            failure = failure or error
-            continue
-        sock = socket.socket(fileno=descriptor)
-        try:
-            return await asyncio.open_connection(sock=sock)
-        except BaseException:
-            sock.close()
-            raise
-    assert failure is not None
-    raise failure
 
 
 class PortListeners:
@@ -56,9 +30,12 @@ class PortListeners:
         for exposure in self._listeners.keys() - wanted:
             await self._listeners.pop(exposure).close()
         for exposure in wanted - self._listeners.keys():
-            listener = _Listener(partial(self._connect, exposure.port))
+            listener = _Listener(partial(self._open, exposure.port))
             await listener.open()
             self._listeners[exposure] = listener
+
+    async def _open(self, port: int) -> Streams:
+        return open_streams(await self._connect(port))
 
     async def describe(self, exposure: Exposure) -> ExposedPort:
         """The address is all that is needed to connect: the token has no use here."""

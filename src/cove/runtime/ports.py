@@ -10,9 +10,8 @@ from cove import api
 from cove.core.exposure import Exposure, is_exposed, make_exposure
 from cove.core.readiness import check_port
 from cove.errors import PortAlreadyExposed, PortNotExposed
-from cove.local.tcp_stream import TcpStream
 from cove.model import ExposedPort
-from cove.runtime.port_listener import Connect
+from cove.runtime.connection import Connect, PortConnection
 
 
 class Publisher(Protocol):
@@ -45,7 +44,7 @@ class Ports(api.Ports):
         self._publisher = publisher
         self._check_running = check_running
         self._exposures = {exposure.port: exposure for exposure in exposures}
-        self._connections: dict[TcpStream, Exposure | None] = {}
+        self._connections: dict[PortConnection, Exposure | None] = {}
         self._publishing = asyncio.Lock()
 
     async def expose(self, port: int, name: str | None = None, token: str | None = None) -> ExposedPort:
@@ -77,14 +76,14 @@ class Ports(api.Ports):
             await self._publisher.publish(self._exposures.values())
             return [await self._publisher.describe(self._exposures[port]) for port in sorted(self._exposures)]
 
-    def connect(self, port: int, *, token: str | None = None) -> TcpStream:
+    def connect(self, port: int, *, token: str | None = None) -> PortConnection:
         """Connect; with a token as a visitor of the exposure, and only while it is there."""
         exposure = None
         if token is not None:
             exposure = self._exposures.get(port)
             if exposure is None or not is_exposed([exposure], port, token):
                 raise PortNotExposed(f"port {port} is not exposed")
-        return TcpStream(
+        return PortConnection(
             partial(self._connect, check_port(port)),
             on_open=partial(self._opened, exposure),
             on_close=self._closed,
@@ -102,12 +101,12 @@ class Ports(api.Ports):
         async with self._publishing:
             await self._publisher.close()
 
-    def _opened(self, exposure: Exposure | None, connection: TcpStream) -> None:
+    def _opened(self, exposure: Exposure | None, connection: PortConnection) -> None:
         self._connections[connection] = exposure
         if exposure is not None and self._exposures.get(exposure.port) is not exposure:
             connection.abort()
 
-    def _closed(self, connection: TcpStream) -> None:
+    def _closed(self, connection: PortConnection) -> None:
         self._connections.pop(connection, None)
 
     def _check_exposed(self, exposure: Exposure) -> None:

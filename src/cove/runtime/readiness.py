@@ -23,8 +23,8 @@ from cove.errors import (
 )
 from cove.local.threads import finished, settled, start_in_thread
 from cove.model import Exit, LogEvent, LogMatch, Output, ProcessExit, ProcessStatus
+from cove.runtime.connection import connect_inside, open_streams
 from cove.runtime.link import Link
-from cove.runtime.port_listener import connect_inside
 
 _TAIL_BYTES = 4096
 # Nothing in Linux tells when another program starts to listen: we try again, at first quickly.
@@ -106,7 +106,7 @@ async def wait_for_port(
 
 async def _answers(link: Link, target: HttpTarget | TcpTarget) -> bool:
     try:
-        reader, writer = await connect_inside(link, target.port)
+        reader, writer = open_streams(await connect_inside(link, target.port))
     except ServiceNotResponding:
         return False
     try:

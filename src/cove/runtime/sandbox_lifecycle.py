@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,7 +15,6 @@ from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
 from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
-from cove.local.tcp_stream import Streams
 from cove.local.threads import in_thread
 from cove.model import (
     Outcome,
@@ -26,6 +26,7 @@ from cove.model import (
 )
 from cove.runtime.cgroups import SandboxGroups, make_groups
 from cove.runtime.code_contexts import CodeContexts
+from cove.runtime.connection import connect_inside
 from cove.runtime.disk import MOUNT_POINT, attach_disk
 from cove.runtime.disk_watch import DiskWatch, Watched
 from cove.runtime.errand import Errands
@@ -37,7 +38,7 @@ from cove.runtime.isolation import backend_of
 from cove.runtime.jail import Jail, start_jail
 from cove.runtime.machine import Machine
 from cove.runtime.memory_kills import MemoryKills
-from cove.runtime.port_listener import PortListeners, connect_inside
+from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.processes import LOG_BYTES, LOG_SHARES, Processes
 from cove.runtime.programs import PROLOGUE
@@ -90,7 +91,7 @@ class SandboxLifecycle(AsyncSandbox):
         """Expose ports in this way, and these at once. Nobody has used any yet."""
         self.ports = Ports(self._connect, publisher, self._check_running, exposures)
 
-    async def _connect(self, port: int) -> Streams:
+    async def _connect(self, port: int) -> socket.socket:
         self._check_running()
         return await connect_inside(self._jail.link, port)
 

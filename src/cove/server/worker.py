@@ -46,9 +46,9 @@ def run_worker(work: Work) -> None:
 
 
 def limits_for(descriptors: int) -> HttpLimits:
-    """Derive connection limits from the descriptor limit: the API and previews each take two, and a rest is left."""
+    """Derive connection limits from the descriptor limit: the API takes two, previews three, and a rest is left."""
     usual = HttpLimits()
-    return replace(usual, connections=min(usual.connections, descriptors // 5))
+    return replace(usual, connections=min(usual.connections, descriptors // 6))
 
 
 async def _serve(work: Work) -> None:

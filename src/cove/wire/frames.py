@@ -28,6 +28,9 @@ PING: Final = 3
 _HEAD = struct.Struct(">BII")
 MOST_FRAME_BYTES: Final = 256 << 20
 PROTOCOL: Final = b"tcp"
+# The same for a gateway, on a unix socket: behind the head comes one byte with the descriptor of the connection, which
+# is the gateway's as long as both keep that socket open.
+LENDING: Final = b"tcp-descriptor"
 END_OF_HEAD: Final = b"\r\n\r\n"
 _LENGTH: Final = b"content-length"
 

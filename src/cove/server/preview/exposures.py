@@ -50,9 +50,14 @@ class RecordedPorts:
         """The record stays."""
 
 
+def exposures_path(place: Path) -> Path:
+    """The record of that place."""
+    return place / _FILE
+
+
 def write_exposures(place: Path, exposures: Iterable[Exposure]) -> None:
     """Replace the record, all at once. Blocks."""
-    path = place / _FILE
+    path = exposures_path(place)
     building = path.with_suffix(".new")
     descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -63,6 +68,6 @@ def write_exposures(place: Path, exposures: Iterable[Exposure]) -> None:
 def read_exposures(place: Path) -> tuple[Exposure, ...]:
     """Return what is recorded at that place; nothing if there is none. Blocks."""
     try:
-        return _decoder.decode((place / _FILE).read_bytes())
+        return _decoder.decode(exposures_path(place).read_bytes())
     except FileNotFoundError:
         return ()

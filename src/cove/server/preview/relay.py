@@ -1,12 +1,11 @@
 """Relay one visitor's request to a service inside, and its response back (reverse proxy).
 
 Theory of operation. Every request gets a connection of its own to the service, which ends with the answer: nothing of
-one visitor's connection is there for another's, and a sandbox that nobody visits is idle. Nothing here waits, but for
-the connection: bytes are passed on in the call that brought them, with backpressure both ways. The answer is parsed and
-written anew, so that whatever the service sends the visitor gets one complete answer, a cut-off one, or 502.
+one visitor's connection is there for another's, and a sandbox that nobody visits is idle. Nothing here waits: bytes are
+passed on in the call that brought them, with backpressure both ways. The answer is parsed and written anew, so that
+whatever the service sends the visitor gets one complete answer, a cut-off one, or 502.
 """
 
-import asyncio
 from collections.abc import Callable
 
 from cove.errors import ServiceNotResponding
@@ -22,7 +21,10 @@ _FAREWELL_SECONDS = 30.0
 
 
 class PreviewRelay(Relay):
-    """`path` is the runtime's socket, `target` the port there. `on_end` is called once, when all is over."""
+    """`path` is the runtime's socket, `target` the port there.
+
+    `on_begin` is called when the visitor is to be answered, `on_end` once after that, when all is over.
+    """
 
     _exchange: Exchange
     _parser: ResponseParser
@@ -35,14 +37,14 @@ class PreviewRelay(Relay):
         *,
         key: str | None,
         missing: Response,
-        start: Callable[["PreviewRelay"], None],
+        on_begin: Callable[["PreviewRelay"], None],
         on_end: Callable[["PreviewRelay"], None],
     ) -> None:
         self._visit = visit
         self._path = path
         self._key = key
         self._missing = missing
-        self._start = start
+        self._on_begin = on_begin
         self._on_end = on_end
         self._service = ServiceConnection(self, target)
         self._deadline = Deadline(self._expire)
@@ -54,21 +56,18 @@ class PreviewRelay(Relay):
         self._has_service_ended = False
 
     def begin(self, exchange: Exchange) -> None:
-        """Connect, in a task of the preview's."""
+        """Reach the service."""
         self._exchange = exchange
         self._parser = ResponseParser(self, is_head_only=exchange.request.method == "HEAD")
-        self._start(self)
-
-    async def connect(self) -> None:
-        """Reach the service and send the request."""
+        self._on_begin(self)
+        self._deadline.set(_OPEN_SECONDS)
         try:
-            async with asyncio.timeout(_OPEN_SECONDS):
-                await asyncio.get_running_loop().create_unix_connection(lambda: self._service, self._path)
-                status = await self._service.opened
-        except (OSError, TimeoutError):
-            status = 502
-        if self._is_over:
-            return
+            self._service.open(self._path)
+        except OSError:
+            self.service_opened(502)
+
+    def service_opened(self, status: int) -> None:
+        """Send the request, or say why it cannot be."""
         if status == 101:
             self._send()
         elif status == 404:
@@ -139,11 +138,8 @@ class PreviewRelay(Relay):
             self._break_off(f"what listens on this port gave no valid answer: {error}")
 
     def service_lost(self) -> None:
-        """Handle the loss of the connection, also when this end was closed."""
-        if self._is_raw:
-            self._finish(self._exchange.cut)
-        elif self._service.opened.result() == 101:
-            self.service_eof()
+        """Break off: the connection ended in the middle of a response, or this end was closed."""
+        self._break_off("what listens on this port broke the connection")
 
     def service_full(self) -> None:
         """The service does not take what the visitor sends."""

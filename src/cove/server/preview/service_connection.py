@@ -1,15 +1,27 @@
-"""Connect to a service inside a sandbox through its runtime: an upgrade, then what either side sends."""
+"""A connection to a service inside a sandbox, which its runtime makes and lends: bytes do not pass the runtime.
+
+The unix socket on which the runtime sent the descriptor is the lease. The runtime ends it when the exposure is
+withdrawn or the sandbox ends, and its end is also how a killed one is noticed; closing it here says that the connection
+is no longer used. Whoever is inside may hold the connection's socket too, so nothing here waits for it.
+"""
 
 import asyncio
-from typing import Protocol, cast
+import socket
+from typing import Protocol
 
-from cove.wire.frames import END_OF_HEAD, parse_upgrade, render_upgrade
+from cove.linux.shared_socket import SharedSocketTransport
+from cove.wire.frames import END_OF_HEAD, LENDING, parse_upgrade, render_upgrade
 
 _REFUSED = 502
+_MOST_HEAD_BYTES = 64 << 10
+_UPGRADE = f"Upgrade: {LENDING.decode()}\r\n"
 
 
 class ServiceUser(Protocol):
     """Takes what comes from the service, without waiting."""
+
+    def service_opened(self, status: int) -> None:
+        """Take the status of the runtime's response: 101 when the service is reached. Called once."""
 
     def service_data(self, data: bytes) -> None:
         """The service sent this."""
@@ -18,7 +30,7 @@ class ServiceUser(Protocol):
         """The service has half-closed: it sends nothing more."""
 
     def service_lost(self) -> None:
-        """The connection is gone. Called once."""
+        """The connection is gone, or the runtime has taken it back."""
 
     def service_full(self) -> None:
         """Stop writing (backpressure): the service does not take what is written."""
@@ -28,16 +40,28 @@ class ServiceUser(Protocol):
 
 
 class ServiceConnection(asyncio.Protocol):
-    """`opened` is the status of the runtime's answer: 101 when the service is reached."""
+    """Nothing is done before `open`."""
 
     def __init__(self, user: ServiceUser, target: str) -> None:
-        self.opened: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._user = user
         self._target = target
+        self._loop = asyncio.get_running_loop()
         self._head = bytearray()
-        self._transport: asyncio.Transport | None = None
-        self._is_reading = True
-        self._is_aborted = False
+        self._lease: socket.socket | None = None
+        self._transport: SharedSocketTransport | None = None
+
+    def open(self, path: str) -> None:
+        """Ask the runtime that listens there for a connection. Raises OSError when it cannot be asked."""
+        lease = socket.socket(socket.AF_UNIX)
+        try:
+            lease.setblocking(False)
+            lease.connect(path)
+            lease.send(render_upgrade(self._target, "cove", upgrade=_UPGRADE))
+        except BaseException:
+            lease.close()
+            raise
+        self._lease = lease
+        self._loop.add_reader(lease, self._on_lease)
 
     def write(self, data: bytes) -> None:
         """Towards the service."""
@@ -46,19 +70,17 @@ class ServiceConnection(asyncio.Protocol):
 
     def write_eof(self) -> None:
         """Half-close: nothing more goes to the service."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None:
             self._transport.write_eof()
 
     def pause_reading(self) -> None:
         """Let the service wait."""
-        if self._is_reading and self._transport is not None and not self._transport.is_closing():
-            self._is_reading = False
+        if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Take from the service again."""
-        if not self._is_reading and self._transport is not None and not self._transport.is_closing():
-            self._is_reading = True
+        if self._transport is not None:
             self._transport.resume_reading()
 
     def close(self) -> None:
@@ -68,24 +90,14 @@ class ServiceConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """End at once, unless it is ending; also one that is not connected yet."""
-        self._is_aborted = True
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is None:
+            self._end_lease()
+        elif not self._transport.is_closing():
             self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport. Called by it, as are those below."""
-        self._transport = cast("asyncio.Transport", transport)
-        if self._is_aborted:
-            self._transport.abort()
-        else:
-            self._transport.write(render_upgrade(self._target, "cove"))
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes, from the runtime first, then from the service."""
-        if not self.opened.done():
-            data = self._take_head(data)
-        if data:
-            self._user.service_data(data)
+        """Pass on what the service sent. Called by the transport, as are those below."""
+        self._user.service_data(data)
 
     def eof_received(self) -> bool:
         """The user decides what that means; the other direction stays open until then."""
@@ -93,9 +105,8 @@ class ServiceConnection(asyncio.Protocol):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The runtime or the service is gone, or nobody needs them any more."""
-        if not self.opened.done():
-            self.opened.set_result(_REFUSED)
+        """The service is gone, or nobody needs it any more."""
+        self._end_lease()
         self._user.service_lost()
 
     def pause_writing(self) -> None:
@@ -106,12 +117,44 @@ class ServiceConnection(asyncio.Protocol):
         """The service takes more."""
         self._user.service_ready()
 
-    def _take_head(self, data: bytes) -> bytes:
-        """The runtime is one of ours: its head is small and comes whole."""
+    def _on_lease(self) -> None:
+        assert self._lease is not None
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._lease, 4096, 1, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data, descriptors = b"", []
+        if self._transport is not None:
+            self._take_back()
+            return
         self._head += data
-        head, found, rest = bytes(self._head).partition(END_OF_HEAD)
-        if not found:
-            return b""
-        status, _ = parse_upgrade(head)
-        self.opened.set_result(status)
-        return rest if status == 101 else b""
+        if descriptors:
+            self._start(descriptors[0])
+        elif not data or len(self._head) > _MOST_HEAD_BYTES:
+            self._refuse(_REFUSED)
+        elif END_OF_HEAD in self._head and (status := parse_upgrade(bytes(self._head))[0]) != 101:
+            self._refuse(status)
+
+    def _start(self, descriptor: int) -> None:
+        self._transport = SharedSocketTransport(
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor), self
+        )
+        self._user.service_opened(101)
+
+    def _refuse(self, status: int) -> None:
+        self._end_lease()
+        self._user.service_opened(status)
+
+    def _take_back(self) -> None:
+        """The runtime says nothing after the descriptor: this is its end."""
+        assert self._transport is not None
+        self._end_lease()
+        self._transport.abort()
+        self._user.service_lost()
+
+    def _end_lease(self) -> None:
+        if self._lease is not None:
+            self._loop.remove_reader(self._lease)
+            self._lease.close()
+            self._lease = None

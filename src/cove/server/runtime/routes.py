@@ -8,7 +8,7 @@ from cove import api
 from cove.errors import CoveError, MethodNotAllowed, NotFound, SandboxNotFound, ValidationFailed
 from cove.http import Answer, Handler, Request, Response
 from cove.http.response import content_response
-from cove.local.tcp_stream import TcpStream
+from cove.runtime.connection import PortConnection
 from cove.server.error_response import allowed_methods, describe_cove_error
 from cove.server.runtime.streams import event_stream, port_socket, terminal_socket
 from cove.wire.coding import decode_json, decode_query, encode_json, unquote_text
@@ -222,7 +222,7 @@ async def _answer_socket(
     _: AnyOperation, method: Callable[..., object], arguments: dict[str, object], request: Request
 ) -> Answer:
     connection = method(**arguments)
-    if isinstance(connection, TcpStream):
+    if isinstance(connection, PortConnection):
         return await port_socket(request, connection)
     assert isinstance(connection, api.TerminalConnection)
     async with connection:  # what is wrong is said before the upgrade, when it still can be

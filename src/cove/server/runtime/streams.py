@@ -10,9 +10,11 @@ from cove.api import TcpConnection, TerminalConnection
 from cove.errors import CoveError, ProcessExitedBeforeReady, ValidationFailed
 from cove.http import Ping, Request, Response, Stream, Upgrade
 from cove.http.websocket import WebSocket, accept, both_ways
-from cove.local.tcp_stream import TcpStream, splice
+from cove.local.tcp_stream import splice
+from cove.runtime.connection import PortConnection
 from cove.wire.frames import (
     FRAMES,
+    LENDING,
     PING_COMMENT,
     PING_FRAME,
     PROTOCOL,
@@ -26,6 +28,7 @@ from cove.wire.frames import (
 
 PING_SECONDS = 15.0
 _SWITCH = ((b"connection", b"upgrade"), (b"upgrade", PROTOCOL))
+_LEND = ((b"connection", b"upgrade"), (b"upgrade", LENDING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,12 @@ async def _type(socket: WebSocket, connection: TerminalConnection) -> None:
         await connection.resize(resize.cols, resize.rows)
 
 
-async def port_socket(request: Request, inside: TcpStream) -> Upgrade:
+async def port_socket(request: Request, inside: PortConnection) -> Upgrade:
     """The answer, once the port is reached."""
-    if not request.is_upgrade or request.headers.get(b"upgrade", b"").lower() != PROTOCOL:
+    protocol = request.headers.get(b"upgrade", b"").lower() if request.is_upgrade else b""
+    if protocol == LENDING:
+        return await _lend(inside)
+    if protocol != PROTOCOL:
         raise ValidationFailed("a port is reached by `Connection: Upgrade` and `Upgrade: tcp`")
 
     async def run(stream: Stream) -> None:
@@ -110,6 +116,19 @@ async def port_socket(request: Request, inside: TcpStream) -> Upgrade:
 
     await inside.open()
     return Upgrade(_SWITCH, run, release=inside.abort, outlives_eof=True)
+
+
+async def _lend(inside: PortConnection) -> Upgrade:
+    """Either side ends it by closing; nothing more is said. Meanwhile the sandbox is in use."""
+    lent = await inside.lend()
+
+    async def run(stream: Stream) -> None:
+        if not inside.is_over:
+            inside.on_end = stream.close
+            stream.send_descriptor(lent.fileno())
+            await stream.read()
+
+    return Upgrade(_LEND, run, release=inside.abort)
 
 
 class _Client(TcpConnection):
