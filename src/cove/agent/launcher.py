@@ -1,7 +1,45 @@
-"""The parent of one command: spawns it, reaps all that descends from it, reports how it ended.
+"""The launcher, parent of one command: spawns it, reaps all that descends from it, reports how it ended.
 
-A launcher is forked by init before it is needed and waits for `spawn`. It is a subreaper, so every
-process of the command's tree stays below it, orphaned or not. When nothing is left it can be used again.
+Theory of operation. A launcher is forked by init before it is needed and waits for `spawn` on a socket of its own. It
+has its own control group where there are any, which the runtime has put it into. It starts the command by
+posix_spawn(3) (vfork inside: its cost does not grow with our memory), with the descriptors that came in the packet.
+It is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): a process of the command's tree that is orphaned, or calls setsid
+or double-forks into a daemon, becomes a child of the launcher and never of init. So "the tree of this command" is
+exactly "what is below this launcher", with control groups or without.
+
+One loop, three events. A packet from the runtime: spawn, signal, drain. A byte in the wake-up pipe, which the C-level
+signal handler writes at SIGCHLD: reap. A pipe that left-over children hold: read it and throw it away, so that they
+do not block on a full pipe, and get no SIGPIPE.
+
+It tells the runtime, in this order: `ready` once; then for each command `started` or `refused`, perhaps `stopped`,
+`exit` with status and resource usage, and `empty` when nothing of the tree is left (or `exit` says that itself). After
+that it is parked again, and can be used for the next command.
+
+Signals go to one of these scopes: `main` (the spawned process), `tree` (everything below), `new` (what a session's
+command has started, known by its label or its age), `feeding` (those of `new` that print into a pipe main reads).
+
+What can go wrong, and why it does not:
+
+- A zombie that nobody reaps: wait4(-1) runs until there is nothing to reap, at every SIGCHLD. SIGCHLD is not queued,
+  but the loop does not count them.
+- The exit of the command is reaped together with left-overs: `exit` is sent once, after the loop, and says whether the
+  tree is empty at that moment. So `empty` never comes before `exit`.
+- A tree that forks while it is signalled. `pursue` looks again for processes that the signal has missed, until all that
+  it ends has ended, for a second at most. What a process forks that handles the signal is left alone. SIGKILL does not
+  go this way: the runtime kills by control group and has init sweep, which nothing escapes.
+- A subshell sees its program die and starts the next one before it is told to end: `interrupt` stops all of them first,
+  signals all, then continues all.
+- A bash whose command substitution dies of SIGINT sends itself SIGINT, and dies. What feeds main gets TERM, and first.
+- Pids are reused. A child of ours keeps its pid until `reap` has run, in this thread. A process further down may be
+  reaped by its parent between a look and a signal. Pids go round, so for a wrong hit all of them would have to be used
+  in that moment; and it would hit a process of the same sandbox.
+- Code inside has the same user and can kill or stop a launcher. All other signals are blocked. Killed: init adopts the
+  tree and kills it, and the runtime sees the closed socket. Stopped: init notices (WUNTRACED) and kills it.
+- Code inside can stop the child between vfork and execve(2), and posix_spawn waits for that: the runtime asks init to
+  continue what is below the launcher (`wake`).
+- Descriptors leak into the command: all are close-on-exec, targets are dup2'ed, sources moved out of their way.
+- The runtime is gone: the socket closes, the launcher kills what is below it and exits.
+- Whatever the launcher says is untrusted outside: anything inside could be speaking in its name.
 """
 
 from __future__ import annotations

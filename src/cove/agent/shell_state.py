@@ -1,11 +1,43 @@
-"""The script that makes a fresh bash the same as a session's shell, from what that shell wrote about itself.
+"""Restore a session's shell: write the script by which a fresh bash becomes the same, from a snapshot of the old one.
 
-It is made here, inside, because the runtime keeps a snapshot as bytes that it never looks into: whatever was forged
-costs the sandbox's own time, and becomes a script that runs with the sandbox's own rights.
+Theory of operation. A snapshot is what a shell wrote about itself (`__cove_snapshot` in shell/session.bash): fields
+ended by NUL, each the output of a builtin that prints state (`declare -p`, `declare -f`, `shopt -p`, `set +o`,
+`ulimit -Sa`, `alias -p`, `trap -p`). A fresh bash reads the script made here as its startup file (BASH_ENV, descriptor
+62). It is used for two things: to replace a shell that did not survive an interruption, with its traps and `$?`; and
+to start a process from a session's state, without traps, and with the caller's own changes from descriptor 61.
 
-A snapshot is fields ended by NUL: see `__cove_snapshot` in session.bash. bash prints variables as
-`declare -flags NAME=value` with values in "..." or $'...'. Everything else it prints is already a script. What bash
-owns, and what is ours, is left out.
+The snapshot is untrusted: code inside can forge it. So the runtime keeps it as opaque bytes in a sealed memfd, and it
+is parsed here, by a launcher inside the sandbox. A forged one costs the sandbox's own CPU time and becomes a script
+that runs with the sandbox's own rights, which its author could have run anyway.
+
+Only `declare -p` has to be parsed, because variables that bash owns and those of the session must be left out. bash
+prints `declare -flags NAME=value` with the value in "..." or $'...', or a list of such in parentheses. A value may
+hold line breaks, and lines that look like declarations: so the parser goes from quote to quote, never from line to
+line, in time linear in the text. Whatever is not what bash prints raises BadSnapshot, and the spawn is refused. All
+other fields are scripts already, and are filtered by lines.
+
+The order of the script is the hard part, since each line runs in the state that the lines before it have made:
+
+ 1. aliases are off, so that an alias called `declare` means nothing yet; options that do not change how bash reads;
+ 2. what a fresh bash is born with (IFS, PS4, …) is unset, because the session may have unset it;
+ 3. variables, but not POSIXLY_CORRECT, whose assignment switches a mode on in which some functions cannot be defined;
+ 4. aliases, positional parameters, umask, limits, the directory stack;
+ 5. `$?` and the traps of a session, or the changes that a process has of its own;
+ 6. functions, late because they may have the name of a builtin: every line after them begins with `\\builtin`;
+ 7. `set` options (errexit, nounset, …), late because a line that fails must not end the shell;
+ 8. the POSIX mode, and options that it switches on as a side effect;
+ 9. last, what changes how a script is read or shown: `keyword`, `verbose`, `xtrace`.
+
+What can go wrong, and why it does not:
+
+- With `noexec` the new shell would execute nothing, with `onecmd` one command. They are left out (UNSAFE_OPTIONS).
+- A limit may no longer be allowed, a directory may be gone. Those lines fail silently; the rest is restored.
+- RLIMIT_LOCKS is the label of a command (session.bash), not state: it is never restored (FIXED_LIMITS).
+- Functions, variables and the trap of the session itself (`__cove_*`, RTMAX-7) are left out: the new shell has its own
+  from session.bash, and those are read-only.
+- A function body may hold a line that looks like an attribute line, such as `declare -fx name`. Such a line is dropped
+  only directly behind a closing brace, where bash itself prints it.
+- A snapshot without end: the runtime bounds its size to 16 MiB, this module its number of fields.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Address:
 
     @property
     def is_literal(self) -> bool:
-        """Whether the host is an IP address: there is no other one to try."""
+        """Return whether the host is an IP address: there is no other one to try."""
         return ":" in self.host or self.host.replace(".", "").isdigit()
 
 

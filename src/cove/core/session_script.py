@@ -1,4 +1,40 @@
-"""Bash scripts that change a session's shell for one call, or start a process from its state."""
+"""Bash scripts that change a session's shell for one call, or start a process from its state.
+
+Theory of operation. A session's shell (shell/session.bash) executes two kinds of text: commands of the user, and lines
+of the runtime's own, whose id starts with "i". This module writes the latter. Each is a call of one read-only function
+of session.bash, so that nothing depends on the user's aliases, functions or options:
+
+- `apply_script` changes directory and variables for one call. The shell writes down in `__cove_saved` how to undo it.
+- `RESTORE_SCRIPT` undoes that after the command, or after the caller was cancelled (`SessionShell.start_settling`).
+- `set_script` exports and unsets for good; `check_script` only asks whether that would work.
+- `SNAPSHOT_SCRIPT` has the shell write its whole state (agent/shell_state); it is given the positional parameters.
+- `NOTHING_SCRIPT` is an empty round trip: when it is reported, a signal that came late has been taken.
+
+The result of such a line is its status, which is put aside in `__cove_result`: `set -e` and an ERR trap do not see it,
+and `$?` of the user's last command stays. 3 and 4 say why nothing was changed: a variable is read-only, or the
+directory cannot be entered. All or nothing: a script that fails has undone what it began.
+
+Processes (`session.start_process`). The command must run as `bash -c COMMAND` does, so that the program it runs last
+takes bash's place (no extra process, signals and exit code are the program's own), yet find the session's state. So
+bash gets the state as its startup file: BASH_ENV names descriptor 62, where the launcher puts the script that it makes
+of the snapshot. In the middle of that script bash sources descriptor 61, written here: the call's variables, and its
+directory. It comes before functions and options are restored, so that none of them gets in the way.
+
+Descriptors: 61 is this process's own script, 62 the state, 63 a text that is too long to be an argument. Each closes
+itself before the command runs, so that the command has no descriptors but its streams.
+
+What can go wrong, and why it does not:
+
+- Injection. Values reach bash as single-quoted words (`quote`), in which no byte but the quote itself is special. Names
+  are not quoted: `core.command.check_environment` lets identifiers through only.
+- Bytes. Text is encoded with surrogateescape: a path that is not UTF-8 reaches bash as the bytes it was.
+- A command of 128 KiB or more is no argument for Linux (execve(2), MAX_ARG_STRLEN). It travels in descriptor 63 and is
+  evaluated; the price is that bash stays as its parent.
+- An argument list is executed by `exec -- "${__cove_argv[@]}"`, read NUL by NUL: no word is parsed a second time.
+- The directory is gone when the process starts: it says so on standard error and exits with 1, as `exec` does.
+- The shell does not come back from a line (`set -n`, a fifo that somebody else reads): `Shell.settle` gives up after a
+  bound and kills it, and the call raises SessionTerminated.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,7 +1,31 @@
 """The shell of a session through interruption and replacement, and the snapshot of its state.
 
-A command whose time is up is interrupted. A shell that does not come back from that is replaced by one made from the
-last snapshot. Both go on when their caller is cancelled: `recovered` waits for them.
+Theory of operation. A command whose time is up is interrupted (runtime/shell says how). Mostly bash comes back, and
+nothing of its state is lost. Where it does not, it is killed and replaced by a fresh one that is made from the last
+snapshot (agent/shell_state says how); the next result says so by `session_restarted` and `restored_command`.
+
+There is one recovery at a time, a task that belongs to this object. It goes on when its caller is cancelled, and
+whoever has the session's turn next waits for it (`recovered`). So a turn never begins in a half-interrupted shell.
+
+When to take a snapshot is a matter of cost: bash needs milliseconds for an ordinary state and seconds for a very large
+one. It is taken after a command, in a pause, when the last is older than a quarter of a second; in a session that uses
+no timeouts, after half a second of idleness. A long series without a pause takes one before a command that may be
+interrupted, once a second. All of that together never takes more than a twentieth of the time. So a timeout costs a
+command nothing, and what a replacement can lose is bounded: the commands since the last pause.
+
+Invariants. `current` is the only shell that runs commands; older ones are kept only while something of their tree is
+left, so that `end` can end it. `is_stale` is set before a command starts and cleared when a snapshot has been sealed:
+a snapshot is never older than it says. `state_command` is the last command that the snapshot has seen.
+
+What can go wrong, and why it does not:
+
+- The shell dies of the interruption (it was about to fork, and the ban kept it from that): ShellEnded, replaced.
+- The state is larger than 16 MiB: StateTooLarge. The last snapshot that was smaller stays, and is what is restored.
+- The session is deleted during a recovery: `_is_abandoned` keeps a new shell from being started; `end` waits for the
+  task and then kills whatever that has left.
+- The sandbox ends during a recovery: the spawner is closed, and nothing is started.
+- The caller is cancelled between `apply_script` and its undoing: `start_settling` interrupts what runs, then has the
+  shell take back directory and variables before anybody else has its turn.
 """
 
 import asyncio

@@ -1,10 +1,40 @@
 """A living bash that runs one command after the other, and how a command is interrupted.
 
-Theory of operation. `start` writes the command and tells the shell to go; the shell's report ends it. Exactly
-the bytes then in the fifos belong to the command; a fifo that background jobs still hold is handed to the
-launcher and replaced. If the shell itself ends, the command's future raises ShellEnded. A shell that is back at
-its loop but does not report (`set -n`, a DEBUG trap that skips everything) is recognised by its standard output,
-which then is the one it was born with, and is ended.
+Theory of operation. `start` writes the command and tells the shell to go; the shell's report ends it. Exactly the
+bytes then in the fifos belong to the command; a fifo that background jobs still hold is handed to the launcher, which
+drains it, and replaced. If the shell itself ends, the command's future raises ShellEnded. Reports are untrusted, since
+every process inside can write into the fifo: one with the wrong id is a fault, and ends the shell.
+
+Interruption (a timeout, a cancelled caller) must end the command and everything it has started, must start nothing
+more of the command's text, and must keep the shell with its variables. bash offers no call for that, only signals:
+
+ 1. Trap. The shell gets INTERRUPT_SIGNAL, whose handler (session.bash) leaves all loops, sets a DEBUG trap that skips
+    every further command, and reports that it runs. Nothing is killed before that report: a bash that sees its child
+    die before it is trapped goes on to the next command, or to the next substitution of the same one.
+ 2. Ban. A bash that waits for a foreground process takes no trap before that process has ended. It may be in the
+    middle of a command's words. So it is kept from forking (RLIMIT_NPROC is 0, set from outside by prlimit(2)) until
+    its command is over: what it would start next fails, and in most cases there is nothing.
+ 3. Escalate. What the command has started gets INT, then TERM, then KILL, each with some time to go. "What the command
+    has started" is decided by the launcher: by a label that processes inherit, or by their age. The launcher stops all
+    of them first, so that they get the signal at the same moment.
+ 4. Left-overs. Background jobs ignore INT: they get TERM, then KILL, until none is left.
+ 5. Settle. An empty line of our own is run. When it is reported, a signal that came too late has been taken, and
+    cannot hit the next command.
+
+`interrupt` gives the last report, or None when the shell did not come back: then runtime/session_shell replaces it.
+
+What can go wrong, and why it does not:
+
+- The signal is lost: bash notes one that comes just before read(2), but is not woken by it. So it is sent again, more
+  often where the shell reads from a substitution, since there each attempt can succeed.
+- SIGINT would be the user's: a script may trap or ignore it. The signal is a real-time one that nobody uses.
+- The shell is back at its loop and does not report (`set -n`, a DEBUG trap that skips everything). It is recognised by
+  its standard output, which then is the one it was born with, and is killed. Looking is cheap and rare.
+- The shell is stopped (SIGSTOP from inside): the launcher says so, and it is killed. It would never answer again.
+- The shell gets no CPU time. A line that it has not read yet (FIONREAD) is waited for much longer than one it has.
+- A process in uninterruptible sleep (a dead file server) cannot be killed: nobody waits for it beyond a bound.
+- The caller is cancelled in the middle: the recovery is a task of the session, and the next call waits for it.
+- The ban outlives the interruption: it is lifted in a `finally`, shielded, by a thread.
 """
 
 import asyncio

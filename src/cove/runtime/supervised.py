@@ -1,12 +1,44 @@
 """One process from spawn to exit record: the core under every surface.
 
-Theory of operation. The process is spawned by a launcher with pipes made here. Its output is pumped
-into a sink while it runs. It ends in one of three ways: the launcher reports its exit; a deadline or
-the caller ends its whole tree (TERM, grace, then KILL by cgroup and by init); or the sandbox is lost.
-When the process itself has ended, exactly the bytes then in its pipes still belong to it; pipes that
-left-over children hold are handed to the launcher, which reads them for nobody. `ended` is set once,
-after the last byte is in the sink. After `end`, it is set only when nothing of the tree is left, and
-what the tree printed until then is in the sink too. `started` is set before `ended`, however it ends.
+Theory of operation. The process is spawned by a launcher inside, with pipes made here. Its output is pumped into a sink
+while it runs. It ends in one of three ways: the launcher reports its exit; a deadline or the caller ends its whole
+tree (TERM, grace, then KILL by control group and by init); or the sandbox is lost.
+
+Two futures tell the outside, each set once. `started`: the process runs, or never will. `ended`: the exit record, after
+the last byte is in the sink. `started` is set before `ended`, however it ends.
+
+Which bytes are the process's? When the process itself has exited, exactly those then in its pipes: `finish` takes as
+many as FIONREAD says. A left-over child may hold the pipes and print for ever; it delays no result. Pipes that are
+still held go to the launcher, which drains them: closing them would kill such a child by SIGPIPE. When the tree is
+being ended, output is taken until nothing of the tree is left, since what it says while it shuts down belongs to it.
+
+When is it over? `_complete` decides, and is called after every event; it sets `ended` when three things hold:
+
+- the exit of the process is known (`_main_exit`);
+- nobody still asks whether it was the OOM killer (`_is_asking`), which only a control group can tell, in a thread;
+- if it was ended from here, its tree is empty (`_is_tree_empty`): after a kill, nothing is left when `ended` is set.
+
+The launcher is ours from `start` until its tree is empty. Then `_release` gives it back to the pool, exactly once. A
+launcher that is being killed is not given back by `empty`, but by the kill, which closes it.
+
+Killing is one task however often it is asked for (`_kill`). It belongs to the sandbox's background tasks, not to the
+caller: a caller that is cancelled does not leave a half-killed tree. Of several ends under way the earliest counts; the
+first one named is the outcome.
+
+What can go wrong, and why it does not:
+
+- The launcher is killed before it reads the request: the kernel says so (ECONNRESET on a SEQPACKET socket with unread
+  packets). `never_started` is set, and the spawner hands the request to another launcher: retrying is safe.
+- The launcher is killed later: the command counts as ended by SIGKILL, since init kills all that loses its launcher.
+- The launcher is held up by code that stops its child before execve(2): it is woken every half second, and killed when
+  the bound for a start has passed (`expect_start`).
+- The deadline races with the exit. Both are events of one loop, and the first decides: an exit that was reported keeps
+  its outcome; one that is reported after the deadline fired is `timed_out`, whatever its status.
+- The process exits with 137 of its own accord: `out_of_memory` only if the kernel's counter has risen (MemoryKills).
+- A message comes twice or out of order (`exit` before `started`): ProtocolError, which ends the sandbox. Everything
+  from inside is untrusted.
+- The tree cannot be killed within a bound: the sandbox is lost, which ends its pid namespace; `lose` sets everything.
+- The sink is slow or paused: the pipe fills and the process waits in write(2), which is the backpressure we want.
 """
 
 import asyncio

@@ -1,12 +1,44 @@
 """Relay a request to a runtime: bytes both ways as they come, with backpressure both ways.
 
-Theory of operation. Nothing here waits: what the client sends is written to the runtime's socket in the call that
-brought it, and the other way round; only a fresh connection needs a task. The runtime's answer is passed on as it
-came. A runtime that closed before it had read all of a request has not begun with it (unix(7): who closes a socket
-with unread bytes resets its peer, who has read them all ends it): such a request is sent again, to where the runtime
-is found then, unless its body is too large to be kept: then it is 503. One that was read may have had its effect: when
-nothing was answered that is 502, and otherwise the end of the client's connection, so that the client sees that the
-answer is not complete.
+Theory of operation. A relay stands between a client's connection (`Exchange`) and one connection to the runtime's unix
+socket (`Upstream`), for one request. Nothing here waits: what the client sends is written to the runtime in the call
+that brought it, and the other way round. Only a fresh upstream connection needs a task. The request's head is written
+anew, without hop-by-hop headers (RFC 9110, 7.6.1) and without the API key, which no sandbox gets to see. The response
+is passed on byte by byte; llhttp reads along only to find where it ends, so that both connections can be kept alive.
+After an upgrade (101) nothing is parsed any more: the two are spliced, each direction closes on its own.
+
+Backpressure. When the client does not take more, reading from the runtime pauses; when the runtime does not take more,
+reading from the client pauses. So memory is bounded by the high-water marks of two transports and the kept body below.
+
+At most once. A request may have an effect, so it is sent again only where it provably had none. A runtime stops when it
+is idle, just when a request may be on its way. The kernel tells the cases apart (unix(7)): a peer that closes a socket
+with unread bytes resets it; one that has read everything ends it. Hence:
+
+- reset, nothing answered, body small enough to be kept (64 KiB): send again, to where the runtime is found then;
+- reset, body too large to be kept: 503, nothing was started, the client may retry;
+- ended, nothing answered: 502 CONNECTION_LOST, the call may have had its effect;
+- ended in the middle of a response: the client's connection is cut, so that it sees that the response is incomplete.
+
+The conclusion holds for unix sockets alone; on TCP a reset may come from anybody on the way.
+
+Cancellation. A client cancels a call by half-closing its connection. That is passed on as a half-close; when the
+runtime's handler has ended, and with it what it had started, the runtime closes, then the gateway. A client that is
+gone is passed on by aborting the upstream connection.
+
+What can go wrong, and why it does not:
+
+- Request smuggling: a client names Content-Length or Host in its Connection header, to have it removed. Those are never
+  taken for hop-by-hop. Ambiguous requests do not get here: http/parser has refused them.
+- Desynchronisation: a runtime that sends bytes behind its response, or a response that nobody asked for, loses its
+  connection. So the next client never gets an answer to another's request.
+- A kept-alive connection is closed by the runtime just as it is taken: that is the case "reset, nothing answered". Idle
+  ones are given up before a runtime would close them.
+- A connection goes back to the pool only when the response is complete *and* the whole request was sent: a runtime may
+  answer before it has read the body.
+- A 101 that was not asked for is a failure. One that comes after the client has cancelled is dropped: otherwise nobody
+  would ever end the raw connection.
+- Both ends of a raw connection half-close and then stay silent: when both have, the relay closes it.
+- A sandbox that stops again and again: after four attempts the client gets the error.
 """
 
 import asyncio
