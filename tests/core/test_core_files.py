@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cove.agent import files as agent_files
 from cove.agent.protocol import ProtocolError
+from cove.archive import stream
 from cove.core.errand_protocol import MOST_MESSAGE_BYTES, MessageReader, check_relative
 from cove.core.file_path import MOST_PATH_BYTES, below, decode_path, name_of, resolve_path
 from cove.core.git_command import explain_failure, plan_clone
@@ -115,3 +117,7 @@ def test_a_clone_without_credentials_has_none() -> None:
     assert (clone.argv[-1], clone.secrets) == ("y", ())
     assert not [name for name in clone.env if name.startswith(("GIT_CONFIG", "COVE"))]
     assert isinstance(explain_failure(clone, "", timed_out=True), GitTimeout)
+
+
+def test_what_is_half_unpacked_has_the_name_that_watches_leave_out() -> None:
+    assert stream.TEMPORARY == agent_files.TEMPORARY

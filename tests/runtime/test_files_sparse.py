@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.serving import MakeSandbox
 
 from cove import AsyncSandbox, FileTooLarge, ValidationFailed
-from cove.agent import tar
-from cove.agent.archive import Budget, Stream, pack, unpack
-from cove.agent.remove_tree import remove_tree
+from cove.archive import tar
+from cove.archive.remove_tree import remove_tree
+from cove.archive.stream import Budget, Stream, pack, unpack
 from cove.local.files import write_sparse
 
 pytestmark = pytest.mark.anyio

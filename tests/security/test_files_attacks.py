@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cove import AsyncSandbox, CoveError, FileNotFound, FileTooLarge, ValidationFailed
-from cove.agent.archive import Stream
 from cove.api import Files
+from cove.archive.stream import Stream
 from cove.runtime.file_transfer import upload_tree
 from cove.runtime.files import Files as LivingFiles
 

@@ -15,7 +15,7 @@ import pytest
 from support.servers import serving
 
 from cove import AsyncSandbox, Limits
-from cove.agent.remove_tree import remove_tree
+from cove.archive.remove_tree import remove_tree
 from cove.linux.pidfd import kill_processes_of
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root can be another user")

@@ -12,7 +12,7 @@ import pytest
 from support.servers import eventually, serving
 
 from cove import AsyncSandbox, Mount
-from cove.agent.remove_tree import remove_tree
+from cove.archive.remove_tree import remove_tree
 from cove.errors import CoveError, FileNotFound, PermissionDenied, ValidationFailed
 from cove.model import SandboxSpec, SandboxStatus
 from cove.runtime.mounts import resolve_mounts

@@ -12,8 +12,8 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # Inside a sandbox this package is all there is of Cove.
-    sys.modules["cove"] = sys.modules["cove.agent"] = package = type(sys)("cove.agent")
+    # Inside a sandbox these packages are all there is of Cove, in one directory.
+    sys.modules["cove"] = sys.modules["cove.agent"] = sys.modules["cove.archive"] = package = type(sys)("cove")
     package.__path__ = sys.argv[1:2]
 
 TYPE_CHECKING = False
@@ -127,7 +127,7 @@ def move(answer: Answer, source: bytes, destination: bytes) -> None:
 
 def remove(answer: Answer, path: bytes) -> None:
     """A directory and all below it."""
-    from cove.agent.remove_tree import remove_tree
+    from cove.archive.remove_tree import remove_tree
 
     if not os.path.isdir(os.path.join(path, b"")) or os.path.islink(path):
         os.lstat(path)
@@ -137,20 +137,20 @@ def remove(answer: Answer, path: bytes) -> None:
 
 def pack(answer: Answer, path: bytes, most_bytes: bytes, most_entries: bytes, *excluded: bytes) -> None:
     """A directory as an archive, without some paths below it."""
-    from cove.agent import archive
+    from cove.archive.stream import Budget, Stream, pack
 
     left_out = {tuple(part for part in each.split(b"/") if part not in (b"", b".")) for each in excluded}
-    archive.pack(path, archive.Stream(ARCHIVE), archive.Budget(int(most_bytes), int(most_entries)), left_out)
+    pack(path, Stream(ARCHIVE), Budget(int(most_bytes), int(most_entries)), left_out)
 
 
 def unpack(answer: Answer, path: bytes, most_bytes: bytes, most_entries: bytes, lenient: bytes = b"0") -> None:
     """An archive, also a compressed one, as a directory."""
-    from cove.agent import archive
-    from cove.agent.compressed import open_stream
-    from cove.agent.remove_tree import remove_tree
+    from cove.archive.compressed import open_stream
+    from cove.archive.remove_tree import remove_tree
+    from cove.archive.stream import Budget, unpack
 
-    budget = archive.Budget(int(most_bytes), int(most_entries))
-    archive.unpack(open_stream(ARCHIVE), path, budget, remove_tree, lenient == b"1")
+    budget = Budget(int(most_bytes), int(most_entries))
+    unpack(open_stream(ARCHIVE), path, budget, remove_tree, lenient == b"1")
 
 
 def watch(answer: Answer, path: bytes, recursive: bytes, includes: bytes, *patterns: bytes) -> None:

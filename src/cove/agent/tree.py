@@ -13,8 +13,8 @@ import stat
 
 from cove.agent.files import TEMPORARY, close, open_old
 from cove.agent.pattern import decode, has_magic, name_matcher, path_matcher
-from cove.agent.sparse_copy import copy_data
-from cove.agent.tar import Refused
+from cove.archive.sparse_copy import copy_data
+from cove.archive.tar import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing, suppress
 from typing import Protocol
 
-from cove.agent.archive import Stream
-from cove.agent.tar import Refused, Truncated
+from cove.archive.stream import Stream
+from cove.archive.tar import Refused, Truncated
 from cove.errors import FileTooLarge, IsDirectory, ValidationFailed
 from cove.local.files import (
     check_most,

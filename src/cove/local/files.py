@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cove.agent.archive import Budget, Stream, pack, unpack
-from cove.agent.remove_tree import remove_tree
+from cove.archive.remove_tree import remove_tree
+from cove.archive.stream import Budget, Stream, pack, unpack
 from cove.errors import FileTooLarge, ValidationFailed, from_errno
 
 MOST_BYTES = 64 << 30

@@ -35,7 +35,7 @@ def compile_in_place(source: str) -> None:
     """Replace a source by what an import takes where there is none: importlib.machinery.SourcelessFileLoader."""
     with open(source, "rb") as file:
         tree = Strip().visit(ast.parse(file.read()))
-    code = compile(tree, "cove/agent/" + source, "exec", dont_inherit=True, optimize=2)
+    code = compile(tree, "cove/" + source, "exec", dont_inherit=True, optimize=2)
     with open(source + "c", "wb") as file:
         file.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
     os.unlink(source)

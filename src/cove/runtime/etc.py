@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cove.agent.remove_tree import remove_tree
+from cove.archive.remove_tree import remove_tree
 from cove.core.etc import HOST_ETC, SYNTHETIC_ETC
 from cove.core.identifier import new_identifier
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import ParamSpec, TypeVar
 
-from cove.agent.sparse_copy import copy_data, copy_range
+from cove.archive.sparse_copy import copy_data, copy_range
 from cove.local.threads import Stop
 
 P = ParamSpec("P")

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from cove.agent.archive import Stream
-from cove.agent.tar import Refused, Truncated
+from cove.archive.stream import Stream
+from cove.archive.tar import Refused, Truncated
 from cove.core.file_path import decode_path
 from cove.errors import FileTooLarge, ValidationFailed, from_errno
 from cove.local.files import (

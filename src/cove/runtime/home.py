@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from cove.agent.remove_tree import remove_tree
+from cove.archive.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
 from cove.core.jail import place_mark
 from cove.errors import SandboxUnavailable

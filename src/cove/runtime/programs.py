@@ -5,8 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from cove import agent, executor, shell
-from cove.agent.remove_tree import remove_tree
+from cove import agent, archive, executor, shell
+from cove.archive.remove_tree import remove_tree
 from cove.attach import program as attach_program
 from cove.core.identifier import new_identifier
 from cove.linux.interpreter import Interpreter
@@ -23,7 +23,8 @@ _CACHE = (
 
 def prepare_agent(directory: Path, interpreter: Interpreter) -> Path:
     """The agent, compiled for that interpreter, below that directory."""
-    files = {path.name: path.read_bytes() for path in sorted(Path(agent.__file__).parent.glob("[!_]*.py"))}
+    folders = (Path(agent.__file__).parent, Path(archive.__file__).parent)
+    files = {path.name: path.read_bytes() for folder in folders for path in sorted(folder.glob("[!_]*.py"))}
     files[PROLOGUE] = (Path(shell.__file__).parent / PROLOGUE).read_bytes()
     return _prepare_compiled(directory, interpreter, files)
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from cove import executor
-from cove.agent.remove_tree import remove_tree
+from cove.archive.remove_tree import remove_tree
 from cove.core.jail import PYTHON_DIRECTORY
 from cove.errors import InterpreterNotReady
 from cove.linux.file_lock import waiting_lock

@@ -12,7 +12,7 @@ import termios
 from dataclasses import dataclass
 from pathlib import Path
 
-from cove.agent.remove_tree import remove_tree
+from cove.archive.remove_tree import remove_tree
 from cove.core.shell_protocol import GO, INTERNAL, encode_command
 from cove.linux.path_walk import admit_group
 

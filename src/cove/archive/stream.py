@@ -11,11 +11,10 @@ import os
 import stat
 from itertools import islice
 
-from cove.agent import tar
-from cove.agent.files import TEMPORARY
-from cove.agent.sparse_copy import data_ranges
-from cove.agent.tar import Truncated
-from cove.agent.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
+from cove.archive import tar
+from cove.archive.sparse_copy import data_ranges
+from cove.archive.tar import Truncated
+from cove.archive.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 CHUNK = 1 << 20
+# As `agent.files` names its own: what shows changes leaves these out.
+TEMPORARY = b".cove-"
 # stat(2): what st_blocks counts.
 BLOCK_BYTES = 512
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

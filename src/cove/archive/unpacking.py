@@ -9,12 +9,12 @@ import errno
 import os
 import stat
 
-from cove.agent import tar
-from cove.agent.tar import Refused
+from cove.archive import tar
+from cove.archive.tar import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cove.agent.archive import Budget, Stream
+    from cove.archive.stream import Budget, Stream
 
 MOST_DEPTH = 200
 IMPLICIT_MODE = 0o755

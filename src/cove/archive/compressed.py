@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from cove.agent.archive import CHUNK, Stream
-from cove.agent.tar import Refused, Truncated
+from cove.archive.stream import CHUNK, Stream
+from cove.archive.tar import Refused, Truncated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Tar streams of whole trees, packed and unpacked by agent, runtime and client alike. Standard library only."""
