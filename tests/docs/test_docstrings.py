@@ -12,7 +12,7 @@ pytestmark = pytest.mark.pure
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "cove"
 GENERATED = "blocking/facade.py"
-INSIDE = ("agent/", "executor/", "verify/")  # small programs, whose functions have one caller
+INSIDE = ("agent/", "archive/", "executor/", "verify/")  # small programs, whose functions have one caller
 
 QUESTIONS = re.compile(r"(how|what|when|where|whether|which|who|whom|whose|why)(ever)?\b", re.IGNORECASE)
 # Sentences that begin so describe a moment or a circumstance; the thing they are about comes late, if at all.
@@ -32,6 +32,7 @@ class Described:
     where: str
     node: ast.Module | Definition
     owner: ast.ClassDef | None = None
+    is_public: bool = True
     docstring: str | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -40,24 +41,27 @@ class Described:
     @property
     def is_vague(self) -> bool:
         text = self.docstring or ""
-        is_class = isinstance(self.node, ast.ClassDef)
-        return bool(QUESTIONS.match(text)) or (not is_class and bool(CIRCUMSTANCES.match(text)))
+        has_to_name = self.is_public and not isinstance(self.node, ast.ClassDef)
+        return bool(QUESTIONS.match(text)) or (has_to_name and bool(CIRCUMSTANCES.match(text)))
 
 
 def is_overload(node: Definition) -> bool:
     return any(ast.unparse(mark) == "overload" for mark in node.decorator_list)
 
 
-def definitions(node: ast.Module | ast.ClassDef, where: str) -> Iterator[Described]:
+def definitions(node: ast.Module | ast.ClassDef, where: str, is_public: bool = True) -> Iterator[Described]:
     for child in node.body:
-        if isinstance(child, Definition) and not child.name.startswith("_") and not is_overload(child):
+        if isinstance(child, Definition) and not is_overload(child):
             owner = node if isinstance(node, ast.ClassDef) else None
-            yield Described(f"{where}:{child.lineno} {child.name}", child, owner)
+            described = Described(
+                f"{where}:{child.lineno} {child.name}", child, owner, is_public and not child.name.startswith("_")
+            )
+            yield described
             if isinstance(child, ast.ClassDef):
-                yield from definitions(child, where)
+                yield from definitions(child, where, described.is_public)
 
 
-def all_public() -> list[Described]:
+def all_definitions() -> list[Described]:
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         where = str(path.relative_to(SOURCE))
@@ -67,8 +71,8 @@ def all_public() -> list[Described]:
     return found
 
 
-PUBLIC = all_public()
-CLASSES = {each.node.name: each.node for each in PUBLIC if isinstance(each.node, ast.ClassDef)}
+EVERYTHING = all_definitions()
+CLASSES = {each.node.name: each.node for each in EVERYTHING if isinstance(each.node, ast.ClassDef)}
 
 
 def overrides(method: str, owner: ast.ClassDef | None) -> bool:
@@ -86,8 +90,9 @@ def overrides(method: str, owner: ast.ClassDef | None) -> bool:
 def test_every_public_function_is_described_unless_it_overrides_one_that_is() -> None:
     missing = [
         each.where
-        for each in PUBLIC
-        if each.docstring is None
+        for each in EVERYTHING
+        if each.is_public
+        and each.docstring is None
         and isinstance(each.node, ast.FunctionDef | ast.AsyncFunctionDef)
         and not each.where.startswith(INSIDE)
         and not overrides(each.node.name, each.owner)
@@ -96,5 +101,5 @@ def test_every_public_function_is_described_unless_it_overrides_one_that_is() ->
 
 
 def test_docstrings_start_with_a_verb_or_a_term() -> None:
-    vague = [f"{each.where}: {(each.docstring or '').splitlines()[0]}" for each in PUBLIC if each.is_vague]
+    vague = [f"{each.where}: {(each.docstring or '').splitlines()[0]}" for each in EVERYTHING if each.is_vague]
     assert not vague, "\n".join(vague)

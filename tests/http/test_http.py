@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.raw_http import PATIENCE, Client, connect, serve, talk
+from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve, talk
 
 from cove.errors import SandboxNotFound
 from cove.http import Answer, HttpLimits, Ping, Request, Response, Stream, Upgrade
@@ -308,7 +308,7 @@ async def test_a_client_sees_that_its_body_is_too_large_although_it_still_sends(
 
 
 async def send_for_ever(client: Client) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             client.send(b"x" * 65536)
             await client.writer.drain()
@@ -490,7 +490,7 @@ async def test_a_handler_is_cancelled_when_its_client_goes_away() -> None:
             ended.set()
         return Response(200)
 
-    async with serve(wait) as port, asyncio.timeout(PATIENCE):
+    async with serve(wait) as port, asyncio.timeout(TIMEOUT_SECONDS):
         async with connect(port) as client:
             client.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
             await started.wait()
@@ -507,7 +507,7 @@ async def test_a_handler_is_cancelled_when_its_client_goes_away_in_the_middle_of
         finally:
             ended.set()
 
-    async with serve(read) as port, asyncio.timeout(PATIENCE):
+    async with serve(read) as port, asyncio.timeout(TIMEOUT_SECONDS):
         async with connect(port) as client:
             client.send(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 10\r\n\r\nabc")
             await started.wait()
@@ -529,7 +529,7 @@ async def test_a_stream_is_closed_when_its_client_goes_away(waits_for: str) -> N
         finally:
             closed.set()
 
-    async with serve(lambda request: Response(200, (), body())) as port, asyncio.timeout(PATIENCE):
+    async with serve(lambda request: Response(200, (), body())) as port, asyncio.timeout(TIMEOUT_SECONDS):
         async with connect(port) as client:
             client.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
             await started.wait()
@@ -565,7 +565,7 @@ async def test_something_is_said_in_the_pauses_of_a_stream_and_never_within_what
         yield b"end"
 
     answer = Response(200, (), body(), Ping(b"?", 0.02))
-    async with serve(lambda request: answer) as port, connect(port) as client, asyncio.timeout(PATIENCE):
+    async with serve(lambda request: answer) as port, connect(port) as client, asyncio.timeout(TIMEOUT_SECONDS):
         client.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
         await client.head()
         seen = []

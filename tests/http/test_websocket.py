@@ -9,7 +9,7 @@ import pytest
 import websockets
 from hypothesis import given
 from hypothesis import strategies as st
-from support.raw_http import PATIENCE, Client, connect, serve
+from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve
 from websockets.asyncio.client import connect as open_websocket
 from websockets.typing import Subprotocol
 
@@ -80,7 +80,7 @@ async def test_an_independent_client_gets_back_what_it_sent() -> None:
             assert await websocket.recv() == message
         await websocket.send(["frag", "men", "", "ted"])
         assert await websocket.recv() == "fragmented"
-        await asyncio.wait_for(await websocket.ping(b"there?"), PATIENCE)
+        await asyncio.wait_for(await websocket.ping(b"there?"), TIMEOUT_SECONDS)
 
 
 async def test_a_subprotocol_that_both_know_is_chosen() -> None:
@@ -97,7 +97,7 @@ async def test_the_server_can_close_with_a_code_and_a_reason() -> None:
     async def close(websocket: WebSocket) -> None:
         await websocket.close(4001, "enough ü" * 30)
 
-    async with serve(lambda request: accept(request, close)) as port, asyncio.timeout(PATIENCE):
+    async with serve(lambda request: accept(request, close)) as port, asyncio.timeout(TIMEOUT_SECONDS):
         async with open_websocket(f"ws://127.0.0.1:{port}/") as websocket:
             with pytest.raises(websockets.ConnectionClosedError) as caught:
                 await websocket.recv()
@@ -115,7 +115,7 @@ async def test_the_client_can_close_and_the_server_sees_its_code() -> None:
         codes.append(websocket.close_code)
         await websocket.send("too late")
 
-    async with serve(lambda request: accept(request, watch)) as port, asyncio.timeout(PATIENCE):
+    async with serve(lambda request: accept(request, watch)) as port, asyncio.timeout(TIMEOUT_SECONDS):
         async with open_websocket(f"ws://127.0.0.1:{port}/") as websocket:
             await websocket.close(4002, "bye")
         assert websocket.close_code == 4002
@@ -133,7 +133,7 @@ async def test_a_client_that_vanishes_ends_the_conversation() -> None:
             ended.set()
 
     limits = HttpLimits(drain_timeout=0.1)
-    async with serve(lambda request: accept(request, wait), limits=limits) as port, asyncio.timeout(PATIENCE):
+    async with serve(lambda request: accept(request, wait), limits=limits) as port, asyncio.timeout(TIMEOUT_SECONDS):
         async with connect(port) as client:
             await shake_hands(client)
             await started.wait()
@@ -149,7 +149,7 @@ async def test_a_handler_that_fails_closes_with_1011(caplog: pytest.LogCaptureFi
         open_websocket(f"ws://127.0.0.1:{port}/") as client,
     ):
         with pytest.raises(websockets.ConnectionClosedError) as caught:
-            await asyncio.wait_for(client.recv(), PATIENCE)
+            await asyncio.wait_for(client.recv(), TIMEOUT_SECONDS)
     assert caught.value.rcvd is not None
     assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1011, "the server failed")
     assert len(caplog.records) == 1

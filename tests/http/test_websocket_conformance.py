@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from support.raw_http import PATIENCE, Client, connect, serve
+from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve
 
 from cove.http import Answer, Request
 from cove.http.websocket import WebSocket, accept
@@ -44,7 +44,7 @@ class Peer:
         self.client = client
 
     async def receive(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             first, length = await self.client.reader.readexactly(2)
             assert first & 0xF0 == 0x80, "a server's frames here are whole, without extensions"
             assert not length & 0x80, "a server masks nothing"

@@ -31,7 +31,7 @@ from cove.runtime.code_contexts import CodeContexts
 
 pytestmark = [pytest.mark.anyio, needs_python]
 
-PATIENCE = _INTERRUPTS * _INTERRUPT_SECONDS
+INTERRUPTION_SECONDS = _INTERRUPTS * _INTERRUPT_SECONDS
 
 
 async def running(context: CodeContext, code: str) -> "asyncio.Task[object]":
@@ -91,7 +91,7 @@ async def test_code_that_ignores_interruptions_is_ended_and_nothing_is_left() ->
         stubborn = "import subprocess; subprocess.Popen(['sleep', '1000'])\nprint('on')\nwhile True:\n    try:\n        while True: __import__('time').sleep(1000)\n    except KeyboardInterrupt: pass"  # noqa: E501
         execution = await context.run(stubborn, timeout=0.2)
         assert (execution.outcome, execution.stdout) == (Outcome.TIMED_OUT, "on\n")
-        assert 0.2 + PATIENCE <= execution.duration < 0.2 + PATIENCE + 2
+        assert 0.2 + INTERRUPTION_SECONDS <= execution.duration < 0.2 + INTERRUPTION_SECONDS + 2
         with pytest.raises(ContextCrashed):
             await context.run("1")
         assert await executors(sandbox) == []

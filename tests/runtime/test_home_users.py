@@ -108,7 +108,7 @@ def test_a_reservation_without_a_sandbox_is_taken_back(homes: tuple[Home, Home])
     home.release(living)
 
 
-def test_only_who_has_exactly_the_mark_is_a_stray() -> None:
+def test_only_who_has_exactly_the_mark_is_an_orphan() -> None:
     marked = subprocess.Popen(["sleep", "1000", "100s"])
     similar = subprocess.Popen(["sleep", "1000", "100"])
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.raw_http import PATIENCE, Client, connect, serve, serve_unix, talk
+from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve, serve_unix, talk
 from websockets.asyncio.client import connect as open_websocket
 
 from cove.errors import SandboxNotFound
@@ -304,7 +304,7 @@ async def test_the_pieces_in_which_an_answer_comes_make_no_difference(
     async with scripted(path, in_pieces), relaying(path) as port, connect(port) as client:
         for _ in range(2):
             client.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 assert await client.reader.readexactly(len(answer)) == answer
     path.unlink()
 
@@ -588,7 +588,7 @@ async def test_the_runtime_learns_at_once_that_the_client_is_gone(path: Path, wh
             await wait()
         return Response(200, (), body())
 
-    async with serve_unix(handle, path), relaying(path) as port, asyncio.timeout(PATIENCE):
+    async with serve_unix(handle, path), relaying(path) as port, asyncio.timeout(TIMEOUT_SECONDS):
         async with connect(port) as client:
             client.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
             await started.wait()
@@ -606,7 +606,7 @@ async def test_a_client_that_goes_while_the_runtime_is_looked_for_leaves_nothing
             ended.set()
         return ""
 
-    async with relaying(path, find_again=find) as port, asyncio.timeout(PATIENCE):
+    async with relaying(path, find_again=find) as port, asyncio.timeout(TIMEOUT_SECONDS):
         async with connect(port) as client:
             client.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
             await started.wait()
@@ -627,7 +627,7 @@ async def test_a_client_whose_body_stops_is_told_and_the_runtime_learns_it(path:
     async with serve_unix(read, path), relaying(path, limits=limits) as port, connect(port) as client:
         client.send(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 10\r\n\r\nabc")
         assert (await client.reply()).status == 408
-        await asyncio.wait_for(cancelled.wait(), PATIENCE)
+        await asyncio.wait_for(cancelled.wait(), TIMEOUT_SECONDS)
 
 
 async def test_a_runtime_that_closes_a_connection_as_it_comes_is_looked_for_again(path: Path) -> None:
@@ -648,7 +648,7 @@ async def test_a_runtime_that_closes_a_connection_as_it_comes_is_looked_for_agai
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        listener.settimeout(PATIENCE)
+        listener.settimeout(TIMEOUT_SECONDS)
         serving = asyncio.ensure_future(asyncio.to_thread(close_every_second, listener))
         async with relaying(path, find_again=find) as port:
             for _ in range(turns):
@@ -698,7 +698,7 @@ async def test_a_runtime_that_is_killed_is_noticed_by_all_its_clients(path: Path
     async def wait(client: Client) -> None:
         assert (await client.ask("/wait", method="POST", body=b"abc")).status == 502
 
-    async with relaying(path) as port, connect(port) as one, connect(port) as two, asyncio.timeout(PATIENCE):
+    async with relaying(path) as port, connect(port) as one, connect(port) as two, asyncio.timeout(TIMEOUT_SECONDS):
         following, waiting = asyncio.ensure_future(follow(one)), asyncio.ensure_future(wait(two))
         await asyncio.sleep(0.2)
         process.send_signal(signal.SIGKILL)
@@ -741,7 +741,7 @@ async def test_a_runtime_that_ends_its_side_first_still_hears_the_client(path: P
         writer.write_eof()
         heard.set_result(await reader.read())
 
-    async with scripted(path, half), relaying(path) as port, connect(port) as client, asyncio.timeout(PATIENCE):
+    async with scripted(path, half), relaying(path) as port, connect(port) as client, asyncio.timeout(TIMEOUT_SECONDS):
         client.send(UPGRADE)
         assert (await client.reply()).status == 101
         assert await client.rest() == b"all"

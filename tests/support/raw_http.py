@@ -11,7 +11,7 @@ import uvloop
 from cove.http import Handler, HttpLimits, HttpServer
 from cove.server.error_response import describe_error
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 uvloop.new_event_loop().close()  # libuv opens a pipe with the first loop and keeps it as long as the process lives
 
@@ -39,7 +39,7 @@ class Client:
         self.writer.write(data)
 
     async def reply(self, *, head_only: bool = False) -> Reply:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             head = await self.reader.readuntil(b"\r\n\r\n")
             status, headers = _parse_head(head)
             if head_only or status < 200 or status in (204, 304):
@@ -63,7 +63,7 @@ class Client:
 
     async def rest(self) -> bytes:
         """All that comes until the server closes."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self.reader.read()
 
     async def ask(self, path: str = "/", *, method: str = "GET", body: bytes | None = None, **headers: str) -> Reply:

@@ -18,7 +18,7 @@ COVE = str(Path(sys.executable).parent / "cove")
 PROMPT = b"in> "
 # A shell that shows this prompt and nothing else: no start-up files, no line editor.
 PLAIN_SHELL = ("--env", "PS1=in> ", "--", "bash", "--norc", "--noediting")
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class User:
@@ -39,7 +39,7 @@ class User:
         if self._screen:
             screen, self._screen = self._screen, b""
             return screen
-        if not select.select([self.master], [], [], _PATIENCE_SECONDS)[0]:
+        if not select.select([self.master], [], [], _TIMEOUT_SECONDS)[0]:
             raise TimeoutError("nothing more appears")
         return os.read(self.master, 65536)
 
@@ -78,7 +78,7 @@ class User:
 
     def exit_code(self) -> int:
         """How the program ended; what it still prints is read away, as a screen does."""
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + _TIMEOUT_SECONDS
         while (code := self.program.poll()) is None:
             assert time.monotonic() < until, "the program does not end"
             if select.select([self.master], [], [], 0.01)[0]:

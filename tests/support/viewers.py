@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from cove.api import Terminal, TerminalConnection
 from cove.model import Exit, Gap, Output, Ready, TerminalEvent
 
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class Viewer:
@@ -22,7 +22,7 @@ class Viewer:
         self.seen: list[TerminalEvent] = []
 
     async def next(self) -> TerminalEvent:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             event = await anext(self._events)
         self.seen.append(event)
         return event

@@ -144,7 +144,7 @@ def write_over(old: int, content: bytes, mode: bytes) -> None:
 
 
 def write_all(fd: int, content: bytes) -> None:
-    """All of it."""
+    """Write all of it."""
     while content:
         content = content[posix.write(fd, content) :]
 
@@ -267,7 +267,7 @@ def unlink(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
 
 
 def rename(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """Give another name."""
+    """Rename."""
     posix.rename(fields[0], fields[1])
     return [], []
 

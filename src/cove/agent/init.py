@@ -161,9 +161,9 @@ class Init:
     def sweep(self) -> None:
         """One pass over the processes that lost their launcher; repeated until none is left."""
         self.reap()
-        strays = kernel.descendants(posix.getpid(), frozenset(self.launchers))
-        kernel.signal_all(strays, _signal.SIGKILL)
-        if strays:
+        orphans = kernel.descendants(posix.getpid(), frozenset(self.launchers))
+        kernel.signal_all(orphans, _signal.SIGKILL)
+        if orphans:
             return
         for pid in [pid for pid in self.ending if pid not in self.launchers]:
             self.send(b"ok", self.ending.pop(pid))

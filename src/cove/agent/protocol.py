@@ -81,5 +81,5 @@ def number(field: bytes, most: int = (1 << 63) - 1) -> int:
 
 
 def encode_number(value: int) -> bytes:
-    """A decimal field."""
+    """Encode a decimal field."""
     return b"%d" % value

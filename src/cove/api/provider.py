@@ -22,7 +22,7 @@ class Provider(Protocol):
         """The sandbox with that id."""
 
     async def list(self) -> list[SandboxInfo]:
-        """All of them."""
+        """List all sandboxes."""
 
 
 def provider_for(url: str | None, api_key: str | None) -> Provider:
@@ -43,7 +43,7 @@ class Destroyable(Protocol):
     """The resource that `async with` destroys or detaches."""
 
     async def destroy(self) -> None:
-        """End it."""
+        """Destroy the resource."""
 
     async def detach(self) -> None:
         """Let go of it."""

@@ -97,14 +97,14 @@ class Gzip:
 
 
 def bzip2() -> Decompressor:
-    """bzip2(1)."""
+    """Decompress bzip2(1)."""
     import bz2
 
     return bz2.BZ2Decompressor()
 
 
 def xz() -> Decompressor:
-    """xz(1)."""
+    """Decompress xz(1)."""
     import lzma
 
     return lzma.LZMADecompressor()

@@ -65,7 +65,7 @@ def _start(name: str, *arguments: str) -> object:
 
 @runtime_checkable
 class _UsageError(Protocol):
-    """What typer raises for arguments that it does not take; its class is public in no version."""
+    """The exception of typer for arguments that it does not take; its class is public in no version."""
 
     def show(self, file: IO[str]) -> None:
         """Print the usage and what is wrong."""

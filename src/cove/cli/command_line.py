@@ -53,7 +53,7 @@ def split_arguments(words: list[str], options: dict[str, bool], before: int) -> 
 
 
 def _length(word: str, options: dict[str, bool]) -> int:
-    """How many words an option takes; one that is not known is left to the parser, which refuses it."""
+    """Return how many words an option takes; one that is not known is left to the parser, which refuses it."""
     return 2 if options.get(word, False) else 1
 
 

@@ -59,7 +59,7 @@ class Server:
             yield sandbox
 
     async def check(self) -> None:
-        """Calls are patient with a server that is being restarted; a person wants to know at once if there is none."""
+        """Fail fast: calls retry while a server is restarted; a person wants to know at once if there is none."""
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 _, writer = await self._connect()

@@ -190,7 +190,7 @@ async def _standard_input() -> AsyncGenerator[bytes, None]:
 
 
 async def _landing(files: Files, target: str, name: str) -> str:
-    """Where something with that name comes to lie, as cp(1) decides it."""
+    """Return where something with that name comes to lie, as cp(1) decides it."""
     if name and (target.endswith("/") or await _is_directory(files, target)):
         return posixpath.join(target, name)
     return target

@@ -325,7 +325,7 @@ async def _check_trial() -> Check:
 
 
 def _install(package: str) -> str:
-    """How to install a package, named as Debian and Ubuntu name it."""
+    """Return the command that installs a package, named as Debian and Ubuntu name it."""
     return f"`sudo apt install {package}` (Debian, Ubuntu; other systems have it too)."
 
 

@@ -102,7 +102,7 @@ def kill(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What to start."""
+    """The process to start."""
 
     command: str | list[str]
     id: str | None
@@ -172,7 +172,7 @@ class _Printer:
         self._streams = Streams()
 
     async def event(self, event: LogEvent) -> None:
-        """One event."""
+        """Print one event."""
         if self._as_json:
             await self._streams.write(STDOUT, _line(event))
         elif isinstance(event, Output):

@@ -184,7 +184,7 @@ class _Show:
         self.exit_code = 0
 
     async def event(self, event: CodeEvent) -> None:
-        """One event."""
+        """Show one event."""
         match event:
             case Text():
                 await self._streams.write(DESCRIPTORS[event.stream], event.text.encode("utf-8", "replace"))

@@ -165,7 +165,7 @@ async def _remove(server: Server, ids: list[str], *, force: bool) -> int:
 
 
 def _facts(info: SandboxInfo) -> dict[str, str]:
-    """What is set, a line for each."""
+    """List what is set, a line for each."""
     spec = info.spec
     facts = {
         "id": info.id,

@@ -93,7 +93,7 @@ class Viewer:
 
     @contextmanager
     def _watched(self, mode: RawMode) -> Generator[None, None, None]:
-        """What happens to our own terminal: it gets another size, or is taken away for a while."""
+        """Watch our own terminal: it is resized, or is taken away for a while."""
 
         def resume() -> None:
             mode.resume()

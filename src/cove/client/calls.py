@@ -82,7 +82,7 @@ class Calls:
 
     @contextmanager
     def _was_there(self) -> Iterator[None]:
-        """Whoever has a handle has seen the sandbox: one that is not found any more was destroyed."""
+        """Map "not found" to "destroyed": whoever has a handle has seen the sandbox."""
         try:
             yield
         except SandboxNotFound:

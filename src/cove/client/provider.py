@@ -51,7 +51,7 @@ class RemoteProvider:
         return sandbox
 
     async def list(self) -> list[SandboxInfo]:
-        """All sandboxes."""
+        """List all sandboxes."""
         data = await self._transport().call(operations.LIST, operations.LIST.path)
         return decode_json(data, list[SandboxInfo])
 

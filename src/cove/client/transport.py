@@ -60,11 +60,11 @@ class Transport:
         self._calls = 0
 
     def acquire(self) -> None:
-        """One more holder."""
+        """Count one more holder."""
         self._holders += 1
 
     async def release(self) -> None:
-        """One holder less."""
+        """Count one holder less."""
         self._holders -= 1
         await self._close_unused()
 
@@ -139,7 +139,7 @@ class Transport:
 
     @asynccontextmanager
     async def socket(self, path: str, request: Request) -> AsyncIterator[WebSocketClient]:
-        """A WebSocket."""
+        """Open a WebSocket."""
         check_types(request)
         target = self._target(path, request)
         streams = await self._dial()

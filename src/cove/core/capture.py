@@ -20,7 +20,7 @@ class Capture:
 
     @property
     def truncated(self) -> bool:
-        """Bytes are missing."""
+        """Return whether bytes are missing."""
         return self.total > self._head_limit + self._tail_limit
 
     def append(self, data: bytes) -> None:

@@ -214,11 +214,11 @@ class _Text:
 
     @property
     def size(self) -> int:
-        """What it takes in memory or as JSON, about."""
+        """Estimate what it takes in memory or as JSON."""
         return self._length * self._width + self._escapes * _ESCAPE_BYTES
 
     def take(self, piece: bytes, room: int) -> bool:
-        """Whether there was room for it."""
+        """Add text; returns whether there was room for it."""
         self._width = max(self._width, _width_of(piece))
         self._escapes += len(piece) - len(piece.translate(None, _ESCAPED_IN_JSON))
         text = self._decoder.decode(piece)
@@ -235,7 +235,7 @@ class _Text:
 
 
 def _width_of(piece: bytes) -> int:
-    """How many bytes a character takes in a string with this in it: PEP 393."""
+    """Return how many bytes a character takes in a string with this in it: PEP 393."""
     if piece.isascii():
         return 1
     return 4 if piece.translate(None, _BELOW_FOUR_BYTES) else 2

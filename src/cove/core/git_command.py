@@ -248,7 +248,7 @@ def _identity(author: str | None) -> dict[str, str]:
 def _remote_credentials(
     remote: str | None, token: str | None, url: str | None
 ) -> tuple[str, dict[str, str], tuple[str, ...]]:
-    """Where to go, the environment that opens the door there, and what of it is secret.
+    """Return the URL, the environment that opens the door there, and what of it is secret.
 
     The name of a remote stands for what the repository's configuration says, which code inside can change: a token is
     for the host of a URL that the caller names.

@@ -73,7 +73,7 @@ class LineSearch:
 
 
 def encode_expression(text: str, flags: int) -> bytes:
-    """The first frame."""
+    """Encode the first frame: the expression."""
     data = _LENGTH.pack(flags) + text.encode("utf-8", "surrogatepass")
     return HEAD.pack(NOTHING, len(data)) + data
 

@@ -1,4 +1,4 @@
-"""When a process is ready: a text in a line of its output, or an answer on a port."""
+"""Readiness probes: a text in a line of a process's output, or an answer on a port (TCP, HTTP)."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ def check_port(port: int) -> int:
 
 
 def make_target(port: int, mode: str, path: str, status: tuple[int, int]) -> HttpTarget | TcpTarget:
-    """A validated target."""
+    """Validate and make a target."""
     check_port(port)
     if mode == "tcp":
         return TcpTarget(port)

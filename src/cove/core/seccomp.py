@@ -133,7 +133,7 @@ def _aarch64() -> Program:
 
 
 def _table(abi: str) -> Table:
-    """What is done with each call that is not simply allowed."""
+    """Return the action for each call that is not simply allowed."""
     table: Table = {}
     for numbers in REFUSED.values():
         _enter(table, abi, numbers, give(REFUSE))

@@ -63,7 +63,7 @@ class Channel:
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
-    """One frame."""
+    """Encode one frame."""
     return kind + len(payload).to_bytes(LENGTH_BYTES, "big") + payload
 
 
@@ -127,7 +127,7 @@ def json_pieces(value: object) -> tuple[list[bytes], int]:
 
 
 def encode_tokens(tokens: list[object]) -> bytes:
-    """One piece."""
+    """Encode one piece of JSON."""
     return json.dumps(tokens, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 

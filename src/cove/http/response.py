@@ -109,7 +109,7 @@ class Relay(ABC):
 
     @abstractmethod
     def begin(self, exchange: Exchange) -> None:
-        """Answer this."""
+        """Begin to answer this exchange."""
 
     @abstractmethod
     def client_gone(self) -> None:

@@ -41,7 +41,7 @@ def find_hierarchies(parent: str = "cove", *, mounts: str = "/proc/self/mounts")
 
 
 def _own_group(point: str) -> str:
-    """Where new groups go: as root at the top, as a plain user below the group we are in."""
+    """Find where new groups go: as root at the top, as a plain user below the group we are in."""
     if os.geteuid() == 0:
         return point
     for line in Path("/proc/self/cgroup").read_text().splitlines():

@@ -116,7 +116,7 @@ class Stop:
         self._event = -1
 
     def set(self) -> None:
-        """Stop at once."""
+        """Stop the thread at once."""
         self._is_set = True
         self.finish()
 

@@ -1,4 +1,4 @@
-"""What can be asked about a sandbox, its sessions and its ports."""
+"""Descriptions of sandboxes, sessions, terminals and ports, and their resource usage."""
 
 from datetime import datetime
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""How a process ended, in one vocabulary for every surface, and what a finished command gives back."""
+"""Outcomes, in one vocabulary for every surface, and the result of a finished command."""
 
 from collections.abc import Sequence
 from datetime import datetime

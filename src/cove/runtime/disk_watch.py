@@ -82,7 +82,7 @@ class DiskWatch:
                 await self.sandbox.activity.wait()
 
     def _is_due(self, now: float) -> bool:
-        """Whether half as much was written on this disk, by anybody, as the sandbox may still write."""
+        """Return whether half as much was written on this disk, by anybody, as the sandbox may still write."""
         if now >= self._count_at:
             return True
         lost = self._look_since(self._free)

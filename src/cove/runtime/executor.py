@@ -51,7 +51,7 @@ class ExecutorEnded(Exception):
 
 @dataclass(slots=True)
 class _Printed:
-    """What was printed and waits to be read."""
+    """Printed output that waits to be read."""
 
     stream: int
     data: bytearray
@@ -92,12 +92,12 @@ class Executor:
 
     @property
     def is_alive(self) -> bool:
-        """Code can run."""
+        """Return whether code can run."""
         return not self.process.ended.done()
 
     @property
     def is_running(self) -> bool:
-        """Code runs now."""
+        """Return whether code runs."""
         return self._is_running
 
     def start(self, request: bytes) -> None:

@@ -47,7 +47,7 @@ class Listing(Entries):
         self._directory = directory
 
     def decode(self, message: list[bytes]) -> FileInfo:
-        """One entry."""
+        """Decode one entry."""
         kind, mode, size, modified, relative, target = message
         full = below(self._directory, self.next_path(relative))
         bits = signed(mode)
@@ -65,7 +65,7 @@ class Paths(Entries):
         super().__init__(MOST_ENTRIES, "make the pattern narrower")
 
     def decode(self, message: list[bytes]) -> str:
-        """One path."""
+        """Decode one path."""
         kind, path = message
         if kind != b"path":
             raise ProtocolError("an unexpected path")
@@ -81,7 +81,7 @@ class Matches(Entries):
         self._top = top
 
     def decode(self, message: list[bytes]) -> SearchMatch:
-        """One line."""
+        """Decode one line."""
         kind, relative, line_number, line = message
         full = below(self._top, check_relative(relative)) if relative else self._top
         if kind != b"match" or len(line) > _MOST_LINE_BYTES:
@@ -99,7 +99,7 @@ class Events:
         self._top = path.rstrip(b"/") or b"/"
 
     def decode(self, message: list[bytes]) -> FileEvent:
-        """One event."""
+        """Decode one event."""
         match message:
             case [b"watching", is_file] if is_file in (b"0", b"1"):
                 if is_file == b"1":

@@ -51,7 +51,7 @@ def replace_text(read: int, write: int, old: bytes, new: bytes) -> int:
 
 
 def _split(descriptor: int, text: bytes) -> Iterator[list[bytes]]:
-    """What stands between a text, a window at a time; what could be its beginning waits for the next window."""
+    """Split a file by a text, a window at a time; what could be its beginning waits for the next window."""
     at, waiting = 0, b""
     window, size = max(_WINDOW_BYTES, len(text)), os.fstat(descriptor).st_size
     while at < size and (data := read_range(descriptor, at, min(at + window, size))):

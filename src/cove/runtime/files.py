@@ -161,7 +161,7 @@ class Files(api.Files):
             os.close(descriptor)
 
     async def _target(self, source: bytes, destination: bytes) -> bytes:
-        """Where a file moved or copied to that destination ends up: as `mv` and `cp` do it."""
+        """Return where a file moved or copied to that destination ends up: as `mv` and `cp` do it."""
         there = await self._access.stat_or_none(destination)
         return below(destination, name_of(source)) if there is not None and there.is_directory else destination
 

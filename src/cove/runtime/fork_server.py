@@ -108,7 +108,7 @@ async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[s
 
 
 async def _failure(process: Supervised, complaint: Capture) -> CoveError:
-    """Whether it was stopped or killed, or cannot be started at all."""
+    """Make the error: it was stopped or killed, or cannot be started at all."""
     await asyncio.wait([process.ended], timeout=_REPORT_SECONDS)
     if not process.ended.done() and not complaint.total:
         return SpawnFailed(f"the Python for code contexts was not ready within {_START_SECONDS:g} s: try again.")

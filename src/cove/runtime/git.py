@@ -161,7 +161,7 @@ class Git(api.Git):
         return decode_path(resolve_path(self._base(), path))
 
     async def _head(self, where: str) -> GitHead:
-        """What has been checked out."""
+        """Return what has been checked out."""
         commit = await self._start(plans.plan_commit_name(where), None, _MOST_BYTES)
         branch = await self._start(plans.plan_branch_name(where), None, _MOST_BYTES)
         return GitHead(branch=branch.stdout.strip() or None, commit=parse_commit(commit.stdout_bytes))
@@ -192,7 +192,7 @@ class Git(api.Git):
         )
 
     async def _remove(self, where: bytes) -> None:
-        """What a clone that was ended left behind; git itself removes it when it fails on its own."""
+        """Remove what a clone that was ended left behind; git itself removes it when it fails on its own."""
         try:
             await self._errands.run("remove", where, subject=decode_path(where))
         except CoveError:

@@ -35,7 +35,7 @@ _STOP_SECONDS = 5.0
 
 
 def _start_fails(_: str) -> None:
-    """Who starts a jail sees for itself that it did not start."""
+    """Do nothing: who starts a jail sees for itself that it did not start."""
 
 
 @dataclass(slots=True)
@@ -288,7 +288,7 @@ async def _await_hello(jail: Jail) -> None:
 
 
 def _guess(error: Exception, spec: SandboxSpec) -> str:
-    """What a jail that ended without a word may have died of."""
+    """Guess what a jail that ended without a word may have died of."""
     memory = spec.limits.memory
     if memory is None or not isinstance(error, ConnectionResetError):
         return str(error)

@@ -30,7 +30,7 @@ class Tenant(Protocol):
     """The user of a launcher: told what it says, and when it is gone."""
 
     def launcher_said(self, fields: list[bytes]) -> None:
-        """One message."""
+        """Receive one message."""
 
     def launcher_gone(self) -> None:
         """The launcher ended; its tree is being swept by init."""

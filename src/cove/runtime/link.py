@@ -217,7 +217,7 @@ class Link:
             self._lose(f"the agent broke the protocol: {error}")
 
     def _lose(self, reason: str) -> None:
-        """Who waits for an answer is told what has become of the sandbox by then."""
+        """Fail all requests: who waits is told what has become of the sandbox by then."""
         if not self.closed:
             self._on_lost(reason)
             self.close()

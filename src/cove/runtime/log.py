@@ -105,7 +105,7 @@ class Log:
         return self._end is not None
 
     def append(self, stream: int, data: bytes) -> None:
-        """Take output."""
+        """Append output."""
         self._core.append(stream, data)
         if not self._has_room():
             self._on_full()

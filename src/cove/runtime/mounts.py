@@ -125,7 +125,7 @@ def _translated(path: str) -> Iterator[None]:
 
 
 def _check_source(source: Found, state_directory: str) -> None:
-    """What is mounted is a directory or a file that the sandbox's user can reach. As root that is another user."""
+    """Check that it is a directory or a file that the sandbox's user can reach. As root that is another user."""
     mode = source.status.st_mode
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         raise PermissionDenied(f"mount source {source.path} is refused: a socket, device or pipe leads out")
@@ -141,7 +141,7 @@ def _check_source(source: Found, state_directory: str) -> None:
 
 
 def _overlaps(source: Found, path: str) -> bool:
-    """Whether one is the other or lies in it, by whatever names: judged by device and inode."""
+    """Return whether one is the other or lies in it, by whatever names: judged by device and inode."""
     if not os.path.exists(path):
         return False
     other = find(os.path.realpath(path))

@@ -43,7 +43,7 @@ class PortListeners:
         return ExposedPort(port=exposure.port, url=url, path_url=url, token=exposure.token, name=exposure.name)
 
     async def close(self) -> None:
-        """End them all."""
+        """Close all listeners."""
         await self.publish(())
 
 

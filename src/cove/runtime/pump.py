@@ -42,7 +42,7 @@ class Pump:
             self._loop.remove_reader(self.descriptor)
 
     def resume(self) -> None:
-        """Read again."""
+        """Start reading again."""
         if self.is_open and self.paused:
             self.paused = False
             self._loop.add_reader(self.descriptor, self._on_readable)

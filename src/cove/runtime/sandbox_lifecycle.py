@@ -298,7 +298,7 @@ class SandboxLifecycle(AsyncSandbox):
         self.on_lost()
 
     def _explain_end(self, may_have_run: bool) -> CoveError:
-        """What a call gets that belonged to a jail that has ended."""
+        """Make the error of a call that belonged to a jail that has ended."""
         if self.is_destroyed:
             return SandboxDestroyed(f"sandbox {self.id} was destroyed")
         what = "was restarted"

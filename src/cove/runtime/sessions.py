@@ -128,7 +128,7 @@ class Sessions:
         return Shell(process, channel, self._spawner)
 
     def _discard(self, opening: "asyncio.Future[ShellChannel]") -> None:
-        """Whoever wanted this channel is gone."""
+        """Remove a channel that nobody wants any more."""
         if opening.exception() is None:
             opening.result().close()
             self._spawner.background.start(in_thread(opening.result().remove))
@@ -157,7 +157,7 @@ class Sessions:
 
 
 def _drop(stream: int, data: bytes) -> None:
-    """What the loop itself prints (a trace, a DEBUG trap) belongs to no command."""
+    """Discard what the loop itself prints (a trace, a DEBUG trap): it belongs to no command."""
 
 
 @cache

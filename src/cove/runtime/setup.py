@@ -83,7 +83,7 @@ def _install(environment: Path, requirements: Path) -> None:
 
 
 def _furnish(environment: Path) -> None:
-    """What lets its programs run where sandboxes see it, and lets pip install for the sandbox's user."""
+    """Let its programs run where sandboxes see it, and let pip install for the sandbox's user."""
     source = Path(executor.__file__).parent / _SITE
     for packages in environment.glob("lib/python*/site-packages"):
         write_once(packages / _SITE, source.read_bytes())

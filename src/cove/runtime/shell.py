@@ -164,7 +164,7 @@ class Shell:
 
     @property
     def is_alive(self) -> bool:
-        """Commands can run."""
+        """Return whether commands can run."""
         return not self.process.ended.done()
 
     @property
@@ -372,7 +372,7 @@ class Shell:
             self._on_fault()
 
     def _on_fault(self) -> None:
-        """Whatever else it says cannot be believed."""
+        """Kill a shell that has broken the protocol: whatever else it says cannot be believed."""
         self._loop.remove_reader(self.channel.done)
         self._spawner.background.start(self.kill())
 
@@ -414,8 +414,8 @@ class Shell:
 
     async def _look_at_shell(self, running: ShellCommand) -> None:
         """Twice at its loop without a report in between: it will never report, unless it has not even begun."""
-        patience = running.reading_seconds if self.channel.has_been_read else _STARVED_SECONDS
-        if self._loop.time() < running.since + patience:
+        seconds = running.reading_seconds if self.channel.has_been_read else _STARVED_SECONDS
+        if self._loop.time() < running.since + seconds:
             return
         for _ in range(2):
             if not await self._is_at_loop() or self._running is not running:
@@ -439,6 +439,6 @@ def _wake(waiter: "asyncio.Future[None]") -> None:
 
 
 def _discard(task: "asyncio.Task[tuple[ShellSnapshot, Report]]") -> None:
-    """Whoever asked is gone."""
+    """Close a snapshot whose caller is gone."""
     if not task.cancelled() and task.exception() is None:
         task.result()[0].close()

@@ -25,7 +25,7 @@ class ShellOutput:
         self._open()
 
     def begin(self, captures: tuple[Capture, Capture]) -> None:
-        """A command starts."""
+        """Start to capture a command."""
         self._captures = captures
 
     def finish(self) -> list[int]:

@@ -101,7 +101,7 @@ class Supervised:
         self._killed: asyncio.Future[None] | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._start_timer: asyncio.TimerHandle | None = None
         self.pid = 0
         self.never_started = False
         self.stdout_link = ""
@@ -165,7 +165,7 @@ class Supervised:
         if now >= until:
             self.end(Outcome.KILLED, 0)
         else:
-            self._patience = self._loop.call_at(min(now + _WAKE_SECONDS, until), self._wake, until)
+            self._start_timer = self._loop.call_at(min(now + _WAKE_SECONDS, until), self._wake, until)
 
     def _wake(self, until: float) -> None:
         if self._launcher is not None:
@@ -289,9 +289,9 @@ class Supervised:
         self._set_started()
 
     def _set_started(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
         if not self.started.done():
             self.started.set_result(None)
 

@@ -91,7 +91,7 @@ class Terminals:
         task.add_done_callback(partial(self._made, id, making))
 
     async def _wait(self, id: str, making: _Making) -> Terminal:
-        """Whoever waits may be cancelled; when nobody waits any more, nothing is made."""
+        """Wait for a terminal that is being made; when nobody waits any more, nothing is made."""
         making.waiting += 1
         try:
             terminal = await asyncio.shield(making.task)

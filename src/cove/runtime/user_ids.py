@@ -100,7 +100,7 @@ def _owner(register: Path, number: str) -> Path | None:
 
 
 def _has_processes(user_id: int) -> bool:
-    """Whether a process runs as this user: getpriority(2) finds out without a look at every process."""
+    """Return whether a process runs as this user: getpriority(2) finds out without a look at every process."""
     try:
         os.getpriority(os.PRIO_USER, user_id)
     except ProcessLookupError:

@@ -207,7 +207,7 @@ def _at_most(value: float, most: object) -> float:
 
 
 def _without_unlimited(settings: Mapping[str, object]) -> dict[str, object]:
-    """What is unlimited is not there."""
+    """Drop what is unlimited."""
     return {
         name: _without_unlimited(value) if isinstance(value, dict) else value
         for name, value in settings.items()

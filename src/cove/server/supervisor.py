@@ -173,12 +173,12 @@ class Supervisor:
             for child in self._children:
                 child.start_if_due()
             self._sweep_if_due()
-            received = signal.sigtimedwait(_SIGNALS, self._patience())
+            received = signal.sigtimedwait(_SIGNALS, self._seconds_to_wait())
             if received is not None and received.si_signo in _STOP:
                 return
             self._reap()
 
-    def _patience(self) -> float:
+    def _seconds_to_wait(self) -> float:
         now = time.monotonic()
         waiting = [child.due for child in self._children if not child.pid]
         return max(min([self._next_sweep, *waiting]) - now, 0.0)

@@ -71,7 +71,7 @@ def _excuse(finding: Finding, warnings: Sequence[str]) -> Finding:
 
 
 def _ended(proof: Attempt) -> Attempt:
-    """Who passes a limit that is held by measuring is ended with all that runs, and says nothing more."""
+    """Judge an attempt that was ended with all that runs, as who passes a limit that is held by measuring is."""
     return Attempt(
         area=proof.area, name=proof.name, what=proof.what, verdict=BLOCKED, why="everything that ran was ended"
     )
@@ -82,7 +82,7 @@ async def run_inside(sandbox: AsyncSandbox, facts: Mapping[str, str]) -> dict[st
     info = await sandbox.info()
     work = (await sandbox.exec("pwd")).stdout.strip()
     is_measured = any("measuring" in warning for warning in info.warnings)
-    told = {**facts, "work": work, "patience": "2" if is_measured else "0"}
+    told = {**facts, "work": work, "linger_seconds": "2" if is_measured else "0"}
     await _copy_in(sandbox, work)
     command = ["/usr/bin/python3", "-I", "-c", _START, work]
     result = await sandbox.exec(command, stdin=msgspec.json.encode(told), timeout=_SECONDS)

@@ -60,7 +60,7 @@ def judge(inside: Attempt, control: Attempt) -> Finding:
 
 
 def make_report(findings: list[Finding]) -> Report:
-    """Count."""
+    """Count verdicts."""
     counts = {verdict: sum(finding.verdict is verdict for finding in findings) for verdict in Verdict}
     return Report(
         tight=not counts[Verdict.OPEN],

@@ -125,7 +125,7 @@ async def leave_directories_for_ever(sandbox: AsyncSandbox, neighbour: AsyncSand
 
 
 def _collect() -> None:
-    """What the next program does when it starts."""
+    """Do what the next program does when it starts."""
     Home(default_home()).collect(find_hierarchies())
 
 
@@ -143,7 +143,7 @@ def _kill_a_program(mark: str) -> list[int]:
 
 
 async def _leave(what: Callable[[], set[str]], **options: Limits) -> str:
-    """What was there while a sandbox lived, and is still there after its end."""
+    """Look for what was there while a sandbox lived, and is still there after its end."""
     before = await in_thread(what)
     async with AsyncSandbox.create(**options):  # type: ignore[arg-type]  # only limits are given
         during = await in_thread(what) - before

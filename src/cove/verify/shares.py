@@ -44,7 +44,7 @@ sys.stdin.read()
 async def _share(
     sandbox: AsyncSandbox, neighbour: AsyncSandbox, take: str, most: int, host: Callable[[], object], step: int = 1
 ) -> str:
-    """What a single sandbox gets of it, and whether the neighbour and we still get some."""
+    """Measure what a single sandbox gets of it, and whether the neighbour and we still get some."""
     code = _TAKE.replace("{take}", take).replace("{step}", str(step))
     greedy = await sandbox.start_process(["/usr/bin/python3", "-I", "-c", code, str(most)], stdin=True)
     line = (await greedy.wait_for_log(re.compile(r"(all|refused) \d+"), timeout=_SECONDS)).line

@@ -47,7 +47,7 @@ _events_decoder = msgspec.json.Decoder(type=_EVENTS)
 
 
 def encode_frame(event: object) -> bytes:
-    """One event."""
+    """Encode one event."""
     return b"".join(encode_frame_parts(event))
 
 

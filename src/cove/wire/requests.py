@@ -36,7 +36,7 @@ class CreateSandbox(Request, frozen=True):
 
 
 class SetEnv(Request, frozen=True):
-    """None unsets."""
+    """Variables to export; None unsets."""
 
     env: Environment
 
@@ -287,7 +287,7 @@ class Watch(Request, frozen=True):
 
 
 class CheckChanges(Watch, frozen=True):
-    """Since which version."""
+    """The version to compare with."""
 
     since: str | None = None
 

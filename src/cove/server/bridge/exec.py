@@ -29,7 +29,7 @@ _SESSION_OUTPUT_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """What to run; `milliseconds` is how a client wrote the timeout."""
+    """The command to run; `milliseconds` is how a client wrote the timeout."""
 
     line: str
     cwd: str | None
@@ -66,7 +66,7 @@ def _quote(word: str) -> str:
 
 
 def _read_timeout(value: object) -> float | None:
-    """Whatever is no number of milliseconds means none."""
+    """Parse a timeout; whatever is no number of milliseconds means none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if 0 < value < _MOST_MILLISECONDS else None
@@ -127,7 +127,7 @@ async def _run_in_session(sessions: BridgeSessions, command: _Command, id: str) 
 
 
 class _Unread:
-    """What a command has printed and its client has not taken. A session is not held back: what is too much is lost."""
+    """Output that the client has not taken. A session is not held back: what is too much is lost."""
 
     def __init__(self) -> None:
         self.chunks: deque[tuple[str, bytes]] = deque()

@@ -95,7 +95,7 @@ async def hydrate(sandbox: Sandbox, request: Request) -> Response:
 
 
 async def _at_once(body: LimitedBody) -> AsyncGenerator[bytes, None]:
-    """How large it is has to be known before any of it is unpacked: an archive can end before its body does."""
+    """Read it whole, to know its size before any of it is unpacked: an archive can end before its body does."""
     for chunk in [chunk async for chunk in body.chunks()]:
         yield chunk
 

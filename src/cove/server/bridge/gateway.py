@@ -168,7 +168,7 @@ class BridgeGateway:
         return self._relay(id, await self._locate(id))
 
     async def _locate(self, id: str) -> str:
-        """Where the sandbox's runtime listens."""
+        """Find the socket that the sandbox's runtime listens on."""
         name = await in_thread(self._unused.spec_name, id)
         spec = self._configuration.bridge_specs.get(name, self._configuration.bridge_spec)
         record = await self._starter.create(id, spec, exist_ok=True, is_ours=True)
@@ -188,7 +188,7 @@ class BridgeGateway:
 
 
 def _read_spec_name(body: bytes) -> str:
-    """What is no JSON object asks for nothing in particular."""
+    """Read the name of a spec; what is no JSON object asks for nothing in particular."""
     try:
         fields = decode_object(body) if body else {}
     except Refusal:

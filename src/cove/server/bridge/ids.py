@@ -60,7 +60,7 @@ class UnusedIds:
 
 
 def _made_at(path: Path) -> float:
-    """When; what another worker has just removed is the oldest of all."""
+    """Return when; what another worker has just removed is the oldest of all."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

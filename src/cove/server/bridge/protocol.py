@@ -50,7 +50,7 @@ class Refusal(Exception):
         self.headers = headers
 
     def response(self) -> Response:
-        """The answer."""
+        """Make the response."""
         body = msgspec.json.encode({"error": plain_text(self.text), "code": self.code})
         return Response(self.status, (*JSON, *self.headers), body)
 
@@ -127,7 +127,7 @@ def plain_text(message: str) -> str:
 
 
 def answer_json(value: object) -> Response:
-    """An ordinary answer."""
+    """Make an ordinary response."""
     return Response(200, JSON, msgspec.json.encode(value))
 
 

@@ -89,7 +89,7 @@ def _read_query(request: Request) -> _Wanted:
 
 
 def _is_fast_path_off(request: Request) -> bool:
-    """Whether the client or the gateway says so: neither can overrule the other."""
+    """Return whether the client or the gateway says so: neither can overrule the other."""
     switches = request.headers.get(FAST_PATH_HEADER, b"").lower().split(b",")
     return b"off" in (switch.strip() for switch in switches)
 
@@ -155,7 +155,7 @@ async def _serve_fresh(sandbox: api.AsyncSandbox, wanted: _Wanted, socket: WebSo
 
 
 async def _first_message(socket: WebSocket) -> str | bytes | None:
-    """What the client sends at once; nothing if it waits."""
+    """Return what the client sends at once; nothing if it waits."""
     try:
         async with asyncio.timeout(_TYPED_SECONDS):
             return await socket.receive()

@@ -101,7 +101,7 @@ class Gateway:
         return self._relay(id, await self._locate(id))
 
     async def _locate(self, id: str) -> str:
-        """Where the sandbox's runtime listens; one that is stopped is started."""
+        """Find the socket that the sandbox's runtime listens on; start one that is stopped."""
         self._sockets.pop(id, None)
         record, info = await self._find(id)
         if info.status is SandboxStatus.STOPPED:

@@ -175,7 +175,7 @@ class SocketRelay(Relay):
         self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     def body_end(self) -> None:
-        """All of it."""
+        """End the body."""
         self._is_sent = True
         if self._is_chunked:
             self._write(b"0\r\n\r\n")

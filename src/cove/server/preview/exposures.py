@@ -47,7 +47,7 @@ class RecordedPorts:
         )
 
     async def close(self) -> None:
-        """The record stays."""
+        """Do nothing: the record stays."""
 
 
 def exposures_path(place: Path) -> Path:

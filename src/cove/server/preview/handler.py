@@ -89,7 +89,7 @@ class Preview:
         )
 
     def _admit(self, label: Label) -> "_Admission | None":
-        """Where the label leads to. Blocks, equally long for whatever is wrong."""
+        """Find where the label leads to. Blocks, equally long for whatever is wrong."""
         record = self._directory.read(label.key)
         admission = None if record is None else _Admission.of(label, record, self._directory)
         is_open = is_exposed(read_exposures(self._directory.place(label.key)), label.port, label.token)
@@ -109,7 +109,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class _Admission:
-    """Where a right label leads to, and the stamps that the files which say so had before they were read."""
+    """The target of a right label, and the stamps that the files which say so had before they were read."""
 
     socket: str
     target: str
@@ -124,7 +124,7 @@ class _Admission:
         return cls(str(directory.socket(record)), target, files, tuple(map(_stamp, files)))
 
     def is_current(self) -> bool:
-        """Whether neither has changed. Blocks, for microseconds."""
+        """Return whether neither file has changed. Blocks, for microseconds."""
         return tuple(map(_stamp, self.files)) == self.stamps
 
 

@@ -96,7 +96,7 @@ def _is_dropped(name: bytes, dropped: frozenset[bytes]) -> bool:
 
 
 def _request_value(name: bytes, value: bytes, visit: Visit, key: str | None) -> bytes | None:
-    """What the service sees of a header; None for nothing."""
+    """Rewrite a header for the service; None to drop it."""
     if name == b"authorization" and key is not None and key.encode() in value:
         return None
     if name == b"origin" and value.lower() == visit.origin.encode("latin-1"):
@@ -130,7 +130,7 @@ def render_answer(head: ResponseHead, visit: Visit, *, is_chunked: bool) -> byte
 
 
 def _answer_value(name: bytes, value: bytes, visit: Visit) -> bytes | None:
-    """What the visitor sees of a header; None for nothing."""
+    """Rewrite a header for the visitor; None to drop it."""
     if name == b"location":
         return _outward(value, visit)
     if name == b"set-cookie":
@@ -139,7 +139,7 @@ def _answer_value(name: bytes, value: bytes, visit: Visit) -> bytes | None:
 
 
 def _outward(location: bytes, visit: Visit) -> bytes:
-    """Where a redirect leads, as the visitor has to say it: what leads to the service itself leads to its preview."""
+    """Rewrite a redirect for the visitor: what leads to the service itself leads to its preview."""
     for scheme in (b"http://", b"https://"):
         own = scheme + visit.local_host.encode()
         if location == own or location.startswith((own + b"/", own + b"?")):

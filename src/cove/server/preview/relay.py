@@ -56,7 +56,7 @@ class PreviewRelay(Relay):
         self._has_service_ended = False
 
     def begin(self, exchange: Exchange) -> None:
-        """Reach the service."""
+        """Connect to the service."""
         self._exchange = exchange
         self._parser = ResponseParser(self, is_head_only=exchange.request.method == "HEAD")
         self._on_begin(self)
@@ -99,7 +99,7 @@ class PreviewRelay(Relay):
             self._deadline.set(_ANSWER_SECONDS)
 
     def body_end(self) -> None:
-        """All of it."""
+        """End the body."""
         if b"transfer-encoding" in self._exchange.request.headers and not self._is_over:
             self._service.write(b"0\r\n\r\n")
 
@@ -156,7 +156,7 @@ class PreviewRelay(Relay):
             self._exchange.request.resume()
 
     def answer_head(self, head: ResponseHead) -> None:
-        """The answer begins."""
+        """Pass on the head."""
         request = self._exchange.request
         self._deadline.clear()
         self._has_answered = True

@@ -64,7 +64,7 @@ class ServiceConnection(asyncio.Protocol):
         self._loop.add_reader(lease, self._on_lease)
 
     def write(self, data: bytes) -> None:
-        """Towards the service."""
+        """Write towards the service."""
         if self._transport is not None:
             self._transport.write(data)
 

@@ -134,7 +134,7 @@ class _Process:
             writer.close()
 
     async def _until_claimed(self, sandbox: Sandbox, spec: SandboxSpec, key: str) -> socket.socket | None:
-        """Whoever claimed this sandbox; None when it is not to wait any longer, or is lost."""
+        """Wait to be claimed; None when it is not to wait any longer, or is lost."""
         building = self._pool.building()
         with listen(building) as listener:
             listener.setblocking(False)

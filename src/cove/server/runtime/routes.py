@@ -119,7 +119,7 @@ async def _resolve(sandbox: api.AsyncSandbox, operation: AnyOperation, ids: list
 
 
 async def _then_itself(owner: object, method: Callable[..., object], **arguments: object) -> object:
-    """What a call has made of a process is its answer: nobody has to ask again."""
+    """Reply with the process as the call has left it: nobody has to ask again."""
     value = method(**arguments)
     assert isinstance(value, Awaitable)
     await value

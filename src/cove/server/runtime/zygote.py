@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _examine() -> Machine | None:
-    """What the machine has; a machine that lacks something is looked at again for each sandbox, which says what."""
+    """Examine the machine; one that lacks something is looked at again for each sandbox, which says what."""
     try:
         return examine_machine()
     except CoveError:

@@ -22,7 +22,7 @@ RUN_BYTES = 96 << 20
 
 
 def _in_child(work: Callable[[], object]) -> str:
-    """What is ended for want of memory must not be the attempt itself, which has to tell."""
+    """Run in a child: what the OOM killer ends must not be the attempt itself, which has to tell."""
     pid = os.fork()
     if not pid:
         try:
@@ -146,7 +146,7 @@ def make_files(facts: Facts) -> str:
     try:
         for number in range(FILES):
             os.close(os.open(f"{folder}/{number}", os.O_CREAT | os.O_WRONLY, 0o600))
-        time.sleep(float(facts["patience"]))
+        time.sleep(float(facts["linger_seconds"]))
     finally:
         for name in os.listdir(folder):
             os.unlink(f"{folder}/{name}")
