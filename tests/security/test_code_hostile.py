@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -82,16 +81,14 @@ async def test_a_forged_executor_that_floods_costs_a_neighbour_nothing(name: str
         await neighbour.exec("true")
         await (await hostile.create_code_context()).run("1")
         before = resident_bytes()
-        with bounded_callbacks():
-            flooding = asyncio.create_task(flood(hostile, f"send(b'')\n{FLOODS[name]}", reads=reads))
-            most = slowest = 0.0
-            while not flooding.done():
-                began = time.perf_counter()
-                assert (await neighbour.exec("true", timeout=20)).ok
-                slowest = max(slowest, time.perf_counter() - began)
-                most = max(most, resident_bytes())
-            await flooding
-        print(f"\n{name}: neighbour {slowest * 1000:.0f} ms, memory {(most - before) / (1 << 20):.0f} MiB")
+        for attempt in bounded_callbacks():
+            with attempt:
+                flooding = asyncio.create_task(flood(hostile, f"send(b'')\n{FLOODS[name]}", reads=reads))
+                most = 0
+                while not flooding.done():
+                    assert (await neighbour.exec("true", timeout=20)).ok
+                    most = max(most, resident_bytes())
+                await flooding
         assert most - before < MEMORY_BYTES
         assert (await hostile.run_code("1 + 1")).text == "2"
 
