@@ -46,17 +46,12 @@ from collections.abc import Callable, Coroutine
 
 from cove.errors import ConnectionLost, CoveError, SandboxUnavailable
 from cove.http import Exchange, Headers, HttpError, Relay, Request
+from cove.http.headers import HOP_BY_HOP, hop_by_hop, render_framing
 from cove.server.gateway.upstream import Upstream, Upstreams
 
-_NOT_PASSED_ON = frozenset(
-    (
-        *(b"authorization", b"proxy-authorization", b"proxy-authenticate", b"proxy-connection"),
-        *(b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"),
-    )
-)
+_NOT_PASSED_ON = HOP_BY_HOP | {b"authorization", b"expect"}
 _MOST_KEPT_BYTES = 64 << 10
 _MOST_TRIES = 4  # a sandbox that is stopped when idle can stop again before the request is there
-_NEVER_PRIVATE = frozenset((b"keep-alive", b"close", b"upgrade", b"", b"content-length", b"host"))
 
 
 class SocketRelay(Relay):
@@ -330,20 +325,10 @@ def render_request(request: Request, added: Headers) -> bytes:
     """The head as it came, without what concerns only the client's own connection."""
     target = f"{request.path}?{request.query}" if request.query else request.path
     parts = [f"{request.method} {target} HTTP/{request.version}\r\n".encode()]
-    dropped = _NOT_PASSED_ON | _named_by_connection(request)
+    dropped = hop_by_hop(request.headers.get(b"connection"), _NOT_PASSED_ON)
     parts += [b"%b: %b\r\n" % header for header in request.raw_headers if header[0] not in dropped]
     parts += [b"%b: %b\r\n" % header for header in added]
-    if request.is_upgrade:
-        parts.append(b"connection: upgrade\r\nupgrade: %b\r\n" % request.headers[b"upgrade"])
-    if b"transfer-encoding" in request.headers:
-        parts.append(b"transfer-encoding: chunked\r\n")
+    upgrade = request.headers[b"upgrade"] if request.is_upgrade else None
+    parts.append(render_framing(upgrade, is_chunked=b"transfer-encoding" in request.headers))
     parts.append(b"\r\n")
     return b"".join(parts)
-
-
-def _named_by_connection(request: Request) -> frozenset[bytes]:
-    """A client may name more headers that concern only its own connection."""
-    value = request.headers.get(b"connection")
-    if value is None:
-        return frozenset()
-    return frozenset(name.strip().lower() for name in value.split(b",")) - _NEVER_PRIVATE

@@ -10,15 +10,10 @@ from dataclasses import dataclass
 
 from cove.core.exposure import Label
 from cove.http import Request
+from cove.http.headers import HOP_BY_HOP, hop_by_hop, render_framing
 from cove.server.preview.response_parser import ResponseHead
 
-_OF_ONE_CONNECTION = frozenset(
-    (
-        *(b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
-        *(b"proxy-authorization", b"proxy-authenticate", b"proxy-connection"),
-    )
-)
-_SAID_BY_US = frozenset(
+_NOT_PASSED_ON = HOP_BY_HOP | frozenset(
     (
         *(b"host", b"expect", b"forwarded", b"x-real-ip"),
         *(b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix", b"x-forwarded-port"),
@@ -38,7 +33,6 @@ _COOKIE_ATTRIBUTES = frozenset(
 )
 _BLANKS = b" \t"
 _OPAQUE_ORIGIN = b"sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads"
-_WITHOUT_BODY = (204, 304)
 _WITHOUT_LENGTH = (101, 204)
 _LENGTH = frozenset((b"content-length",))
 
@@ -72,7 +66,7 @@ def render_request(request: Request, visit: Visit, *, peer: str, key: str | None
     path = request.path.removeprefix(visit.prefix) or "/"
     target = f"{path}?{request.query}" if request.query else path
     parts = [f"{request.method} {target} HTTP/1.1\r\nhost: {visit.local_host}\r\n".encode()]
-    dropped = _OF_ONE_CONNECTION | _SAID_BY_US | _named_by(request.headers.get(b"connection", b""))
+    dropped = hop_by_hop(request.headers.get(b"connection"), _NOT_PASSED_ON)
     for name, value in request.raw_headers:
         if not _is_dropped(name, dropped) and (kept := _request_value(name, value, visit, key)) is not None:
             parts.append(b"%b: %b\r\n" % (name, kept))
@@ -81,12 +75,9 @@ def render_request(request: Request, visit: Visit, *, peer: str, key: str | None
         parts.append(f"x-forwarded-for: {peer}\r\n".encode())
     if visit.prefix:
         parts.append(f"x-forwarded-prefix: {visit.prefix}\r\n".encode())
-    if b"transfer-encoding" in request.headers:
-        parts.append(b"transfer-encoding: chunked\r\n")
-    if request.is_upgrade:
-        parts.append(b"connection: upgrade\r\nupgrade: %b\r\n\r\n" % request.headers[b"upgrade"])
-    else:
-        parts.append(b"connection: close\r\n\r\n")
+    upgrade = request.headers[b"upgrade"] if request.is_upgrade else None
+    parts.append(render_framing(upgrade, is_chunked=b"transfer-encoding" in request.headers))
+    parts.append(b"\r\n" if request.is_upgrade else b"connection: close\r\n\r\n")
     return b"".join(parts)
 
 
@@ -110,7 +101,7 @@ def _request_value(name: bytes, value: bytes, visit: Visit, key: str | None) -> 
 def render_answer(head: ResponseHead, visit: Visit, *, is_chunked: bool) -> bytes:
     """The head of the answer, for the visitor."""
     parts = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
-    dropped = _OF_ONE_CONNECTION | _named_by(head.get(b"connection") or b"")
+    dropped = hop_by_hop(head.get(b"connection"))
     dropped |= _ABOUT_THE_HOST if visit.prefix else _ABOUT_OTHER_HOSTS
     if head.status in _WITHOUT_LENGTH:
         dropped |= _LENGTH
@@ -121,11 +112,8 @@ def render_answer(head: ResponseHead, visit: Visit, *, is_chunked: bool) -> byte
         parts.append(b"referrer-policy: same-origin\r\n")
     if visit.prefix:
         parts.append(b"content-security-policy: %b\r\n" % _OPAQUE_ORIGIN)
-    if head.status == 101:
-        parts.append(b"connection: upgrade\r\nupgrade: %b\r\n" % (head.get(b"upgrade") or b""))
-    elif is_chunked:
-        parts.append(b"transfer-encoding: chunked\r\n")
-    parts.append(b"\r\n")
+    upgrade = (head.get(b"upgrade") or b"") if head.status == 101 else None
+    parts.append(render_framing(upgrade, is_chunked=is_chunked) + b"\r\n")
     return b"".join(parts)
 
 
@@ -168,13 +156,3 @@ def confine_cookie(cookie: bytes, prefix: bytes) -> bytes | None:
         if name.lower() in _COOKIE_ATTRIBUTES or (name.lower() == b"path" and not prefix):
             kept.append(b" " + attribute.strip(_BLANKS))
     return b";".join([*kept, b" Path=%b%b" % (prefix, path)] if prefix else kept)
-
-
-def has_body(method: str, head: ResponseHead) -> bool:
-    """Return whether bytes follow the head of this response."""
-    return method != "HEAD" and head.status not in _WITHOUT_BODY
-
-
-def _named_by(connection: bytes) -> frozenset[bytes]:
-    """Either side may name more headers that concern only its own connection."""
-    return frozenset(name.strip().lower() for name in connection.split(b",")) - _LENGTH

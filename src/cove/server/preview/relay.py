@@ -11,7 +11,8 @@ from collections.abc import Callable
 from cove.errors import ServiceNotResponding
 from cove.http import Exchange, HttpError, Relay, Response
 from cove.http.deadline import Deadline
-from cove.server.preview.headers import Visit, has_body, render_answer, render_request
+from cove.http.response import has_body
+from cove.server.preview.headers import Visit, render_answer, render_request
 from cove.server.preview.response_parser import BadResponse, ResponseHead, ResponseParser
 from cove.server.preview.service_connection import ServiceConnection
 
@@ -160,7 +161,7 @@ class PreviewRelay(Relay):
         request = self._exchange.request
         self._deadline.clear()
         self._has_answered = True
-        self._is_chunked = has_body(request.method, head) and not head.has_length and request.version == "1.1"
+        self._is_chunked = has_body(request.method, head.status) and not head.has_length and request.version == "1.1"
         self._exchange.write(render_answer(head, self._visit, is_chunked=self._is_chunked))
 
     def answer_body(self, data: bytes) -> None:
