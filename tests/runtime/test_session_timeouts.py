@@ -226,6 +226,50 @@ STARTS_MORE = [
 ]
 
 
+# What bash is in the middle of when the time is up, and would do next.
+UNDER_WAY = [
+    "touch /tmp/ran $(sleep 100)",
+    "x=lost touch /tmp/ran $(sleep 100)",
+    "y=$(sleep 100) touch /tmp/ran",
+    "echo $(sleep 100) >/tmp/ran",
+    "$(sleep 100) >/tmp/ran",
+    "printf x >/tmp/ran$(sleep 100)",
+    "read x <<<$(sleep 100) >/tmp/ran",
+    "x=$(sleep 100)",
+    "export x=$(sleep 100)",
+    "((x = $(sleep 100) + 1))",
+    "cd $(trap '' INT TERM; sleep 100)",
+    "cd $(sleep 100)",
+    "for x in $(sleep 100) lost; do touch /tmp/ran; done",
+    "case $(sleep 100) in *) touch /tmp/ran ;; esac",
+    "eval 'touch /tmp/ran `sleep 100`'; touch /tmp/ran",
+    "f() { while :; do touch /tmp/ran $(sleep 100); done; }; f; touch /tmp/ran",
+    "set -e; touch /tmp/ran $(sleep 100)",
+    "{ touch /tmp/ran $(sleep 100); } 3>/tmp/other >&3",
+]
+
+
+@pytest.mark.parametrize("command", UNDER_WAY)
+async def test_a_command_whose_words_are_being_made_when_its_time_is_up_does_nothing(command: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("x=kept; PS4='trace '; ulimit -S -n 100; shopt -u promptvars")
+        for _ in range(2):
+            result = await time_out(session, command)
+            assert (result.stderr, result.session_restarted) == ("", False)
+            after = await session.exec("echo $x $PWD $PS4 $(ulimit -S -n); shopt promptvars || :; ls /tmp")
+            assert after.stdout.split()[:6] == ["kept", "/workspace", "trace", "100", "promptvars", "off"]
+            assert "ran" not in after.stdout
+
+
+async def test_a_trace_of_the_users_goes_on_after_a_timeout() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("unset PS4; readonly z=1; set -x")
+        await time_out(session, "touch /tmp/ran $(sleep 100)")
+        assert (await session.exec("echo ${PS4-none} $-")).stderr.startswith("echo none ")
+
+
 @pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
 async def test_a_timed_out_command_starts_nothing_more_whatever_its_shape(rounds: int) -> None:

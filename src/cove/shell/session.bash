@@ -13,12 +13,18 @@
 # Text that is read while the user's aliases hold says `\builtin`.
 # Redirections are on single builtins: traces and what a DEBUG trap prints come before them and go elsewhere.
 #
-# Interruption: the runtime sends RTMAX-7 and ends the processes of the command. The handler breaks out of the
-# loops around the interrupted command and sets a DEBUG trap that skips every further command until one of the
-# names here comes up. With extdebug, a status of 1 from that trap skips the command, and 2 returns from the
-# function it is in: bash(1), shopt. `break 0` is an error, but leaves all loops: it skips and breaks at once;
-# where there is no loop, `break` succeeds without effect. A signal that comes early, in a function of ours, makes
-# the command one that does nothing; one that comes late is followed by work of the runtime's own, and forgotten.
+# Interruption: the runtime sends RTMAX-7 and ends the processes of the command. The handler sets a DEBUG trap that
+# skips every further command until one of the names here comes up. With extdebug, a status of 1 from that trap skips
+# the command, and 2 returns from the function it is in: bash(1), shopt. `break 0` is an error, but leaves all loops: it
+# skips and breaks at once; where there is no loop, `break` succeeds without effect.
+# The command at hand may be past its DEBUG trap: bash substitutes its words, and would then execute it. What comes next
+# is its trace, for which bash expands PS4: there an assignment to an integer fails, and with it all that is being
+# executed, up to the next line of the loop; the trace is then off. Redirections have no trace. They fail because the shell may
+# open no file: the limit leaves it the three that it has to put back. The DEBUG trap itself must not fail in this way,
+# for bash would take it to be running for ever: it begins with what is not traced, and where the user's is running,
+# which it tells by not being called itself, there is no trace. It lets the last two commands of the handler pass.
+# A signal that comes early, in a function of ours, makes the command one that does nothing; one that comes late is
+# followed by work of the runtime's own, and forgotten.
 # First of all the handler tells the runtime that it runs, as a report whose id starts with "t".
 # The user's own DEBUG trap is put aside meanwhile. In a function bash hides it, so the loop writes it down before
 # each command: to the fifo `debug`, from which the shell reads it itself, for bash has no other way without a fork.
@@ -30,8 +36,8 @@ unset BASH_ENV
 BASH_ARGV0=bash
 declare -r __cove=$__cove_directory
 unset __cove_directory
-declare -r __cove_skip='if [[ $BASH_COMMAND == __cove_* ]]; then __cove_resume; else \builtin break 0 2>/dev/null && __cove_status 2; fi'
-declare -r __cove_interrupt='\builtin printf "t%s\0000\0\0" "$__cove_id" >"$__cove/done"; if [[ ${FUNCNAME-} == __cove_* ]]; then __cove_early=1; [[ $__cove_id != [0-9]* ]] || __cove_next[5]="__cove_status 130"; else if [[ -z $__cove_aside ]]; then [[ -n ${FUNCNAME-} ]] || { \builtin trap -p DEBUG >"$__cove/debug"; __cove_recall; }; __cove_aside=$-:$BASHOPTS; \builtin shopt -s extdebug; \builtin trap "$__cove_skip" DEBUG; fi; \builtin break 0 2>/dev/null; fi'
+declare -r __cove_skip=$'${__cove_empty:$((__cove_passes||(__cove_stop=1))):0}\nif [[ $BASH_COMMAND == __cove_* ]]; then __cove_resume; elif [[ -n $__cove_passes ]]; then __cove_passes=${__cove_passes%?}; else \\builtin break 0 && __cove_status 2; fi'
+declare -r __cove_interrupt='\builtin printf "t%s\0000\0\0" "$__cove_id" >"$__cove/done"; if [[ ${FUNCNAME-} == __cove_* ]]; then __cove_early=1; [[ $__cove_id != [0-9]* ]] || __cove_next[5]="__cove_status 130"; else \builtin declare -F exec >/dev/null || \exec 2>/dev/null; [[ -n ${FUNCNAME-} ]] || { \builtin trap -p DEBUG >"$__cove/debug"; __cove_recall; }; __cove_put_aside; __cove_passes=11; \builtin trap "$__cove_skip" DEBUG; [[ $__cove_passes == 11 ]] || \builtin set -x; fi'
 # One for each command after which the exports are not told, because bash took seconds to list its variables.
 declare -r __cove_many=xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
 declare -r __cove_trailer=$'\n\n{ __cove_result=$?; } >/dev/null 2>&1'
@@ -43,7 +49,11 @@ __cove_early=
 __cove_trusted=
 __cove_retried=
 __cove_aside=
+__cove_passes=
 __cove_debug=
+__cove_ps4=
+__cove_files=
+declare -r __cove_empty='' __cove_stops='${__cove_stop:=1/0}'
 __cove_silent=
 __cove_since=
 __cove_has_traps=${__cove_restored-}
@@ -80,14 +90,40 @@ __cove_recall() {
     builtin mapfile -d '' -t -n 1 __cove_debug <"$__cove/debug"
 }
 
-# The interrupted command is over: the user's DEBUG trap, and the options that `extdebug` changes, are as they were.
+# Make the command at hand fail, whatever of it is still to be executed, and remember what that changes.
+__cove_put_aside() {
+    __cove_aside=$-:$BASHOPTS
+    builtin set +x
+    builtin trap '' RTMAX-7
+    builtin shopt -s extdebug promptvars
+    builtin unset -v __cove_stop
+    builtin declare -gi __cove_stop
+    __cove_ps4=${PS4+=$PS4}
+    [[ -n $__cove_ps4 && ${PS4@a} == *[!x]* ]] || PS4=$__cove_stops
+    builtin ulimit -S -n >"$__cove/debug" || builtin return 0
+    builtin mapfile -t -n 1 __cove_files <"$__cove/debug"
+    builtin ulimit -S -n 3 || builtin :
+}
+
+# The interrupted command is over: the user's DEBUG trap, and all that was put aside, are as they were.
 __cove_resume() {
     builtin trap - DEBUG
+    [[ -z ${__cove_files-} ]] || builtin ulimit -S -n "$__cove_files" || builtin :
+    __cove_files=
+    if [[ ${PS4-} == "$__cove_stops" ]]; then
+        PS4=${__cove_ps4#=}
+        [[ -n $__cove_ps4 ]] || builtin unset -v PS4
+    fi
+    builtin set +x
+    # shellcheck disable=SC2064 # as at the end of this file
+    builtin trap "$__cove_interrupt" RTMAX-7
+    [[ :$__cove_aside: == *:promptvars:* ]] || builtin shopt -u promptvars
     if [[ :$__cove_aside: != *:extdebug:* ]]; then
         builtin shopt -u extdebug
         [[ ${__cove_aside%%:*} != *T* ]] || builtin set -T
         [[ ${__cove_aside%%:*} != *E* ]] || builtin set -E
     fi
+    [[ ${__cove_aside%%:*} != *x* ]] || builtin set -x
     __cove_aside=
     builtin eval "${__cove_debug-}"
 }
@@ -272,7 +308,7 @@ __cove_snapshot() {
 }
 
 readonly -f __cove_status __cove_wait __cove_care __cove_forgo __cove_parses __cove_report __cove_trust
-readonly -f __cove_label __cove_recall __cove_resume __cove_check
+readonly -f __cove_label __cove_recall __cove_put_aside __cove_resume __cove_check
 readonly -f __cove_retry __cove_enable __cove_set __cove_apply __cove_restore __cove_snapshot
 # shellcheck disable=SC2064 # expanded now, so that no variable is needed later
 trap "$__cove_interrupt" RTMAX-7
