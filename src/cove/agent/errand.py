@@ -65,7 +65,7 @@ class Answer:
 
 
 def list_tree(answer: Answer, path: bytes, hidden: bytes) -> None:
-    """Every entry below a directory."""
+    """List every entry below a directory."""
     from cove.agent import tree
 
     for mode, size, modified, relative, target in tree.entries(path, hidden == b"1"):
@@ -73,7 +73,7 @@ def list_tree(answer: Answer, path: bytes, hidden: bytes) -> None:
 
 
 def glob(answer: Answer, path: bytes, pattern: bytes) -> None:
-    """The paths that match a pattern."""
+    """Find the paths that match a pattern."""
     from cove.agent import tree
 
     for found in tree.glob(path, pattern):
@@ -81,7 +81,7 @@ def glob(answer: Answer, path: bytes, pattern: bytes) -> None:
 
 
 def search(answer: Answer, path: bytes, expression: bytes, pattern: bytes, limit: bytes) -> None:
-    """The lines that match an expression."""
+    """Search for lines that match an expression."""
     from cove.agent import tree
 
     # signal(7): the engine looks for signals from time to time.
@@ -97,14 +97,14 @@ def give_up(number: int, frame: object) -> None:
 
 
 def digest(answer: Answer, path: bytes, recursive: bytes, includes: bytes, *patterns: bytes) -> None:
-    """The fingerprint of a tree."""
+    """Fingerprint a tree."""
     from cove.agent import fingerprint
 
     answer.say(b"digest", fingerprint.digest(path, recursive == b"1", make_filter(includes, patterns)))
 
 
 def copy(answer: Answer, source: bytes, destination: bytes) -> None:
-    """A file or a tree."""
+    """Copy a file or a tree."""
     from cove.agent import tree
 
     tree.copy(source, destination)
@@ -126,7 +126,7 @@ def move(answer: Answer, source: bytes, destination: bytes) -> None:
 
 
 def remove(answer: Answer, path: bytes) -> None:
-    """A directory and all below it."""
+    """Remove a directory and all below it."""
     from cove.archive.remove_tree import remove_tree
 
     if not os.path.isdir(os.path.join(path, b"")) or os.path.islink(path):
@@ -136,7 +136,7 @@ def remove(answer: Answer, path: bytes) -> None:
 
 
 def pack(answer: Answer, path: bytes, most_bytes: bytes, most_entries: bytes, *excluded: bytes) -> None:
-    """A directory as an archive, without some paths below it."""
+    """Pack a directory, without some paths below it."""
     from cove.archive.stream import Budget, Stream, pack
 
     left_out = {tuple(part for part in each.split(b"/") if part not in (b"", b".")) for each in excluded}
@@ -144,7 +144,7 @@ def pack(answer: Answer, path: bytes, most_bytes: bytes, most_entries: bytes, *e
 
 
 def unpack(answer: Answer, path: bytes, most_bytes: bytes, most_entries: bytes, lenient: bytes = b"0") -> None:
-    """An archive, also a compressed one, as a directory."""
+    """Unpack an archive, also a compressed one."""
     from cove.archive.compressed import open_stream
     from cove.archive.remove_tree import remove_tree
     from cove.archive.stream import Budget, unpack

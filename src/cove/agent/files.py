@@ -26,13 +26,13 @@ KEPT_OUT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, er
 
 
 def open_file(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """A descriptor; what it is of is for the runtime to judge."""
+    """Return a descriptor; what it is of is for the runtime to judge."""
     flags, mode, path = fields
     return [], [posix.open(path, int(flags) | ALWAYS, int(mode))]
 
 
 def read(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """The content of a regular file that is small; of anything else a descriptor, for the runtime to judge.
+    """Read a regular file that is small; of anything else a descriptor, for the runtime to judge.
 
     Files that the kernel makes up have a size of 0 or no blocks: proc(5), sysfs(5).
     """
@@ -199,7 +199,7 @@ def get_attributes(fd: int) -> dict[str, bytes]:
 
 
 def open_old(path: bytes) -> int | None:
-    """The file that is to be replaced, opened as one must be able to; None when there is none."""
+    """Return the file that is to be replaced, opened as one must be able to; None when there is none."""
     if path.endswith(b"/"):
         raise IsADirectoryError(errno.EISDIR, "a directory")
     try:
@@ -216,7 +216,7 @@ def open_old(path: bytes) -> int | None:
 
 
 def open_writable(path: bytes) -> int:
-    """A descriptor of what may be written; of a program that runs, which may be replaced only, one to read."""
+    """Return a descriptor of what may be written; of a program that runs, which may be replaced only, one to read."""
     try:
         return posix.open(path, posix.O_WRONLY | posix.O_NOFOLLOW | ALWAYS)
     except OSError as error:
@@ -240,7 +240,7 @@ def close(fd: int | None) -> None:
 
 
 def create_beside(path: bytes, old: int | None) -> tuple[bytes, int]:
-    """A new file in the same directory; nobody else reads what may become secret again."""
+    """Return a new file in the same directory; nobody else reads what may become secret again."""
     temporary = folder(path) + TEMPORARY + posix.urandom(8).hex().encode()
     mode = FILE_MODE if old is None else PRIVATE_MODE
     try:
@@ -251,7 +251,7 @@ def create_beside(path: bytes, old: int | None) -> tuple[bytes, int]:
 
 
 def mkdir(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """A directory, with those above it if asked."""
+    """Make a directory, with those above it if asked."""
     parents, path = fields
     if parents == b"1":
         make_directories(path)
@@ -313,7 +313,7 @@ def final(path: bytes) -> bytes:
 
 
 def make_directories(path: bytes) -> None:
-    """The directory and all above it that are missing; those that are there may be links to directories."""
+    """Make the directory and all above it that are missing; those that are there may be links to directories."""
     missing: list[bytes] = []
     path = path.rstrip(b"/") or b"/"
     while path not in (b"", b"/"):

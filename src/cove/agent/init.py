@@ -159,7 +159,7 @@ class Init:
                 self.sweeping = True
 
     def sweep(self) -> None:
-        """One pass over the processes that lost their launcher; repeated until none is left."""
+        """Kill the orphans that lost their launcher, in one pass; repeated until none is left."""
         self.reap()
         orphans = kernel.descendants(posix.getpid(), frozenset(self.launchers))
         kernel.signal_all(orphans, _signal.SIGKILL)
@@ -221,12 +221,12 @@ def become_launcher(descriptor: int, launcher_type: type[launcher.Launcher]) -> 
 
 
 def control_socket() -> _socket.socket:
-    """The one socket that every agent process has."""
+    """Return the one socket that every agent process has."""
     return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CONTROL)
 
 
 def make_wakeup() -> int:
-    """The read end of a pipe that every caught signal writes to."""
+    """Return the read end of a pipe that every caught signal writes to."""
     read, write = posix.pipe2(posix.O_NONBLOCK | posix.O_CLOEXEC)
     _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     return read

@@ -83,7 +83,7 @@ class KillEagerness:
 
 
 def receive(sock: _socket.socket, limit: int, most: int) -> tuple[bytes, list[int]]:
-    """One packet and its descriptors; an empty packet means the other end is closed."""
+    """Receive one packet and its descriptors; an empty packet means the other end is closed."""
     packet, ancillary, _flags, _address = sock.recvmsg(
         limit, _socket.CMSG_SPACE(most * DESCRIPTOR_BYTES), MSG_CMSG_CLOEXEC
     )
@@ -116,7 +116,7 @@ def read_all(fd: int) -> bytes:
 
 
 def parents() -> dict[int, int]:
-    """The parent of every process that /proc shows."""
+    """Return the parent of every process that /proc shows."""
     found = {}
     for name in posix.listdir("/proc"):
         if name.isdigit():
@@ -148,7 +148,7 @@ def label(pid: int) -> bytes:
 
 
 def memory_file(content: bytes) -> int:
-    """A descriptor of an anonymous file with this content, at its beginning."""
+    """Return a descriptor of an anonymous file with this content, at its beginning."""
     fd = posix.memfd_create("cove", posix.MFD_CLOEXEC)
     view = memoryview(content)
     while view:
@@ -158,14 +158,14 @@ def memory_file(content: bytes) -> int:
 
 
 def stat_fields(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat from the third on: proc(5). Empty when the process is gone."""
+    """Return the fields of /proc/PID/stat from the third on: proc(5). Empty when the process is gone."""
     line = read_fact(pid, "stat")
     # The command name, in parentheses, may itself contain anything.
     return line[line.rindex(b")") + 2 :].split() if line else []
 
 
 def descendants(root: int, without: frozenset[int] | tuple[()] = ()) -> dict[int, int]:
-    """Every process below root with its parent, leaving out the subtrees of `without`."""
+    """Return every process below root with its parent, leaving out the subtrees of `without`."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
@@ -193,13 +193,13 @@ def answer(pid: int, number: int) -> bytes:
 
 
 def status_fields(pid: int) -> dict[bytes, bytes]:
-    """The lines of /proc/PID/status by name. Empty when the process is gone."""
+    """Return the lines of /proc/PID/status by name. Empty when the process is gone."""
     lines = read_fact(pid, "status").splitlines()
     return dict([line.split(b":\t", 1) for line in lines if b":\t" in line])
 
 
 def read_fact(pid: int, name: str) -> bytes:
-    """The beginning of a file in /proc/PID; empty when the process is gone."""
+    """Return the beginning of a file in /proc/PID; empty when the process is gone."""
     try:
         fd = posix.open("/proc/%d/%s" % (pid, name), posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
@@ -228,7 +228,7 @@ def feeds(pid: int, reader: int) -> bool:
 
 
 def pipes(pid: int) -> set[bytes]:
-    """The pipes that a process has open."""
+    """Return the pipes that a process has open."""
     folder = b"/proc/%d/fd/" % pid
     found = set()
     for fd in posix.listdir(folder):

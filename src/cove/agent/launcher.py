@@ -229,7 +229,7 @@ class Launcher:
     def start(
         self, argv: list[bytes], environ: dict[bytes, bytes], targets: list[int], descriptors: list[int], tty: bytes
     ) -> int:
-        """The pid of the new process, which has the descriptors under the numbers of the targets."""
+        """Return the pid of the new process, which has the descriptors under the numbers of the targets."""
         return start(argv, environ, file_actions(targets, descriptors, tty))
 
     def reap(self) -> None:
@@ -324,7 +324,7 @@ def start(argv: list[bytes], environ: dict[bytes, bytes], actions: list[tuple[ob
 
 
 def find_program(name: bytes, path: bytes) -> bytes:
-    """The file that execvp(3) would execute: a candidate that may not be executed is remembered, not taken."""
+    """Return the file that execvp(3) would execute: a candidate that may not be executed is remembered, not taken."""
     if b"/" in name:
         return name
     forbidden = b""
@@ -346,11 +346,11 @@ def block_everything() -> None:
 
 
 def ignore(number: int, frame: object) -> None:
-    """A handler that does nothing; set_wakeup_fd has already told the loop."""
+    """Do nothing in the signal handler: set_wakeup_fd has already told the loop."""
 
 
 def run(launcher: Launcher) -> None:
-    """The life of a launcher, from fork to exit."""
+    """Run a launcher, from fork to exit."""
     block_everything()
     launcher.serve()
     # Where init cannot do it any more, because it was killed, nobody else would.

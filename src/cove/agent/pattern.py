@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def decode(path: bytes) -> str:
-    """A path as text, whatever its bytes."""
+    """Return a path as text, whatever its bytes."""
     return path.decode("utf-8", "surrogateescape")
 
 
@@ -20,7 +20,7 @@ def has_magic(part: str) -> bool:
 
 
 def name_expression(part: str) -> str:
-    """The regular expression for one name."""
+    """Return the regular expression for one name."""
     pieces = []
     at = 0
     while at < len(part):
@@ -70,7 +70,7 @@ def path_matcher(patterns: list[str]) -> Callable[[str], bool]:
 
 
 def path_expression(pattern: str) -> str:
-    """The regular expression for a whole path with a slash at its end."""
+    """Return the regular expression for a whole path with a slash at its end."""
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     pieces = [r"(?:[^/]+/)*" if part == "**" else name_expression(part) + "/" for part in parts]
     if parts and parts[-1] == "**":

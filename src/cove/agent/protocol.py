@@ -62,19 +62,19 @@ class ProtocolError(Exception):
 
 
 def encode(*fields: bytes) -> bytes:
-    """The packet for these fields."""
+    """Return the packet for these fields."""
     return b"\0".join(fields)
 
 
 def decode(packet: bytes, most: int) -> list[bytes]:
-    """The fields of a packet: at most so many, of which the last has all that is left."""
+    """Return the fields of a packet: at most so many, of which the last has all that is left."""
     if not packet or len(packet) > LIMIT:
         raise ProtocolError("packet of %d bytes" % len(packet))
     return packet.split(b"\0", most - 1)
 
 
 def number(field: bytes, most: int = (1 << 63) - 1) -> int:
-    """A decimal field from 0 to `most`."""
+    """Decode a decimal field from 0 to `most`."""
     if not field.isdigit() or len(field) > 19 or int(field) > most:
         raise ProtocolError("not a number up to %d: %r" % (most, field[:40]))
     return int(field)

@@ -199,7 +199,7 @@ def limit_lines(text: bytes) -> Iterator[bytes]:
 
 
 def directory_lines(cwd: bytes, previous: bytes, directories: list[bytes]) -> Iterator[bytes]:
-    """The stack of directories, of which the first is the current one."""
+    """Yield the stack of directories, of which the first is the current one."""
     for directory in reversed(directories[1:]):
         yield b"\\builtin pushd -n %s >/dev/null" % quote(directory)
     yield b"\\builtin cd -- %s 2>/dev/null" % quote(cwd)
@@ -207,7 +207,7 @@ def directory_lines(cwd: bytes, previous: bytes, directories: list[bytes]) -> It
 
 
 def attribute_lines(names: bytes) -> Iterator[bytes]:
-    """The functions that are exported, read-only or traced, from what `declare -F` prints."""
+    """Yield the functions that are exported, read-only or traced, from what `declare -F` prints."""
     for line in names.splitlines():
         flags, _, name = line[len(b"declare ") :].partition(b" ")
         if not line.startswith(b"declare -f") or not name:
@@ -217,7 +217,7 @@ def attribute_lines(names: bytes) -> Iterator[bytes]:
 
 
 def without_ours(functions: bytes, attributes: frozenset[bytes]) -> bytes:
-    """The functions of the user, without the lines about attributes that bash prints after a function."""
+    """Return the functions of the user, without the lines about attributes that bash prints after a function."""
     kept = []
     is_ours = False
     before = b""
@@ -238,17 +238,17 @@ def without_our_trap(lines: bytes) -> bytes:
 
 
 def quote(text: bytes) -> bytes:
-    """A word that bash reads as exactly this text."""
+    """Return a word that bash reads as exactly this text."""
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
 def last_word(line: bytes) -> bytes:
-    """The option that a line is about."""
+    """Return the option that a line is about."""
     return line.rpartition(b" ")[2]
 
 
 def without(lines: bytes, names: Container[bytes]) -> bytes:
-    """The lines about all options but these."""
+    """Return the lines about all options but these."""
     return b"\n".join([line for line in lines.splitlines() if last_word(line) not in names])
 
 

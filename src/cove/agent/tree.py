@@ -53,7 +53,7 @@ def walk(
 
 
 def read_directory(path: bytes, is_top: bool) -> list[os.DirEntry[bytes]]:
-    """The entries, the first name last."""
+    """Return the entries, the first name last."""
     try:
         with os.scandir(path) as entries:
             return sorted(entries, key=lambda entry: entry.name, reverse=True)
@@ -83,7 +83,7 @@ def entries(top: bytes, hidden: bool) -> Iterator[tuple[bytes, ...]]:
 
 
 def glob(top: bytes, pattern: bytes) -> list[bytes]:
-    """The paths from top that match; `**` stands for any number of directories."""
+    """Return the paths from top that match; `**` stands for any number of directories."""
     parts = [part for part in pattern.split(b"/") if part not in (b"", b".")]
     read_directory(top, is_top=True)
     found: set[bytes] = set()
@@ -127,7 +127,7 @@ def expand(top: bytes, parts: list[bytes], prefix: bytes, at: int) -> Iterator[t
 
 
 def search(top: bytes, expression: bytes, pattern: bytes, limit: int) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """The lines that match, as path from top, number and text; top may be a file."""
+    """Yield the lines that match, as path from top, number and text; top may be a file."""
     found = compiled(decode(expression))
     matches = path_matcher([decode(pattern)]) if pattern else lambda path: True
     count = 0
@@ -143,7 +143,7 @@ def search(top: bytes, expression: bytes, pattern: bytes, limit: int) -> Iterato
 
 
 def compiled(expression: str) -> re.Pattern[str]:
-    """A regular expression that a caller has written."""
+    """Return a regular expression that a caller has written."""
     try:
         return re.compile(expression, re.MULTILINE)
     except (re.error, OverflowError, RecursionError) as error:
@@ -151,7 +151,7 @@ def compiled(expression: str) -> re.Pattern[str]:
 
 
 def searched(top: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The files to look at: top itself, or all below it."""
+    """Yield the files to look at: top itself, or all below it."""
     if not os.path.isdir(top):
         os.stat(top)
         yield b"", top
@@ -162,7 +162,7 @@ def searched(top: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def search_file(path: bytes, expression: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-    """Each line with a match once. Binary files, large ones and what cannot be read have none."""
+    """Yield each line with a match once. Binary files, large ones and what cannot be read have none."""
     try:
         fd = os.open(path, OPEN_FILE)
     except OSError:
@@ -188,7 +188,7 @@ def search_file(path: bytes, expression: re.Pattern[str]) -> Iterator[tuple[int,
 
 
 def read_text(fd: int) -> str:
-    """The text of a file; what is binary has none."""
+    """Return the text of a file; what is binary has none."""
     chunks = [os.read(fd, BINARY_PROBE)]
     if b"\0" in chunks[0]:
         return ""
@@ -212,7 +212,7 @@ def copy(source: bytes, destination: bytes) -> None:
 
 
 def copy_directory(source: bytes, destination: bytes) -> None:
-    """A directory and all below it, into one that may be there."""
+    """Copy a directory and all below it, into one that may be there."""
     found = os.stat(source)
     try:
         os.mkdir(destination, 0o700 | found.st_mode & 0o777)
@@ -226,7 +226,7 @@ def copy_directory(source: bytes, destination: bytes) -> None:
 
 
 def copy_entry(entry: os.DirEntry[bytes], destination: bytes) -> None:
-    """One name of a directory."""
+    """Copy one name of a directory."""
     if entry.is_symlink():
         temporary = beside(destination)
         os.symlink(os.readlink(entry.path), temporary)
@@ -262,7 +262,7 @@ def copy_file(source: bytes, destination: bytes) -> None:
 
 
 def check_writable(path: bytes) -> None:
-    """A file in the way is replaced only if it may be written."""
+    """Check that a file in the way may be written: only then it is replaced."""
     try:
         if stat.S_ISREG(os.lstat(path).st_mode):
             close(open_old(path))
@@ -274,5 +274,5 @@ def check_writable(path: bytes) -> None:
 
 
 def beside(path: bytes) -> bytes:
-    """A name for a file until it is complete."""
+    """Return a name for a file until it is complete."""
     return os.path.join(os.path.dirname(path), TEMPORARY + os.urandom(8).hex().encode())

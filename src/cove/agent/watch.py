@@ -223,7 +223,7 @@ class Watch:
             self.adopt(path, self.tell)
 
     def arrive(self, directory: Directory, name: bytes, is_directory: bool) -> None:
-        """A file was moved here: from another place that we watch, or from elsewhere."""
+        """Report a file that was moved here: from another place that we watch, or from elsewhere."""
         path = join(directory.path, name)
         moved, self.moved = self.moved, None
         if moved:
@@ -263,5 +263,5 @@ class Watch:
 
 
 def join(path: bytes, name: bytes) -> bytes:
-    """A path below another, relative to the top."""
+    """Return a path below another, relative to the top."""
     return path + b"/" + name if path else name

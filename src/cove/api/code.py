@@ -22,7 +22,7 @@ class CodeContext(ABC):
 
     @abstractmethod
     def stream(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[CodeEvent, None]:
-        """The same as events while it runs; leaving early interrupts the code."""
+        """Stream the same as events while it runs; leaving early interrupts the code."""
 
     @abstractmethod
     async def interrupt(self) -> None:

@@ -18,11 +18,11 @@ class Files(ABC):
 
     @abstractmethod
     async def read(self, path: str) -> bytes:
-        """The content of a regular file."""
+        """Read a regular file."""
 
     @abstractmethod
     async def read_text(self, path: str, encoding: str = "utf-8") -> str:
-        """The content as text; raises ValidationFailed when it is not in that encoding."""
+        """Read a text file; raises ValidationFailed when it is not in that encoding."""
 
     @abstractmethod
     def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
@@ -99,7 +99,7 @@ class Files(ABC):
     async def search(
         self, pattern: str, path: str = ".", *, glob: str | None = None, limit: int = 1000
     ) -> builtins.list[SearchMatch]:
-        """The lines of text files that match a regular expression, up to `limit`; `glob` chooses the files.
+        """Search text files for lines that match a regular expression, up to `limit`; `glob` chooses the files.
 
         Binary files (with a NUL byte), files over 64 MiB, and `.git` are left out. After 60 s it is LimitExceeded.
         """

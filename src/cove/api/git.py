@@ -121,7 +121,7 @@ class Git(ABC):
 
     @abstractmethod
     async def branches(self, path: str = ".", *, timeout: float | None = None) -> list[GitBranch]:
-        """The local branches, by name."""
+        """Return the local branches, by name."""
 
     @abstractmethod
     async def checkout(

@@ -50,11 +50,11 @@ class Ports(ABC):
 
     @abstractmethod
     async def unexpose(self, port: int) -> None:
-        """The URL leads nowhere from here on, and connections that came through it end. Idempotent."""
+        """Revoke the URL: it leads nowhere from here on, and connections that came through it end. Idempotent."""
 
     @abstractmethod
     async def list(self) -> builtins.list[ExposedPort]:
-        """All exposed ports, in order."""
+        """Return all exposed ports, in order."""
 
     @abstractmethod
     def connect(self, port: int) -> TcpConnection:

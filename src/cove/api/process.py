@@ -55,7 +55,7 @@ class Process(ABC):
 
     @abstractmethod
     async def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
-        """The first line, already printed or to come, that contains the text or matches the expression.
+        """Wait for the first line, already printed or to come, that contains the text or matches the expression.
 
         A text is also found in a line that has not ended yet; an expression sees whole lines only, of those beyond
         64 KiB the last part. With `timeout=0` only what is printed already is looked at.

@@ -16,10 +16,10 @@ class Provider(Protocol):
     """Makes, finds and lists sandboxes."""
 
     async def create(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> "AsyncSandbox":
-        """A new sandbox; with `exist_ok`, the one that has the id already."""
+        """Create a sandbox; with `exist_ok`, find the one that has the id already."""
 
     async def connect(self, id: str) -> "AsyncSandbox":
-        """The sandbox with that id."""
+        """Connect to the sandbox with that id."""
 
     async def list(self) -> list[SandboxInfo]:
         """List all sandboxes."""

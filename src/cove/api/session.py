@@ -63,11 +63,11 @@ class Session(ABC):
 
     @abstractmethod
     async def cwd(self) -> str:
-        """The working directory after the last completed command."""
+        """Return the working directory after the last completed command."""
 
     @abstractmethod
     async def env(self) -> dict[str, str]:
-        """The exported variables after the last completed command; LimitExceeded where they are over 2 MiB."""
+        """Return the exported variables after the last completed command; LimitExceeded where they are over 2 MiB."""
 
     @abstractmethod
     async def delete(self) -> None:

@@ -53,7 +53,7 @@ class Terminal(ABC):
 
     @abstractmethod
     def connect(self, *, since: str | None = None, lossless: bool = False) -> TerminalConnection:
-        """A viewer; with `since`, one that has seen everything up to that cursor.
+        """Connect a viewer; with `since`, one that has seen everything up to that cursor.
 
         A viewer that falls far behind gets a Gap. With `lossless` the program waits for it, as on a terminal that is
         full: such a viewer must read on, or close.

@@ -88,7 +88,7 @@ class Stream:
             size -= min(size, CHUNK)
 
     def receive_file(self, file: int, size: int) -> None:
-        """The next so many bytes into a file."""
+        """Receive the next so many bytes into a file."""
         while size and self.can_splice:
             try:
                 moved = self.ready(1, os.splice, self.fd, file, min(size, CHUNK))
@@ -151,7 +151,7 @@ class Packing:
                 self.entry(fd, [*parts, name])
 
     def entry(self, directory: int, parts: list[bytes]) -> None:
-        """One name: a link as a link, a file with its content, a directory with all below it."""
+        """Pack one name: a link as a link, a file with its content, a directory with all below it."""
         name = parts[-1]
         try:
             mode = os.lstat(name, dir_fd=directory).st_mode
@@ -197,7 +197,7 @@ class Packing:
         self.stream.write(tar.encode_member(member))
 
     def relative(self, parts: list[bytes], link: bytes) -> bytes:
-        """The link, without the name of the directory that everything is in."""
+        """Return the link, without the name of the directory that everything is in."""
         for top in self.tops:
             if os.path.join(link, b"").startswith(top) and b".." not in link.split(b"/"):
                 return b"../" * (len(parts) - 1) + link[len(top) :].lstrip(b"/") or b"."

@@ -64,7 +64,7 @@ def padding(size: int) -> int:
 
 
 def encode_member(member: Member) -> bytes:
-    """The header blocks of a member; what does not fit in the old fields goes in a pax header before it."""
+    """Return the header blocks of a member; what does not fit in the old fields goes in a pax header before it."""
     name = b"./" + b"/".join(member.parts)
     if member.kind == DIRECTORY and member.parts:
         name += b"/"
@@ -120,7 +120,7 @@ def read_ranges(source: Source, member: Member) -> list[tuple[int, int]]:
 
 
 def read_numbers(source: Source, most: int, name: str) -> tuple[list[int], int]:
-    """The numbers of a list that begins with half of how many there are, and how many bytes it takes."""
+    """Return the numbers of a list that begins with half of how many there are, and how many bytes it takes."""
     data = b""
     taken = 0
     numbers: list[int] = []
@@ -145,7 +145,7 @@ def pax_record(key: bytes, value: bytes) -> bytes:
 
 
 def header(name: bytes, kind: bytes, mode: int, size: int, mtime: int, link: bytes) -> bytes:
-    """One block, with its checksum."""
+    """Return one block, with its checksum."""
     size = size if size < MOST_OCTAL else 0
     mtime = min(max(mtime, 0), MOST_OCTAL - 1)
     block = b"%-100b%07o\0%07o\0%07o\0%011o\0%011o\0        %c%-100bustar\x0000" % (
@@ -194,7 +194,7 @@ def read_members(source: Source, lenient: bool = False) -> Iterator[Member]:
 
 
 def read_extended(source: Source, size: int) -> bytes:
-    """The content of an extended header."""
+    """Return the content of an extended header."""
     if size > MOST_EXTENDED:
         raise Refused("an extended header of %d bytes" % size)
     data = source.read(size)
@@ -235,7 +235,7 @@ def make_member(block: bytes, kind: bytes, size: int, extended: dict[bytes, byte
 
 
 def check_sparse(extended: dict[bytes, bytes], kind: bytes, name: bytes) -> bytes:
-    """The name of a file with holes; only the format that we write is read."""
+    """Return the name of a file with holes; only the format that we write is read."""
     is_known = all(extended.get(key) == value for key, value in SPARSE.items())
     if not is_known or kind not in REGULAR or b"GNU.sparse.realsize" not in extended:
         raise Refused("a sparse file of an unknown format: %s" % shown(name))
@@ -246,7 +246,7 @@ def check_sparse(extended: dict[bytes, bytes], kind: bytes, name: bytes) -> byte
 
 
 def check_name(name: bytes) -> list[bytes]:
-    """The names on the way; none that is absolute or goes up."""
+    """Return the names on the way; none that is absolute or goes up."""
     if name.startswith(b"/"):
         raise Refused("an absolute path: %s" % shown(name))
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
@@ -258,7 +258,7 @@ def check_name(name: bytes) -> list[bytes]:
 
 
 def check_link(parts: list[bytes], link: bytes) -> None:
-    """A symbolic link may go up at its beginning only, and not above the top.
+    """Check a symbolic link: it may go up at its beginning only, and not above the top.
 
     Then it stays below the top also when it passes through other links of the archive: each of those does.
     """
@@ -291,7 +291,7 @@ def number(field: bytes) -> int:
 
 
 def decimal(field: bytes) -> int:
-    """A size in a pax record."""
+    """Return a size in a pax record."""
     if not field.isdigit() or len(field) > 18:
         raise Refused("a size that is none: %r" % field[:40])
     return int(field)
@@ -314,10 +314,10 @@ def pax_records(data: bytes) -> dict[bytes, bytes]:
 
 
 def text(field: bytes) -> bytes:
-    """A field up to its first NUL."""
+    """Return a field up to its first NUL."""
     return field.split(b"\0", 1)[0]
 
 
 def shown(name: bytes) -> str:
-    """A name in a message."""
+    """Return a name in a message."""
     return name[:200].decode("utf-8", "backslashreplace")

@@ -31,7 +31,7 @@ class Descent:
         self.made: set[tuple[bytes, ...]] = set()
 
     def enter(self, parts: list[bytes]) -> int:
-        """The directory at parts, made if it is missing; what is a link or a file there is refused."""
+        """Return the directory at parts, made if it is missing; what is a link or a file there is refused."""
         common = 0
         while common < min(len(parts), len(self.held)) and self.held[common][0] == parts[common]:
             common += 1
@@ -114,7 +114,7 @@ class Unpacking:
         self.stream.read(tar.padding(member.stored))
 
     def link(self, member: tar.Member, name: bytes) -> None:
-        """Another name for a file of this archive, and for nothing else."""
+        """Make a hard link to a file of this archive, and for nothing else."""
         parts = tar.check_name(member.link)
         source = os.dup(self.descent.enter(parts[:-1])) if parts else -1
         try:
@@ -129,7 +129,7 @@ class Unpacking:
                 os.close(source)
 
     def clear(self, directory: int, name: bytes) -> None:
-        """A later member of the same name replaces a file or a link, never a directory."""
+        """Clear the way: a later member of the same name replaces a file or a link, never a directory."""
         try:
             os.unlink(name, dir_fd=directory)
         except FileNotFoundError:
@@ -151,7 +151,7 @@ def merge(source: int, target: bytes, modes: dict[tuple[bytes, ...], int]) -> No
 
 
 def merge_directory(source: int, destination: int, move: bool) -> None:
-    """One pass over a level: looking, or moving."""
+    """Merge one level: look, or move."""
     for name in os.listdir(source):
         is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode)
         try:
@@ -169,7 +169,7 @@ def merge_directory(source: int, destination: int, move: bool) -> None:
 
 
 def replace_directory(source: int, destination: int, name: str, move: bool) -> None:
-    """An empty directory gives way to what is none, as tar(1) does it."""
+    """Replace an empty directory by what is none, as tar(1) does it."""
     if move:
         os.rmdir(name, dir_fd=destination)
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=destination)
@@ -190,7 +190,7 @@ def is_protected(there: os.stat_result, name: str, directory: int) -> bool:
 
 
 def merge_below(source: int, destination: int, name: str, move: bool) -> None:
-    """The same one level down, where both sides have a directory."""
+    """Merge one level down, where both sides have a directory."""
     try:
         into = os.open(name, OPEN_DIRECTORY, dir_fd=destination)
     except OSError as error:
@@ -209,7 +209,7 @@ def merge_below(source: int, destination: int, name: str, move: bool) -> None:
 
 
 def set_modes(top: int, modes: dict[tuple[bytes, ...], int]) -> None:
-    """The directories' modes come last: until then all of them can be written."""
+    """Set the directories' modes last: until then all of them can be written."""
     descent = Descent(top)
     try:
         for parts in sorted(modes, key=len, reverse=True):

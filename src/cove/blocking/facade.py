@@ -133,7 +133,7 @@ class Process:
         return self._portal.iterate(self._inner.logs(since=since, follow=follow, lossless=lossless))
 
     def wait_for_log(self, pattern: str | re.Pattern[str], *, timeout: float | None = None) -> LogMatch:
-        """The first line, already printed or to come, that contains the text or matches the expression.
+        """Wait for the first line, already printed or to come, that contains the text or matches the expression.
 
         A text is also found in a line that has not ended yet; an expression sees whole lines only, of those beyond
         64 KiB the last part. With `timeout=0` only what is printed already is looked at.
@@ -174,11 +174,11 @@ class Files:
         self._owned = owned
 
     def read(self, path: str) -> bytes:
-        """The content of a regular file."""
+        """Read a regular file."""
         return self._portal.call(lambda: self._inner.read(path))
 
     def read_text(self, path: str, encoding: str = "utf-8") -> str:
-        """The content as text; raises ValidationFailed when it is not in that encoding."""
+        """Read a text file; raises ValidationFailed when it is not in that encoding."""
         return self._portal.call(lambda: self._inner.read_text(path, encoding))
 
     def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> Generator[bytes, None, None]:
@@ -255,7 +255,7 @@ class Files:
     def search(
         self, pattern: str, path: str = ".", *, glob: str | None = None, limit: int = 1000
     ) -> builtins.list[SearchMatch]:
-        """The lines of text files that match a regular expression, up to `limit`; `glob` chooses the files.
+        """Search text files for lines that match a regular expression, up to `limit`; `glob` chooses the files.
 
         Binary files (with a NUL byte), files over 64 MiB, and `.git` are left out. After 60 s it is LimitExceeded.
         """
@@ -466,7 +466,7 @@ class Git:
         )
 
     def branches(self, path: str = ".", *, timeout: float | None = None) -> list[GitBranch]:
-        """The local branches, by name."""
+        """Return the local branches, by name."""
         return self._portal.call(lambda: self._inner.branches(path, timeout=timeout))
 
     def checkout(
@@ -528,11 +528,11 @@ class Ports:
         return self._portal.call(lambda: self._inner.expose(port, name, token))
 
     def unexpose(self, port: int) -> None:
-        """The URL leads nowhere from here on, and connections that came through it end. Idempotent."""
+        """Revoke the URL: it leads nowhere from here on, and connections that came through it end. Idempotent."""
         self._portal.call(lambda: self._inner.unexpose(port))
 
     def list(self) -> builtins.list[ExposedPort]:
-        """All exposed ports, in order."""
+        """Return all exposed ports, in order."""
         return self._portal.call(lambda: self._inner.list())
 
     def connect(self, port: int) -> TcpConnection:
@@ -613,11 +613,11 @@ class Session:
         self._portal.call(lambda: self._inner.set_env(env))
 
     def cwd(self) -> str:
-        """The working directory after the last completed command."""
+        """Return the working directory after the last completed command."""
         return self._portal.call(lambda: self._inner.cwd())
 
     def env(self) -> dict[str, str]:
-        """The exported variables after the last completed command; LimitExceeded where they are over 2 MiB."""
+        """Return the exported variables after the last completed command; LimitExceeded where they are over 2 MiB."""
         return self._portal.call(lambda: self._inner.env())
 
     def delete(self) -> None:
@@ -688,7 +688,7 @@ class Terminal:
         return self._inner.rows
 
     def connect(self, *, since: str | None = None, lossless: bool = False) -> TerminalConnection:
-        """A viewer; with `since`, one that has seen everything up to that cursor.
+        """Connect a viewer; with `since`, one that has seen everything up to that cursor.
 
         A viewer that falls far behind gets a Gap. With `lossless` the program waits for it, as on a terminal that is
         full: such a viewer must read on, or close.
@@ -729,7 +729,7 @@ class CodeContext:
         return self._portal.call(lambda: self._inner.run(code, timeout=timeout))
 
     def stream(self, code: str, *, timeout: float | None = None) -> Generator[CodeEvent, None, None]:
-        """The same as events while it runs; leaving early interrupts the code."""
+        """Stream the same as events while it runs; leaving early interrupts the code."""
         return self._portal.iterate(self._inner.stream(code, timeout=timeout))
 
     def interrupt(self) -> None:

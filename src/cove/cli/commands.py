@@ -68,12 +68,12 @@ default it is that of this machine. `cove COMMAND --help` tells more."""
 
 
 def overview() -> str:
-    """The page of `cove --help`."""
+    """Return the page of `cove --help`."""
     return _PAGE.format(groups="\n\n".join(_describe(heading, group) for heading, group in GROUPS.items()))
 
 
 def load(name: str) -> "Typer":
-    """The subcommand as a program of its own."""
+    """Return the subcommand as a program of its own."""
     if name not in COMMANDS:
         raise ValidationFailed(f"there is no command {name!r}{_similar(name)}: `cove --help` lists them")
     from typer import Typer
@@ -98,7 +98,7 @@ def declare_open(program: "Typer", name: str | None = None) -> "Callable[[Functi
 
 
 def make_program(help: str | None = None) -> "Typer":
-    """One command or, with help of its own, several with a common name."""
+    """Return one command or, with help of its own, several with a common name."""
     from typer import Typer
 
     return Typer(

@@ -120,7 +120,7 @@ class Workplace:
 
 
 def choose_workplace(id: str | None, url: str | None, api_key: str | None, shape: Shape) -> Workplace:
-    """The one that the options ask for. What a sandbox is, is decided when it is made."""
+    """Return the one that the options ask for. What a sandbox is, is decided when it is made."""
     if id is not None:
         if shape.is_given:
             raise ValidationFailed(

@@ -39,11 +39,11 @@ class Counted:
         return await self._files.stat(path)
 
     def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
-        """A file in pieces."""
+        """Read a file in pieces."""
         return self._read(self._files.read_stream(path))
 
     def read_archive(self, path: str) -> AsyncGenerator[bytes, None]:
-        """A directory as a tar stream."""
+        """Read a directory as a tar stream."""
         return self._read(self._files.read_archive(path))
 
     async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:

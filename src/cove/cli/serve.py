@@ -77,7 +77,7 @@ def _tell(configuration: Configuration, line: str) -> None:
 
 
 def describe_defaults(configuration: Configuration, hierarchies: Hierarchies) -> str:
-    """One line: what a sandbox gets that does not say what it wants, and what this machine cannot hold of it."""
+    """Return one line: what a sandbox gets that does not say what it wants, and what this machine cannot hold of it."""
     limits = configuration.default_limits
     each = [f"{name} {_amount(name, getattr(limits, name))}" for name in _SHOWN]
     times = [

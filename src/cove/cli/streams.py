@@ -20,7 +20,7 @@ class Streams:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="cove-output")
 
     async def read(self) -> bytes:
-        """The next bytes of standard input; none at its end."""
+        """Read the next bytes of standard input; none at its end."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, _read)
 
     async def write(self, descriptor: int, data: bytes) -> None:

@@ -48,7 +48,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """The address that a URL names, or ValidationFailed."""
+    """Return the address that a URL names, or ValidationFailed."""
     url = url.rstrip("/")
     if url.startswith(_UNIX):
         return Address(url, "cove.localhost", _PORTS["http"], False, "", url.removeprefix(_UNIX))
@@ -73,7 +73,7 @@ class Pool:
         self._watch = DeadPeerDetector()
 
     def take(self) -> HttpConnection | None:
-        """A kept-alive connection, if there is one: the one used last."""
+        """Return a kept-alive connection, if there is one: the one used last."""
         while self._idle:
             connection = self._idle.pop()
             is_fresh = asyncio.get_running_loop().time() - connection.idle_since < _IDLE_SECONDS
@@ -83,7 +83,7 @@ class Pool:
         return None
 
     def give_back(self, connection: HttpConnection) -> None:
-        """The answer is complete, or nobody wants the rest."""
+        """Return a connection to the pool: its response is complete, or nobody wants the rest."""
         if connection.is_reusable:
             connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
@@ -91,7 +91,7 @@ class Pool:
             connection.abort()
 
     async def connect(self) -> HttpConnection:
-        """A fresh connection; raises OSError."""
+        """Open a fresh connection; raises OSError."""
         loop, address = asyncio.get_running_loop(), self._address
         async with asyncio.timeout(_CONNECT_SECONDS):
             if address.socket_path is not None:
@@ -109,7 +109,7 @@ class Pool:
         return connection
 
     async def open_streams(self) -> Streams:
-        """A connection that is not of the pool, with nothing sent; raises OSError."""
+        """Return a connection that is not of the pool, with nothing sent; raises OSError."""
         address = self._address
         async with asyncio.timeout(_CONNECT_SECONDS):
             if address.socket_path is not None:

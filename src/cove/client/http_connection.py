@@ -136,7 +136,7 @@ class HttpConnection(Endpoint):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes; the server is held back while nobody asks."""
+        """Yield the body as it comes; the server is held back while nobody asks."""
         while data := await self._take():
             yield data
 
@@ -185,7 +185,7 @@ class HttpConnection(Endpoint):
     # Called by the transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The server closed, or is gone."""
+        """Handle the loss of the connection: the server closed, or is gone."""
         self.is_lost = True
         if self._failure is None:
             self._failure = Broken(_describe(error))
@@ -193,11 +193,11 @@ class HttpConnection(Endpoint):
         self._wake()
 
     def pause_writing(self) -> None:
-        """The server does not take what is written."""
+        """Stop writing (backpressure)."""
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """The server takes more."""
+        """Write again."""
         self._is_full = False
         self._wake()
 
@@ -217,7 +217,7 @@ class HttpConnection(Endpoint):
         self._wake()
 
     def give_up(self) -> None:
-        """The server's machine is gone."""
+        """Abort: the server's machine is gone."""
         self._fail("its machine does not answer any more")
 
     def _fail(self, reason: str) -> None:
@@ -231,7 +231,7 @@ class HttpConnection(Endpoint):
         self._is_ended = self._is_ended or self.is_complete
 
     def on_headers_complete(self) -> None:
-        """The head has come; interim answers are not passed on."""
+        """Take the head; interim responses are not passed on."""
         if not self.is_complete and (status := self._parser.get_status_code()) >= 200:
             self.status = status
 
@@ -248,7 +248,7 @@ class HttpConnection(Endpoint):
                 self.pause_reading()
 
     def on_message_complete(self) -> None:
-        """The answer is complete."""
+        """Complete the response."""
         if self.status and not self.is_complete:
             self.is_complete = True
             self._is_asked = False

@@ -66,7 +66,7 @@ class WebSocketClient:
         self.is_closed = False
 
     async def receive(self) -> str | bytes | None:
-        """The next message; None when the server has ended the conversation. Raises ConnectionLost."""
+        """Receive the next message; None when the server has ended the conversation. Raises ConnectionLost."""
         while not self.is_closed:
             if not self._events:
                 self._events.extend(self._frames.feed(await self._read()))

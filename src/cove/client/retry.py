@@ -56,7 +56,7 @@ class Backoff:
         self._pause = _FIRST_PAUSE
 
     def renew(self) -> None:
-        """The server has answered."""
+        """Reset the backoff: the server has answered."""
         self._deadline, self._pause = None, _FIRST_PAUSE
 
     async def pause(self) -> None:

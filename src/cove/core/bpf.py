@@ -39,7 +39,7 @@ class Span(NamedTuple):
 
 
 def load(offset: int) -> Program:
-    """The word at that offset becomes the one that is tested."""
+    """Load the word at that offset, to be tested."""
     return [Instruction(LOAD_WORD, offset)]
 
 
@@ -49,7 +49,7 @@ def clear_bits(bits: int) -> Program:
 
 
 def give(answer: int) -> Program:
-    """The end of a program."""
+    """Return the end of a program."""
     return [Instruction(RETURN, answer)]
 
 
@@ -82,7 +82,7 @@ def search(spans: Sequence[Span]) -> Program:
 
 
 def assemble(program: Program) -> bytes:
-    """The bytes that the kernel takes."""
+    """Return the bytes that the kernel takes."""
     if len(program) > MOST_INSTRUCTIONS:
         raise ValueError(f"a program of {len(program)} instructions: the kernel takes {MOST_INSTRUCTIONS}")
     return b"".join(_LAYOUT.pack(code, yes, no, value) for code, value, yes, no in program)

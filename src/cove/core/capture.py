@@ -34,7 +34,7 @@ class Capture:
             self._append_tail(data)
 
     def getvalue(self) -> bytes:
-        """The retained bytes: the head, then the tail."""
+        """Return the retained bytes: the head, then the tail."""
         if not self._tail:
             return b"".join(self._head)
         surplus = self._tail_bytes - self._tail_limit

@@ -43,7 +43,7 @@ class MessageReader:
 
 
 def check_relative(path: bytes) -> bytes:
-    """The path, if it leads from a directory to something below it; otherwise ProtocolError."""
+    """Return the path, if it leads from a directory to something below it; otherwise ProtocolError."""
     if len(path) > MOST_RELATIVE_BYTES or b"\0" in path:
         raise ProtocolError(f"a path that is none: {path[:40]!r}")
     framed = b"/%b/" % path

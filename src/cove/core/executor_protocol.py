@@ -161,7 +161,7 @@ class _Message:
         return isinstance(self._part, JsonBuilder)
 
     def take(self, kind: int, payload: bytes) -> None:
-        """The beginning or a piece of a part."""
+        """Take the beginning or a piece of a part."""
         if kind == PIECE and payload and self._name:
             self._take_piece(payload)
         elif kind in (TEXT, JSON) and 0 < len(payload) <= _MOST_NAME_BYTES and len(self._parts) < _MOST_PARTS:
@@ -173,7 +173,7 @@ class _Message:
             raise ProtocolError(f"a frame of kind {kind} in a message")
 
     def complete(self, *, is_cut: bool) -> Said:
-        """The whole message."""
+        """Return the whole message."""
         self._finish_part()
         is_cut = is_cut or self._is_cut
         if self._kind != ERROR:
@@ -230,7 +230,7 @@ class _Text:
         return True
 
     def value(self) -> str:
-        """The text so far."""
+        """Return the text so far."""
         return self._buffer.getvalue()
 
 

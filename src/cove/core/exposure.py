@@ -25,7 +25,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
     def label(self, key: str) -> str:
-        """The exposure as one label of a host name: at most 59 of the 63 characters that DNS allows."""
+        """Return the exposure as one label of a host name: at most 59 of the 63 characters that DNS allows."""
         return f"{self.port}-{key}-{self.token}"
 
 
@@ -38,7 +38,7 @@ class Label(msgspec.Struct, frozen=True):
 
 
 def make_exposure(port: int, name: str | None, token: str | None) -> Exposure:
-    """A validated exposure; without a token one that cannot be guessed."""
+    """Return a validated exposure; without a token one that cannot be guessed."""
     check_port(port)
     if token is None:
         token = new_identifier(_TOKEN_LENGTH)
@@ -50,7 +50,7 @@ def make_exposure(port: int, name: str | None, token: str | None) -> Exposure:
 
 
 def parse_label(text: str) -> Label | None:
-    """The label, if the text is one."""
+    """Return the label, if the text is one."""
     match = _LABEL.fullmatch(text)
     return None if match is None else Label(int(match[1]), match[2], match[3])
 

@@ -23,15 +23,15 @@ def resolve_path(base: str, path: str) -> bytes:
 
 
 def decode_path(path: bytes) -> str:
-    """A path as callers see it."""
+    """Return a path as callers see it."""
     return path.decode("utf-8", "surrogateescape")
 
 
 def name_of(path: bytes) -> bytes:
-    """The last name of a path; `/` for the root."""
+    """Return the last name of a path; `/` for the root."""
     return path.rstrip(b"/").rpartition(b"/")[2] or b"/"
 
 
 def below(directory: bytes, name: bytes) -> bytes:
-    """A name in a directory."""
+    """Return a name in a directory."""
     return directory.rstrip(b"/") + b"/" + name

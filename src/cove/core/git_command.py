@@ -92,7 +92,7 @@ class GitCommand:
     stdin: bytes | None = None
 
     def hide(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return text
@@ -276,7 +276,7 @@ def credentials(url: str, token: str | None) -> tuple[dict[str, str], tuple[str,
 
 
 def split_credentials(url: str) -> tuple[str, str | None, str | None]:
-    """The URL without a password, and without the user that belongs to it."""
+    """Return the URL without a password, and without the user that belongs to it."""
     if not re.match(r"https?://", url):
         return url, None, None
     parts = urlsplit(url)
@@ -308,7 +308,7 @@ def _credential_environment(url: str, user: str, secret: str) -> dict[str, str]:
 
 
 def explain_failure(command: GitCommand, complaint: str, *, timed_out: bool) -> CoveError:
-    """The error for what git said, without secrets."""
+    """Return the error for what git said, without secrets."""
     if timed_out:
         return GitTimeout(f"{command.subject} took too long")
     said = command.hide(complaint).strip()
@@ -349,7 +349,7 @@ def plan_clone(url: str, path: str | None, *, branch: str | None, depth: int | N
 
 
 def default_path(url: str) -> str:
-    """The directory that git would choose."""
+    """Return the directory that git would choose."""
     name = url.rstrip("/").removesuffix("/.git").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
     if not name or name in (".", ".."):
         raise ValidationFailed(f"no directory can be named after {url}: give a path")

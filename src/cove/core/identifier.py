@@ -13,7 +13,7 @@ KEY_LENGTH = 12
 
 
 def new_identifier(length: int = KEY_LENGTH) -> str:
-    """A random id that every rule below accepts; 12 characters carry 60 bits."""
+    """Return a random id that every rule below accepts; 12 characters carry 60 bits."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(length))
 
 

@@ -49,7 +49,7 @@ class JsonBuilder:
         return self.size <= room and len(self._open) <= _MOST_DEPTH
 
     def value(self) -> object:
-        """The whole value."""
+        """Return the whole value."""
         if self._open or not self._root:
             raise ProtocolError("a JSON value without an end")
         return self._root[0]

@@ -88,7 +88,7 @@ def _bandwidth(cpus: float) -> tuple[int, int]:
 def choose_settings(
     limits: Limits, unified: Collection[str], v1: Collection[str]
 ) -> tuple[list[Setting], list[Setting]]:
-    """The settings this machine can take: for the unified tree, and for v1 where that has the controller."""
+    """Return the settings this machine can take: for the unified tree, and for v1 where that has the controller."""
     chosen = [setting for setting in unified_settings(limits) if setting.controller in unified]
     others = [
         setting for setting in v1_settings(limits) if setting.controller in v1 and setting.controller not in unified
@@ -97,7 +97,7 @@ def choose_settings(
 
 
 def requested(limits: Limits) -> list[str]:
-    """The names of the limits that are set."""
+    """Return the names of the limits that are set."""
     return [name for name in limits.__struct_fields__ if getattr(limits, name) is not None]
 
 
@@ -133,7 +133,7 @@ def inotify_limits(instances: int, watches: int) -> dict[str, int]:
 
 
 def descriptors_inside(soft: int, hard: int) -> tuple[int, int]:
-    """The soft and hard limit on open files inside, where the agent and we have `hard`.
+    """Return the soft and hard limit on open files inside, where the agent and we have `hard`.
 
     Descriptors on their way through sockets are counted for a user, and whoever sends one is held to its own limit:
     half of ours is left when everything that sandboxes may have is on its way. unix(7), ETOOMANYREFS

@@ -46,13 +46,13 @@ class LineSearch:
         return self._slow > MOST_SLOW
 
     def feed(self, stream: bytes, data: bytes) -> "re.Match[str] | None":
-        """The match that this chunk completes, if any."""
+        """Return the match that this chunk completes, if any."""
         *lines, rest = (self._rest[stream] + self._decoders[stream].decode(data)).split("\n")
         self._rest[stream] = rest[-LONGEST_LINE:]
         return self._first(line.removesuffix("\r")[-LONGEST_LINE:] for line in lines)
 
     def finish(self) -> "re.Match[str] | None":
-        """The match in a last line without an end, if any."""
+        """Return the match in a last line without an end, if any."""
         return self._first(rest for rest in self._rest.values() if rest)
 
     def _first(self, lines: Iterable[str]) -> "re.Match[str] | None":
@@ -79,7 +79,7 @@ def encode_expression(text: str, flags: int) -> bytes:
 
 
 def encode_match(line: str, groups: Sequence[str | None]) -> bytes:
-    """The line and its groups, each after its length; -1 is a group that takes no part."""
+    """Return the line and its groups, each after its length; -1 is a group that takes no part."""
     return b"".join(_LENGTH.pack(-1) if field is None else _encode(field) for field in (line, *groups))
 
 

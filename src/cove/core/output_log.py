@@ -124,7 +124,7 @@ class OutputLog:
         return Write(self._writing, chunks)
 
     def written(self) -> list[int]:
-        """The write under way is on disk. Returns the segments to drop."""
+        """Complete the write under way: it is on disk. Returns the segments to drop."""
         batch = self._writing
         assert batch is not None
         self._writing = None
@@ -140,11 +140,11 @@ class OutputLog:
         return dropped
 
     def cancel_write(self) -> None:
-        """The write under way did not count: its records stay in memory, and are written again if need be."""
+        """Undo the write under way: its records stay in memory, and are written again if need be."""
         self._writing = None
 
     def unwritable(self) -> None:
-        """The write under way failed (disk full): its records are lost, and so are all before them."""
+        """Fail the write under way (disk full): its records are lost, and so are all before them."""
         batch = self._writing
         assert batch is not None
         self._writing = None
@@ -154,7 +154,7 @@ class OutputLog:
         self.forget_disk()
 
     def forget_disk(self) -> None:
-        """Every segment is gone; only memory is left."""
+        """Forget all segments: only memory is left."""
         self._batches.clear()
         self.disk_bytes = 0
         self._segment += 1
@@ -191,7 +191,7 @@ class OutputLog:
 
 
 def decode_batch(data: bytes, start: int) -> list[Record]:
-    """The records of an encoded batch whose first byte has cursor `start`."""
+    """Return the records of an encoded batch whose first byte has cursor `start`."""
     records = []
     at = 0
     while at < len(data):
@@ -204,7 +204,7 @@ def decode_batch(data: bytes, start: int) -> list[Record]:
 
 
 def cut(records: list[Record], cursor: int) -> list[Record]:
-    """The records from the cursor on; the first may be a part of one."""
+    """Return the records from the cursor on; the first may be a part of one."""
     result = []
     for record in records:
         if record.start >= cursor:

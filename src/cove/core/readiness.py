@@ -73,7 +73,7 @@ class LineMatcher:
         self._rest = {"stdout": b"", "stderr": b""}
 
     def feed(self, stream: str, data: bytes) -> LogMatch | None:
-        """The match that this chunk completes, if any."""
+        """Return the match that this chunk completes, if any."""
         rest = self._rest[stream]
         data = rest + data
         at = data.find(self._text, max(0, len(rest) - len(self._text) + 1)) if data else -1

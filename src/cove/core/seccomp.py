@@ -99,7 +99,7 @@ Table = dict[int, Program]
 
 @cache
 def filter_program(machine: str) -> bytes | None:
-    """The filter for a machine as uname(2) names it; None for one whose calls nobody has reviewed."""
+    """Return the filter for a machine as uname(2) names it; None for one whose calls nobody has reviewed."""
     match machine:
         case "x86_64":
             return assemble(_x86())

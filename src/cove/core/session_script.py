@@ -90,14 +90,14 @@ def _call(*words: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A word that bash reads as exactly this text."""
+    """Return a word that bash reads as exactly this text."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def process_invocation(
     command: str | Sequence[str], snapshot: int, cwd: str, env: Mapping[str, str | None]
 ) -> Invocation:
-    """A process that starts from a shell's state: variables, functions, options, directory; no traps.
+    """Build the invocation of a process from a shell's state: variables, functions, options, directory; no traps.
 
     bash reads that state as its startup file, and then is given the command as any `bash -c` is: what it runs last
     takes its place.

@@ -27,7 +27,7 @@ _MOST_OCTAL_DIGITS = 3
 
 
 def parse_exports(text: bytes) -> Generator[None, None, dict[str, str]]:
-    """The environment that `declare -px` prints; yields after every step. Raises ProtocolError."""
+    """Yield the environment that `declare -px` prints; yields after every step. Raises ProtocolError."""
     found: dict[str, str] = {}
     reader = _Reader(text)
     steps = 0
@@ -57,7 +57,7 @@ class _Reader:
         self.at = 0
 
     def head(self) -> tuple[str, bytes]:
-        """The name and the attributes; what is next then is the value, if there is one."""
+        """Return the name and the attributes; what is next then is the value, if there is one."""
         text, begin = self._text, self.at
         line = text.find(b"\n", begin)
         line = len(text) if line < 0 else line
@@ -71,7 +71,7 @@ class _Reader:
         return name, text[begin + len(_HEAD) : flags]
 
     def value(self) -> Iterator[bytes]:
-        """The pieces of the value, at least one where there is any value; of a list, as it is printed."""
+        """Yield the pieces of the value, at least one where there is any value; of a list, as it is printed."""
         if self._take(b'="'):
             yield b""
             yield from self._quoted(b'"', self._in_double_quotes)

@@ -29,7 +29,7 @@ def loop_script(text: str) -> str:
 
 
 def encode_command(id: str, stdin: str, stdout: str, stderr: str, command: bytes) -> bytes:
-    """The content of the command file; what lies behind the last NUL does not matter."""
+    """Return the content of the command file; what lies behind the last NUL does not matter."""
     care = "".join(letter for letter, pattern in _CARE if pattern.search(command))
     return f"{id}\0{stdin}\0{stdout}\0{stderr}\0{care}\0".encode() + command + b"\0"
 
@@ -50,7 +50,7 @@ class ReportDecoder:
         self._begun = bytearray()
 
     def feed(self, data: bytes) -> list[Report]:
-        """The reports that these bytes complete."""
+        """Return the reports that these bytes complete."""
         self._begun += data
         count = self._begun.count(b"\0") // _REPORT_FIELDS
         if len(self._begun) > _MOST_REPORT_BYTES or count > _MOST_REPORTS:

@@ -42,7 +42,7 @@ class Channel:
         self._file = sock.makefile("rb")
 
     def receive(self) -> dict[str, str] | None:
-        """The next request; None when the runtime has closed the channel."""
+        """Receive the next request; None when the runtime has closed the channel."""
         head = self._file.read(LENGTH_BYTES)
         if len(head) < LENGTH_BYTES:
             return None
@@ -81,7 +81,7 @@ def message(kind: bytes, parts: Mapping[str, Part], is_cut: bool = False) -> Ite
 
 
 def bounded(bundle: dict[str, object]) -> tuple[dict[str, Part], bool]:
-    """The parts of a message without what is too large, the smallest first, and whether anything was cut."""
+    """Return the parts of a message without what is too large, the smallest first, and whether anything was cut."""
     parts: dict[str, Part] = {}
     sizes: dict[str, int] = {}
     is_cut = len(bundle) > MOST_PARTS
@@ -159,7 +159,7 @@ def tokens_of(value: object, depth: int = 0) -> Iterator[object]:
 
 
 def string_tokens(text: str) -> Iterator[str]:
-    """A string, in pieces if it is long."""
+    """Yield a string, in pieces if it is long."""
     if len(text) < TOKEN_CHARACTERS:
         yield '"' + text
         return
@@ -170,7 +170,7 @@ def string_tokens(text: str) -> Iterator[str]:
 
 
 def key_of(key: object) -> str:
-    """A key as json.dumps writes it."""
+    """Return a key as json.dumps writes it."""
     if isinstance(key, str):
         return key
     return json.dumps(key) if key is None or isinstance(key, (bool, int, float)) else str(key)

@@ -101,7 +101,7 @@ def prepared(
     before: Callable[[], None] = lambda: None,
     after: Callable[[object], None] = lambda module: None,
 ) -> ModuleSpec | None:
-    """The same with something to do before and after the module is executed."""
+    """Return the same with something to do before and after the module is executed."""
     if spec is not None and spec.loader is not None:
         execute = spec.loader.exec_module
 
@@ -202,7 +202,7 @@ def shell_class() -> Any:
 
 
 def make_shell() -> ContextShell:
-    """An IPython shell without history, without files in the home directory, without output of its own."""
+    """Return an IPython shell without history, without files in the home directory, without output of its own."""
     from traitlets.config import Config
 
     config = Config()
@@ -322,7 +322,7 @@ def execute(code: str) -> None:
 
 
 def failure_of(error: BaseException | None) -> dict[str, str]:
-    """An error that the shell has not shown."""
+    """Return an error that the shell has not shown."""
     name, message = type(error).__name__, message_of(error)
     return {"name": name, "message": message, "traceback": "%s: %s" % (name, message) if message else name}
 

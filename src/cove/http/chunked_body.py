@@ -27,7 +27,7 @@ class ChunkedBody:
         self._wait()
 
     def finish(self) -> None:
-        """All has been written."""
+        """Write the last chunk."""
         if self._is_chunked:
             self._transport.write(_LAST)
 

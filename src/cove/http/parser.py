@@ -69,7 +69,7 @@ class RequestParser:
             self._check_silence()
 
     def release(self) -> None:
-        """The connection stays HTTP: parse what was held."""
+        """Parse on: the connection stays HTTP. Parse what was held."""
         if self._held is not None:
             data = b"".join(self._held)
             self._held = None

@@ -24,7 +24,7 @@ class BodySink(Protocol):
         """Receive some of the body."""
 
     def body_end(self) -> None:
-        """All of it has come."""
+        """End: the body is complete."""
 
     def body_failed(self, error: HttpError) -> None:
         """The body will never be complete."""
@@ -69,7 +69,7 @@ class Request:
         self._failure: HttpError | None = None
 
     async def read(self, limit: int) -> bytes:
-        """The whole body; BodyTooLarge beyond the limit."""
+        """Return the whole body; BodyTooLarge beyond the limit."""
         if int(self.headers.get(b"content-length", b"0")) > limit:
             raise BodyTooLarge(f"the body is larger than {limit} bytes")
         parts: list[bytes] = []
@@ -82,7 +82,7 @@ class Request:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes; the client is held back while nobody asks."""
+        """Yield the body as it comes; the client is held back while nobody asks."""
         while data := await self._take():
             yield data
 
@@ -122,12 +122,12 @@ class Request:
         self._sink = None
 
     def pause(self) -> None:
-        """The sink has enough for the time being."""
+        """Pause: the sink has enough for the time being (backpressure)."""
         if not self.is_complete:
             self._source.pause_body()
 
     def resume(self) -> None:
-        """The sink takes more."""
+        """Resume: the sink takes more."""
         if not self.is_complete:
             self._source.want_body()
 

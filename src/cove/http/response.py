@@ -84,13 +84,13 @@ class Exchange(Protocol):
         """Answer with this error; nothing has been written."""
 
     def finish(self, *, keep_alive: bool) -> None:
-        """The answer is complete."""
+        """End the response: it is complete."""
 
     def cut(self) -> None:
-        """The answer will never be complete: what was written is flushed, then the connection ends."""
+        """Break off: the response will never be complete; what was written is flushed, then the connection ends."""
 
     def switch(self) -> None:
-        """The connection is raw from here on: what the client sends goes to the relay."""
+        """Switch protocols: the connection is raw from here on; what the client sends goes to the relay."""
 
     def pause_reading(self) -> None:
         """Take nothing from the client; only of a raw connection."""
@@ -142,7 +142,7 @@ Handler = Callable[[Request], Answer | Coroutine[object, object, Answer]]
 
 
 def render_head(response: Response, *, version: str, close: bool) -> bytes:
-    """The head of an answer, with how its body ends."""
+    """Return the head of an answer, with how its body ends."""
     parts = [_STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status, _date_line()]
     _render_headers(response.headers, parts)
     if response.status in _WITHOUT_BODY:
@@ -156,7 +156,7 @@ def render_head(response: Response, *, version: str, close: bool) -> bytes:
 
 
 def render_switch(headers: Headers) -> bytes:
-    """The head that gives the connection to another protocol."""
+    """Return the head that gives the connection to another protocol."""
     parts = [_STATUS_LINES[101]]
     _render_headers(headers, parts)
     parts.append(b"\r\n")

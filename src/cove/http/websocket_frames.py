@@ -141,7 +141,7 @@ class FrameReader:
 
 
 def make_frame(opcode: Opcode, data: bytes) -> bytes:
-    """One whole frame, unmasked as a server's are."""
+    """Return one whole frame, unmasked as a server's are."""
     length = len(data)
     if length < 126:
         return bytes((_FINAL | opcode, length)) + data
@@ -151,14 +151,14 @@ def make_frame(opcode: Opcode, data: bytes) -> bytes:
 
 
 def make_masked_frame(opcode: Opcode, data: bytes, mask: bytes) -> bytes:
-    """One whole frame, masked as a client's are."""
+    """Return one whole frame, masked as a client's are."""
     head = bytearray(make_frame(opcode, data)[: -len(data) or None])
     head[1] |= _MASKED
     return bytes(head) + mask + unmask(mask, data)
 
 
 def make_close(code: int, reason: str) -> bytes:
-    """The frame that ends a conversation."""
+    """Return the frame that ends a conversation."""
     text = reason.encode()[: _MOST_CONTROL_BYTES - 2].decode(errors="ignore").encode()
     return make_frame(Opcode.CLOSE, b"" if code == 1005 else code.to_bytes(2, "big") + text)
 

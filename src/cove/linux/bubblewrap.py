@@ -14,7 +14,7 @@ _NAMESPACE_SWITCHES = (
 
 
 def find_bubblewrap() -> str | None:
-    """The path of bwrap, looked for in the system's own directories first."""
+    """Return the path of bwrap, looked for in the system's own directories first."""
     return shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin") or shutil.which("bwrap")
 
 

@@ -124,7 +124,7 @@ class Group:
         return Path(self.path, name).read_text()
 
     def pids(self) -> list[int]:
-        """Every process in the group and below."""
+        """Return every process in the group and below."""
         found = []
         for folder, _, _ in os.walk(self.path):
             try:

@@ -83,7 +83,7 @@ def _is_tcp(descriptor: int) -> bool:
 
 
 def sealed_file(data: bytes) -> FileIO:
-    """A file with this content that nobody can change, positioned at its start."""
+    """Return a file with this content that nobody can change, positioned at its start."""
     file = FileIO(os.memfd_create("cove", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     try:
         view = memoryview(data)

@@ -13,7 +13,7 @@ _WHOLE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def try_lock(path: Path) -> FileIO | None:
-    """The lock, held until the file is closed; None when another holds it or there is no such file."""
+    """Return the lock, held until the file is closed; None when another holds it or there is no such file."""
     try:
         file = FileIO(path, "r+")
     except FileNotFoundError:

@@ -19,7 +19,7 @@ _ours: "weakref.WeakSet[Closable]" = weakref.WeakSet()
 
 
 def close_in_forked_child(thing: Closable) -> None:
-    """A child made by fork (multiprocessing) closes its copy, so that the end of this program is seen by the peer."""
+    """Close the copy of a child made by fork (multiprocessing), so that the end of this program is seen by the peer."""
     _ours.add(thing)
 
 

@@ -23,7 +23,7 @@ class Interpreter:
 
 
 def find_interpreter(user_id: int | None) -> Interpreter | None:
-    """The first suitable Python; with a user_id, one that this other user can read."""
+    """Return the first suitable Python; with a user_id, one that this other user can read."""
     for candidate in _candidates():
         found = _examine(candidate)
         if found is None or found.version < _OLDEST:

@@ -36,7 +36,7 @@ class Packet:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Our end, non-blocking, and the end to hand over."""
+    """Return our end, non-blocking, and the end to hand over."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     close_in_forked_child(ours)
@@ -58,7 +58,7 @@ def _send(sock: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
 
 
 def receive_packet(sock: socket.socket) -> Packet | None:
-    """The next packet, or None when the other end is closed. Raises BlockingIOError when there is none yet."""
+    """Receive the next packet, or None when the other end is closed. Raises BlockingIOError when there is none yet."""
     data, ancillary, flags, _ = sock.recvmsg(LIMIT, _ANCILLARY_BYTES, _MSG_CMSG_CLOEXEC)
     descriptors: list[int] = []
     pid = None

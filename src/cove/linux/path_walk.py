@@ -119,7 +119,7 @@ def _is_roots_alone(directory: int) -> bool:
 
 
 def closed_directory(path: str) -> str | None:
-    """The nearest directory, from this one up to the root, that others cannot enter; None if there is none."""
+    """Return the nearest directory, from this one up to the root, that others cannot enter; None if there is none."""
     while os.stat(path).st_mode & stat.S_IXOTH:
         if path == "/":
             return None

@@ -19,7 +19,7 @@ def has_filters() -> bool:
 
 
 def find_filter() -> bytes | None:
-    """The filter for this machine, where it can have one."""
+    """Return the filter for this machine, where it can have one."""
     return filter_program(os.uname().machine) if has_filters() else None
 
 

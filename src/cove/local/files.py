@@ -46,7 +46,7 @@ def check_most(max_bytes: int) -> int:
 
 
 def open_local(local: str) -> int:
-    """A regular file of this machine."""
+    """Return a regular file of this machine."""
     descriptor = os.open(local, _OPEN_LOCAL)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -55,7 +55,7 @@ def open_local(local: str) -> int:
 
 
 def make_local(local: str) -> tuple[int, str]:
-    """A new file beside the one that it will replace."""
+    """Return a new file beside the one that it will replace."""
     if os.path.isdir(local):
         raise IsADirectoryError(errno.EISDIR, "a directory is there", local)
     directory = os.path.dirname(local) or "."

@@ -14,7 +14,7 @@ _CHUNK_BYTES = 256 << 10
 
 
 def make_pipe() -> tuple[int, int]:
-    """A wide pipe; one end is for the sandbox."""
+    """Return a wide pipe; one end is for the sandbox."""
     read, write = os.pipe2(os.O_CLOEXEC)
     with suppress(OSError):  # over this user's share of pipe memory: the default size works too
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

@@ -106,7 +106,7 @@ def explain_missing(hierarchies: Hierarchies, limits: Limits) -> list[str]:
 
 
 def find_groups(hierarchies: Hierarchies, key: str) -> SandboxGroups:
-    """The groups that another process has made for a sandbox. Blocks."""
+    """Return the groups that another process has made for a sandbox. Blocks."""
     groups = SandboxGroups(None)
     if hierarchies.unified is not None:
         groups.tree = Group(os.path.join(hierarchies.unified, key))

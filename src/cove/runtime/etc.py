@@ -33,7 +33,7 @@ class EtcDirectory:
     _current: Path | None = None
 
     def current(self) -> Path:
-        """A copy of the host's /etc as it is now; costs a few dozen stat(2) when that has not changed."""
+        """Return a copy of the host's /etc as it is now; costs a few dozen stat(2) when that has not changed."""
         if self._current is None or self._stamps is None or _take_stamps(self._stamps) != self._stamps:
             self._stamps = _take_stamps(_stamped(self.source))
             self._current = self._prepare(self._stamps)

@@ -23,7 +23,7 @@ class Entries:
         self._last = b""
 
     def spend(self, *texts: bytes) -> None:
-        """One more entry with these texts."""
+        """Charge one more entry with these texts to the budget."""
         self._left -= 1
         self._bytes_left -= sum(map(len, texts))
         if self._left < 0:
@@ -32,7 +32,7 @@ class Entries:
             raise LimitExceeded(f"more than {_MOST_TEXT_BYTES >> 20} MiB of paths: {self._advice}")
 
     def next_path(self, path: bytes) -> bytes:
-        """The path, which must come after those before: nobody sorts here, and none comes twice."""
+        """Return the path, which must come after those before: nobody sorts here, and none comes twice."""
         if path <= self._last:
             raise ProtocolError("a path out of order")
         self._last = check_relative(path)

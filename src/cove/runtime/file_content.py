@@ -17,7 +17,7 @@ _WINDOW_BYTES = 64 << 10
 
 
 def read_range(descriptor: int, start: int, end: int) -> bytes:
-    """The bytes from start to end, or to the end of the file."""
+    """Return the bytes from start to end, or to the end of the file."""
     data = os.pread(descriptor, end - start, start)
     if len(data) in (0, end - start):
         return data

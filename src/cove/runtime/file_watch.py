@@ -17,7 +17,7 @@ _DIGEST_BYTES = 32
 
 
 def encode_filter(recursive: bool, include: Sequence[str], exclude: Sequence[str]) -> list[bytes]:
-    """The arguments of the errands that look at trees."""
+    """Return the arguments of the errands that look at trees."""
     patterns = []
     for name, given in (("include", include), ("exclude", exclude)):
         if isinstance(given, str) or len(given) > _MOST_PATTERNS:

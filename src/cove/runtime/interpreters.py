@@ -21,7 +21,7 @@ class Interpreters:
     has_packages: bool
 
     def python_command(self, *, preload: bool) -> list[str]:
-        """The fork server, with the usual packages imported or not; its control descriptor follows."""
+        """Return the fork server, with the usual packages imported or not; its control descriptor follows."""
         if self.python is None:
             raise InterpreterNotReady(
                 "the Python environment for code contexts is not there: run `cove setup` once (it installs IPython, "
@@ -31,7 +31,7 @@ class Interpreters:
         return [f"{self.python}/bin/python3", "-I", f"{self.executor}/server.py", self.agent, packages]
 
     def node_command(self, language: str) -> list[str]:
-        """The JavaScript executor."""
+        """Return the JavaScript executor."""
         if self.node is None:
             raise InterpreterNotReady(
                 f"{language} contexts need Node.js 20 or newer below /usr, where sandboxes can see it: "
@@ -60,6 +60,6 @@ def find_node() -> str | None:
 
 
 def inside_jail(has_python: bool, node: str | None, home: str, *, has_packages: bool) -> Interpreters:
-    """The fixed places in a jail."""
+    """Return the fixed places in a jail."""
     python = PYTHON_DIRECTORY if has_python else None
     return Interpreters(python, node, AGENT_DIRECTORY, EXECUTOR_DIRECTORY, home, has_packages)

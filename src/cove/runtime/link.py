@@ -171,7 +171,7 @@ class Link:
             self._writable = None
 
     async def request_descriptor(self, kind: Kind, verb: bytes, *fields: bytes, subject: str) -> int:
-        """A request whose answer is one descriptor; whoever calls owns it. Anything but `kind` is refused."""
+        """Request one descriptor; whoever calls owns it. Anything but `kind` is refused."""
         answer = await self.request(verb, *fields, expect_descriptors=1, subject=subject)
         (descriptor,) = answer.descriptors
         if not is_kind(descriptor, kind):

@@ -21,7 +21,7 @@ class Publisher(Protocol):
         """Make these reachable, and no others."""
 
     async def describe(self, exposure: Exposure) -> ExposedPort:
-        """One that was published, with its addresses."""
+        """Describe an exposure that was published, with its addresses."""
 
     async def close(self) -> None:
         """The sandbox ends."""

@@ -56,7 +56,7 @@ class Process(api.Process):
         self.supervised = supervised
 
     def attach(self) -> None:
-        """The process has started."""
+        """Attach to the process that has started."""
         self.pid = self.supervised.pid
         self.status = ProcessStatus.RUNNING
         self.supervised.ended.add_done_callback(self._on_end)

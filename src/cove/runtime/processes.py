@@ -98,14 +98,14 @@ class Processes:
         return sum(process.log.disk_bytes for process in self._processes.values() if process.is_attached)
 
     def get(self, id: str) -> Process:
-        """The process with that id, once it runs."""
+        """Return the process with that id, once it runs."""
         process = self._processes.get(check_id("process", id))
         if process is None or not process.is_attached:
             raise ProcessNotFound(f"there is no process {id} in this sandbox", id=id)
         return process
 
     def list(self) -> builtins.list[Process]:
-        """All of them, oldest first."""
+        """Return all of them, oldest first."""
         return [process for process in self._processes.values() if process.is_attached]
 
     async def kill_all(self, signal: int | str) -> int:

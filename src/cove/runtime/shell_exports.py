@@ -39,7 +39,7 @@ class ShellExports:
         self._is_closed = False
 
     def expect(self) -> "asyncio.Future[bytes | None]":
-        """A command has been reported: what its exports will be."""
+        """Expect the exports of a command that was reported."""
         future: asyncio.Future[bytes | None] = self._loop.create_future()
         if self._early:
             future.set_result(self._early.pop())
@@ -107,7 +107,7 @@ class ShellExports:
         self._is_closed = True
 
     def fail(self, error: Exception) -> None:
-        """The shell is gone: what has not come by now never will."""
+        """Fail: the shell is gone, and what has not come by now never will."""
         self.take()
         self._unwatch()
         for future in self._expected:

@@ -29,7 +29,7 @@ class ShellOutput:
         self._captures = captures
 
     def finish(self) -> list[int]:
-        """A command has ended: take exactly the bytes now there. Returns the read ends that others still write to."""
+        """End a capture: take exactly the bytes now there. Returns the read ends that others still write to."""
         is_held = [stream.finish() for stream in self._streams]
         self._captures = None
         if not any(is_held):

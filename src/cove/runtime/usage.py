@@ -28,7 +28,7 @@ def measure_usage(groups: SandboxGroups, jail_pid: int, directories: Sequence[Pa
 
 
 def measure_processes(groups: SandboxGroups, jail_pid: int) -> Usage:
-    """All but the files. Blocks, but not for long."""
+    """Measure all but the files. Blocks, but not for long."""
     pids = processes_of(groups, jail_pid)
     counted = _counted_memory(groups)
     return Usage(
@@ -41,7 +41,7 @@ def measure_processes(groups: SandboxGroups, jail_pid: int) -> Usage:
 
 
 def processes_of(groups: SandboxGroups, jail_pid: int) -> list[int]:
-    """Every process of the sandbox. Blocks."""
+    """Return every process of the sandbox. Blocks."""
     return _descendants(jail_pid) if groups.tree is None else groups.tree.pids()
 
 

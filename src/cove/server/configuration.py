@@ -110,7 +110,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.port + 1 if self.port else 0
 
     def admit(self, spec: SandboxSpec) -> SandboxSpec:
-        """The spec with this server's defaults; PermissionDenied for what it does not allow. Looks at files."""
+        """Return the spec with this server's defaults; PermissionDenied for what it does not allow. Looks at files."""
         if spec.isolation is Isolation.NONE and not self.allow_isolation_none:
             raise PermissionDenied("this server does not allow isolation='none'")
         if spec.network is Network.HOST and not self.allow_host_network:
@@ -119,7 +119,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.complete(msgspec.structs.replace(spec, mounts=tuple(map(self._admit_mount, spec.mounts))))
 
     def complete(self, spec: SandboxSpec) -> SandboxSpec:
-        """The spec with this server's defaults."""
+        """Return the spec with this server's defaults."""
         return msgspec.structs.replace(
             spec,
             limits=self._complete_limits(spec.limits),

@@ -150,7 +150,7 @@ async def stop_launchers_all_the_time(sandbox: AsyncSandbox, neighbour: AsyncSan
 
 @outside_probe(AREA, "descriptors of the program outside are inherited", is_own_control=True)
 async def inherit_descriptors(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: Facts) -> str:
-    """A program that is started without care has the canary open: it was left inheritable on purpose."""
+    """Start a program without care: it has the canary open: it was left inheritable on purpose."""
     look = ["/usr/bin/python3", "-I", "-c", _LOOK, facts["canary_inode"]]
     control = await in_thread(subprocess.run, look, close_fds=False, check=False)
     if control.returncode:

@@ -46,7 +46,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(inside: Attempt, control: Attempt) -> Finding:
-    """An attempt proves something only where its control succeeds; one that succeeds inside needs no proof."""
+    """Judge: an attempt proves something only where its control succeeds; one that succeeds inside needs no proof."""
     if inside.verdict == OPEN:
         verdict, why = Verdict.OPEN, inside.why
     elif control.verdict != OPEN:

@@ -43,7 +43,7 @@ def outside_probe(area: str, what: str, *, is_own_control: bool = False) -> Call
 
 
 async def run_outside(facts: Facts) -> AsyncIterator[Finding]:
-    """Each attempt with two confined sandboxes and, as its control, with two unconfined ones."""
+    """Yield each attempt with two confined sandboxes and, as its control, with two unconfined ones."""
     for each in PROBES:
         # A sandbox that was attacked is not the next attempt's problem.
         inside = await _run(each, "bubblewrap", facts)

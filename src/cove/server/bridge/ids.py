@@ -19,7 +19,7 @@ class UnusedIds:
         self._path = directory.server / "unused"
 
     def make(self, spec_name: str = "") -> str:
-        """A new id, for a sandbox of that spec."""
+        """Return a new id, for a sandbox of that spec."""
         id = new_identifier(ID_LENGTH)
         try:
             self._write(id, spec_name)
@@ -35,7 +35,7 @@ class UnusedIds:
             self._entry(id).write_text(spec_name)
 
     def spec_name(self, id: str) -> str:
-        """The name of the spec that was asked for with this id; empty for the usual one."""
+        """Return the name of the spec that was asked for with this id; empty for the usual one."""
         try:
             return self._entry(id).read_text()
         except FileNotFoundError:

@@ -9,7 +9,7 @@ WORKSPACE: Final = "/workspace"
 
 
 def file_path(quoted: str) -> str:
-    """The file that a URL names; it is decoded completely."""
+    """Return the file that a URL names; it is decoded completely."""
     if not quoted.strip("/"):
         raise invalid("file path must not be empty")
     path = normalise("/" + unquote_text(quoted))
@@ -31,7 +31,7 @@ def working_directory(cwd: object) -> str | None:
 
 
 def normalise(path: str) -> str:
-    """An absolute path without `.`, `..` and doubled slashes."""
+    """Return an absolute path without `.`, `..` and doubled slashes."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":

@@ -28,7 +28,7 @@ class BridgeSessions:
         self._creating = asyncio.Lock()
 
     async def obtain(self, id: str) -> Session:
-        """The session with that id; a new one in the workspace if there is none, or if its shell has ended."""
+        """Return the session with that id; a new one in the workspace if there is none, or if its shell has ended."""
         async with self._creating:
             try:
                 session = await self._sandbox.get_session(id)
@@ -61,7 +61,7 @@ class BridgeSessions:
 
 
 def chosen_session(request: Request, query_value: str = "") -> str | None:
-    """The id of the session that a request names; the header wins."""
+    """Return the id of the session that a request names; the header wins."""
     header = request.headers.get(b"session-id", b"").decode("latin-1")
     chosen = header or query_value
     return check_session_id(chosen) if chosen else None

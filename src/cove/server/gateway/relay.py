@@ -155,7 +155,7 @@ class SocketRelay(Relay):
             self._upstream.write(head + data if head else data)
 
     def body_data(self, data: bytes) -> None:
-        """The client's body goes to the runtime."""
+        """Pass the client's body on to the runtime."""
         self._keep(data)
         self._write_body(data)
 
@@ -176,7 +176,7 @@ class SocketRelay(Relay):
             self._write(b"0\r\n\r\n")
 
     def body_failed(self, error: HttpError) -> None:
-        """The client will not send the rest."""
+        """Fail: the client will not send the rest."""
         self._drop_upstream()
         if self._has_answered:
             self._exchange.cut()
@@ -192,7 +192,7 @@ class SocketRelay(Relay):
             self._exchange.write(data)
 
     def upstream_completed(self, data: bytes, *, keep_alive: bool) -> None:
-        """The last of the answer."""
+        """Pass on the last of the response, and give the connection back."""
         upstream, self._upstream = self._upstream, None
         assert upstream is not None
         self._exchange.write(data)
@@ -209,7 +209,7 @@ class SocketRelay(Relay):
         self._break_off(has_begun=True)
 
     def upstream_lost(self, *, is_unread: bool) -> None:
-        """The runtime closed, or is gone; `is_unread` when it had not read all that was sent to it."""
+        """Retry or fail: the runtime closed, or is gone; `is_unread` when it had not read all that was sent to it."""
         self._upstream = None
         if self._has_client_ended and not self._is_raw:
             self._exchange.cut()
@@ -229,37 +229,37 @@ class SocketRelay(Relay):
         self._end_if_both_have()
 
     def upstream_full(self) -> None:
-        """The runtime does not take what the client sends."""
+        """Pause the client (backpressure): the runtime does not take more."""
         if self._is_raw:
             self._exchange.pause_reading()
         else:
             self._exchange.request.pause()
 
     def upstream_ready(self) -> None:
-        """The runtime takes more."""
+        """Resume the client: the runtime takes more."""
         if self._is_raw:
             self._exchange.resume_reading()
         else:
             self._exchange.request.resume()
 
     def client_full(self) -> None:
-        """The client does not take what the runtime sends."""
+        """Pause the runtime (backpressure): the client does not take more."""
         if self._upstream is not None:
             self._upstream.pause_reading()
 
     def client_ready(self) -> None:
-        """The client takes more."""
+        """Resume the runtime: the client takes more."""
         if self._upstream is not None:
             self._upstream.resume_reading()
 
     def client_gone(self) -> None:
-        """The runtime learns it by losing its connection."""
+        """Abort the upstream connection: that is how the runtime learns it."""
         self._drop_upstream()
         if self._connecting is not None:
             self._connecting.cancel()
 
     def client_cancelled(self) -> None:
-        """The runtime is told in the same way, and says in the same way that it has ended the call."""
+        """Pass the half-close on to the runtime, which says in the same way that it has ended the call."""
         self._has_client_ended = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -322,7 +322,7 @@ class SocketRelay(Relay):
 
 
 def render_request(request: Request, added: Headers) -> bytes:
-    """The head as it came, without what concerns only the client's own connection."""
+    """Return the head as it came, without what concerns only the client's own connection."""
     target = f"{request.path}?{request.query}" if request.query else request.path
     parts = [f"{request.method} {target} HTTP/{request.version}\r\n".encode()]
     dropped = hop_by_hop(request.headers.get(b"connection"), _NOT_PASSED_ON)

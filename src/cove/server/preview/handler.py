@@ -118,7 +118,7 @@ class _Admission:
 
     @classmethod
     def of(cls, label: Label, record: Record, directory: Directory) -> "_Admission":
-        """One that is to be checked."""
+        """Make a preview that is to be checked."""
         files = str(exposures_path(directory.place(label.key))), str(directory.entry(record.id))
         target = f"{SANDBOXES}/{record.id}/ports/{label.port}/connect?token={label.token}"
         return cls(str(directory.socket(record)), target, files, tuple(map(_stamp, files)))

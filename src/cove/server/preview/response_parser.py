@@ -23,7 +23,7 @@ class ResponseHead:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     def get(self, name: bytes) -> bytes | None:
-        """The first header of that name."""
+        """Return the first header of that name."""
         return next((value for known, value in self.headers if known == name), None)
 
     @property

@@ -24,13 +24,13 @@ class ServiceUser(Protocol):
         """Take the status of the runtime's response: 101 when the service is reached. Called once."""
 
     def service_data(self, data: bytes) -> None:
-        """The service sent this."""
+        """Receive what the service sent."""
 
     def service_eof(self) -> None:
         """The service has half-closed: it sends nothing more."""
 
     def service_lost(self) -> None:
-        """The connection is gone, or the runtime has taken it back."""
+        """Handle the loss: the connection is gone, or the runtime has taken it back."""
 
     def service_full(self) -> None:
         """Stop writing (backpressure): the service does not take what is written."""
@@ -100,21 +100,21 @@ class ServiceConnection(asyncio.Protocol):
         self._user.service_data(data)
 
     def eof_received(self) -> bool:
-        """The user decides what that means; the other direction stays open until then."""
+        """Handle a half-close: the user decides; the other direction stays open until then."""
         self._user.service_eof()
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The service is gone, or nobody needs it any more."""
+        """Handle the loss: the service is gone, or nobody needs it any more."""
         self._end_lease()
         self._user.service_lost()
 
     def pause_writing(self) -> None:
-        """The service does not take what is written."""
+        """Tell the user to stop writing (backpressure)."""
         self._user.service_full()
 
     def resume_writing(self) -> None:
-        """The service takes more."""
+        """Tell the user to write again."""
         self._user.service_ready()
 
     def _on_lease(self) -> None:

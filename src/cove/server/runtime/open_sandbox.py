@@ -69,7 +69,7 @@ class SandboxOpener:
         return await self._record(sandbox, place, reservation, is_new=True)
 
     async def start(self, request: Start) -> OpenedSandbox | Record:
-        """One that is stopped or lost; of one that runs, only its record."""
+        """Start one that is stopped or lost; of one that runs, return only its record."""
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
         record = await in_thread(self._directory.find, request.id)
         if record is None:
@@ -79,7 +79,7 @@ class SandboxOpener:
         return await self._open_again(reservation, record)
 
     async def prepare(self, spec: SandboxSpec) -> tuple[Sandbox, Place]:
-        """One that runs and has no id yet, and no record."""
+        """Start a warm sandbox: it has no id yet, and no record."""
         place = await in_thread((await self._examine()).home.allocate)
         return await self._start_at(place, place.key, spec), place
 

@@ -52,7 +52,7 @@ _replies = msgspec.json.Decoder(Reply)
 
 
 def encode(message: Request | Reply) -> bytes:
-    """A message with its length before it."""
+    """Encode a message with its length before it."""
     body = msgspec.json.encode(message, enc_hook=str)
     return _LENGTH.pack(len(body)) + body
 
@@ -63,7 +63,7 @@ async def receive_request(reader: asyncio.StreamReader) -> Request:
 
 
 async def receive_reply(reader: asyncio.StreamReader) -> Reply:
-    """The answer; IncompleteReadError when the other end is gone."""
+    """Return the answer; IncompleteReadError when the other end is gone."""
     return _replies.decode(await _receive(reader))
 
 

@@ -37,7 +37,7 @@ class Starter:
     async def create(
         self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False, is_ours: bool = False
     ) -> Record:
-        """A new sandbox, or with `exist_ok` the one that has the id. A cancelled creation leaves nothing.
+        """Create a sandbox, or with `exist_ok` find the one that has the id. A cancelled creation leaves nothing.
 
         A spec that `is_ours` is the server's own, out of its configuration: it may have what no client may ask for.
         """
@@ -74,7 +74,7 @@ class Starter:
             await asyncio.to_thread(remove, self.directory, hierarchies, key)
 
     async def hierarchies(self) -> Hierarchies:
-        """The control group trees of this machine; looked up once."""
+        """Return the control group trees of this machine; looked up once."""
         if self._hierarchies is None:
             self._hierarchies = await in_thread(find_hierarchies)
         return self._hierarchies

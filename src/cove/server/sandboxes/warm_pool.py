@@ -46,11 +46,11 @@ class WarmPool:
         (self._claimed / key).unlink(missing_ok=True)
 
     def building(self) -> Path:
-        """A place for a socket that nobody may claim yet."""
+        """Return a place for a socket that nobody may claim yet."""
         return self._claimed / new_identifier()
 
     def claim(self, spec: SandboxSpec) -> Path | None:
-        """The socket of one that is alike and now belongs to the caller, or None."""
+        """Return the socket of one that is alike and now belongs to the caller, or None."""
         with suppress(FileNotFoundError):
             for name in os.listdir(self._kind(spec)):
                 if (claimed := self._take(self._kind(spec) / name)) is not None:

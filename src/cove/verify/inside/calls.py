@@ -126,7 +126,7 @@ def call(number: int, *arguments: int) -> int:
 
 
 def call_as_i386(number: int, *arguments: int) -> int:
-    """The same by the 32-bit entry."""
+    """Call by the 32-bit entry."""
     page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     page.write(_INTERRUPT)
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))

@@ -56,7 +56,7 @@ def add(area: str, name: str, what: str, attempt: Try) -> None:
 
 
 def call_library(name: str, *arguments: object) -> None:
-    """A function of the C library, with the OSError that it reports."""
+    """Call a function of the C library, with the OSError that it reports."""
     if getattr(_library, name)(*arguments) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
@@ -108,5 +108,5 @@ def _attempt(each: Probe, facts: Facts, write: int) -> None:
 
 
 def main() -> None:
-    """The facts come as one JSON object on the standard input."""
+    """Run the attempts. The facts come as one JSON object on the standard input."""
     run_all(json.load(sys.stdin))
