@@ -33,7 +33,7 @@ OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLO
 
 
 class Budget:
-    """The bytes that may pass; more is EFBIG."""
+    """The bytes and entries that may pass; more is EFBIG (decompression bombs, sparse bombs)."""
 
     def __init__(self, most_bytes: int, most_entries: int) -> None:
         self.bytes = most_bytes

@@ -1,6 +1,6 @@
 """Extract the members of an archive below an open directory, and move them from there into another.
 
-Every step is made from an open directory and follows no link.
+Every step is made from an open directory and follows no link: no path traversal ("zip slip"), no symlink race.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def stand_ins(limits: Limits, missing: Collection[str]) -> dict[str, int]:
 def guards(limits: Limits, ours: Mapping[str, float]) -> dict[str, int]:
     """Return the defaults that hold where no limit was asked for. `ours` are our own hard limits.
 
-    Nobody forks until the machine is full, and nobody takes all the signals and messages that a user may have waiting.
+    No fork bomb fills the machine, and nobody takes all the signals and messages that a user may have waiting.
     """
     shared = {name: int(ours[name] / USER_SHARES) for name in _OF_A_USER if ours[name] < math.inf}
     if limits.pids is None and ours["RLIMIT_NPROC"] >= MOST_PROCESSES:

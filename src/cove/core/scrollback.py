@@ -1,4 +1,4 @@
-"""The scroll-back buffer of a terminal: the last bytes it has shown, addressed by cursor."""
+"""The scroll-back of a terminal, a ring buffer: the last bytes it has shown, addressed by cursor."""
 
 _BOUNDARY_BYTES = 4096
 _MOST_CONTINUATION_BYTES = 3

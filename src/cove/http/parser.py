@@ -15,7 +15,7 @@ _HOST = re.compile(rb"[A-Za-z0-9._~%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Bytes and seconds."""
+    """Limits on what one client may cost, in bytes, seconds (slowloris) and connections."""
 
     head_bytes: int = 64 << 10
     headers: int = 100

@@ -1,4 +1,4 @@
-"""Open a path component by component, safe against symlink races: path_resolution(7), O_NOFOLLOW."""
+"""Open a path component by component, safe against symlink races (TOCTOU): path_resolution(7), O_NOFOLLOW."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Run blocking calls in threads, beside the event loop; stop those that wait for a sandbox."""
+"""Run blocking calls in thread pools, beside the event loop; stop those that wait for a sandbox."""
 
 import asyncio
 import os

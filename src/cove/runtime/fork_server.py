@@ -1,4 +1,4 @@
-"""Fork servers: warm Pythons inside a sandbox from which Python contexts are forked."""
+"""Fork servers: warm Pythons inside a sandbox from which Python contexts are forked (copy-on-write)."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""All terminals of one sandbox."""
+"""All terminals of one sandbox: get or create, once for each id however many ask at the same time (single flight)."""
 
 import asyncio
 import builtins

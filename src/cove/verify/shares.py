@@ -1,4 +1,4 @@
-"""Attempts to exhaust what all sandboxes share: whether others and the host still get some."""
+"""Attempts at denial of service: exhaust what all sandboxes share. Others and the host must still get some."""
 
 import ctypes
 import os

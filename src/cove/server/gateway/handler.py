@@ -159,6 +159,7 @@ class Gateway:
         return Response(204)
 
     async def _health(self, request: Request, _: str) -> Answer:
+        """Answer the health check: this worker serves."""
         return Response(200, _JSON, b'{"ok":true}')
 
     async def _metrics(self, request: Request, _: str) -> Answer:

@@ -1,6 +1,7 @@
 """The zygote: a process with everything imported that forks runtimes. It accepts, forks, and reads nothing itself.
 
-It is single-threaded, holds no key and no socket of the gateway's, and ends with the supervisor. Runtimes do not.
+It is single-threaded, since a fork of a process with several threads can deadlock. It holds no key and no socket of the
+gateway's, and ends with the supervisor. Runtimes do not.
 """
 
 import gc

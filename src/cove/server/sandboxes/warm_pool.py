@@ -1,4 +1,4 @@
-"""The warm pool: sandboxes that run already and wait for an id.
+"""The warm pool against cold starts: sandboxes that run already and wait for an id.
 
 Each listens on a socket in the directory of its kind. Whoever wants one renames the socket away first: that can
 succeed only once, so that none is ever given out twice. It hears one request in its life, and never a second.
