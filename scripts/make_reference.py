@@ -159,7 +159,7 @@ def answer(operation: AnyOperation) -> str:
 
 def errors_page() -> str:
     lines = [
-        *("# Errors", "", "Every error is a `CoveError`. The class below it tells you what to decide.", ""),
+        *("# Errors", "", "Every error is a `CoveError`.", "The class below it tells you what to decide.", ""),
         *("```text", *error_tree(errors.CoveError), "```"),
     ]
     for kind, decision in DECISIONS.items():

@@ -8,9 +8,11 @@ every process inside can write into the fifo: one with the wrong id is a fault, 
 Interruption (a timeout, a cancelled caller) must end the command and everything it has started, must start nothing
 more of the command's text, and must keep the shell with its variables. bash offers no call for that, only signals:
 
- 1. Trap. The shell gets INTERRUPT_SIGNAL, whose handler (session.bash) leaves all loops, sets a DEBUG trap that skips
-    every further command, and reports that it runs. Nothing is killed before that report: a bash that sees its child
-    die before it is trapped goes on to the next command, or to the next substitution of the same one.
+ 1. Trap. The shell gets INTERRUPT_SIGNAL, whose handler (session.bash) sets a DEBUG trap that skips every further
+    command, leaves loops and returns from functions, and reports that it runs. A command whose words are just being
+    made (`rm $(find …)`) has passed that trap already: a failing PS4 and a limit of open files keep it from running.
+    Nothing is killed before the report: a bash that sees its child die before it is trapped goes on to the next
+    command, or to the next substitution of the same one.
  2. Ban. A bash that waits for a foreground process takes no trap before that process has ended. It may be in the
     middle of a command's words. So it is kept from forking (RLIMIT_NPROC is 0, set from outside by prlimit(2)) until
     its command is over: what it would start next fails, and in most cases there is nothing.
