@@ -1,6 +1,6 @@
 """An HTTP/1.1 client connection: one request at a time, its response streamed as it comes.
 
-Theory of operation. A request is one write, unless its body is a stream. `httptools` (llhttp) reads the answer; a task
+Theory of operation. A request is one write, unless the body is a stream. `httptools` (llhttp) reads responses; a task
 that waits for it is woken when something has come, and takes all that is there. Nobody follows redirects, keeps
 cookies or decodes content. A call is cancelled by a half-closed connection: the server ends the call, then closes its
 side, so `end` returns when nothing of the call runs any more.
@@ -25,7 +25,7 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class Broken(Exception):
-    """The connection ended before the answer was complete."""
+    """The connection ended before the response was complete."""
 
 
 class Owner(Protocol):
@@ -36,7 +36,7 @@ class Owner(Protocol):
 
 
 class HttpConnection(Endpoint):
-    """Reads of the current answer: its `status` (0 until it has come) and its body."""
+    """Reads of the current response: its `status` (0 until it has come) and its body."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -165,7 +165,7 @@ class HttpConnection(Endpoint):
         await self.wait_for_answer(seconds)
 
     async def wait_for_answer(self, seconds: float) -> None:
-        """Wait until the answer is complete or never will be, but not longer. A large one is dropped as it comes."""
+        """Wait until the response is complete or never will be, but not longer. A large one is dropped as it comes."""
         self._is_dropping = True
         self.resume_reading()
         with suppress(TimeoutError):

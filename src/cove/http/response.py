@@ -1,4 +1,4 @@
-"""Answers: in one piece, as they come, by another protocol or by a relay; and how they look on the wire."""
+"""Responses: in one piece, as they come, by another protocol or by a relay; and how they look on the wire."""
 
 import time
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ class Ping:
 
 
 class Response:
-    """An answer: bytes are sent with their length, a generator as it yields. It is closed when the client goes away."""
+    """A response: bytes are sent with their length, a generator as it yields. It is closed when the client leaves."""
 
     __slots__ = ("body", "headers", "ping", "status")
 
@@ -43,7 +43,7 @@ class Response:
 
 
 class Upgrade:
-    """The answer 101; from then on the raw connection is `run`'s, until it returns.
+    """The response 101; from then on the raw connection is `run`'s, until it returns.
 
     It is cancelled when the connection is lost, or, unless it `outlives_eof`, some seconds after the client has
     closed its side. `release` is called when it is over, also where it never began because the client was gone.
@@ -75,10 +75,10 @@ class Exchange(Protocol):
         """The client's address; nothing on a unix socket."""
 
     def write(self, data: bytes) -> None:
-        """Raw bytes of the answer."""
+        """Raw bytes of the response."""
 
     def respond(self, response: Response) -> None:
-        """Give an ordinary answer after all; nothing has been written."""
+        """Give an ordinary response after all; nothing has been written."""
 
     def fail(self, error: Exception) -> None:
         """Answer with this error; nothing has been written."""
@@ -103,7 +103,7 @@ class Exchange(Protocol):
 
 
 class Relay(ABC):
-    """An answer that somebody else writes, byte by byte, without waiting."""
+    """A response that somebody else writes, byte by byte, without waiting."""
 
     __slots__ = ()
 
@@ -142,7 +142,7 @@ Handler = Callable[[Request], Answer | Coroutine[object, object, Answer]]
 
 
 def render_head(response: Response, *, version: str, close: bool) -> bytes:
-    """Return the head of an answer, with how its body ends."""
+    """Return the head of a response, with how its body ends."""
     parts = [_STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status, _date_line()]
     _render_headers(response.headers, parts)
     if response.status in _WITHOUT_BODY:

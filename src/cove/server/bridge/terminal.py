@@ -54,7 +54,7 @@ class _Wanted:
 
 
 async def open_terminal(sandbox: api.AsyncSandbox, sessions: BridgeSessions, request: Request) -> Upgrade:
-    """`GET pty`: what is wrong with a request is an ordinary answer, what fails later is an `error` frame."""
+    """`GET pty`: what is wrong with a request is an ordinary response, what fails later is an `error` frame."""
     if request.headers.get(b"upgrade", b"").lower() != b"websocket":
         raise invalid("WebSocket upgrade required")
     wanted = _read_query(request)

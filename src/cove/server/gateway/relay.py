@@ -30,7 +30,7 @@ What can go wrong, and why it does not:
 - Request smuggling: a client names Content-Length or Host in its Connection header, to have it removed. Those are never
   taken for hop-by-hop. Ambiguous requests do not get here: http/parser has refused them.
 - Desynchronisation: a runtime that sends bytes behind its response, or a response that nobody asked for, loses its
-  connection. So the next client never gets an answer to another's request.
+  connection. So the next client never gets a response to another's request.
 - A kept-alive connection is closed by the runtime just as it is taken: that is the case "reset, nothing answered". Idle
   ones are given up before a runtime would close them.
 - A connection goes back to the pool only when the response is complete *and* the whole request was sent: a runtime may
@@ -301,7 +301,7 @@ class SocketRelay(Relay):
         self._exchange.switch()
 
     def fail(self, error: CoveError | HttpError) -> None:
-        """Answer with this error; nothing of an answer was passed on."""
+        """Answer with this error; nothing of a response was passed on."""
         self._exchange.fail(error)
 
     def _drop_upstream(self) -> None:

@@ -1,7 +1,7 @@
 """Route preview URLs: the handler of the second listening port.
 
 It serves no API and knows no sandbox but by a token. Whether a token is right is read from the place's record, so that
-a wrong one neither touches nor wakes a sandbox, and every wrong one gets the same answer after the same work. What was
+a wrong one neither touches nor wakes a sandbox, and every wrong one gets one response after equal work. What was
 read is remembered for a right one, until either file has changed. A sandbox that is stopped stays so: its previews are
 502.
 """

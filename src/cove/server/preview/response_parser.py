@@ -16,7 +16,7 @@ class BadResponse(Exception):
 
 @dataclass(slots=True)
 class ResponseHead:
-    """The head of an answer; names of headers are in lower case."""
+    """The head of a response; names of headers are in lower case."""
 
     status: int = 0
     reason: bytes = b""
@@ -33,7 +33,7 @@ class ResponseHead:
 
 
 class ResponseSink(Protocol):
-    """Takes an answer as it comes, without waiting."""
+    """Takes a response as it comes, without waiting."""
 
     def answer_head(self, head: ResponseHead) -> None:
         """Receive the head."""

@@ -60,7 +60,7 @@ class Activity:
         self._last = asyncio.get_running_loop().time()
 
     def count(self, handler: Handler) -> Handler:
-        """Return the handler, with each request counted until its answer is complete."""
+        """Return the handler, with each request counted until its response is complete."""
 
         def handle(request: Request) -> Answer | Coroutine[object, object, Answer]:
             if _only_looks(request):

@@ -1,4 +1,4 @@
-"""Create a sandbox, or start one again on its files: its id is reserved until somebody has taken the answer."""
+"""Create a sandbox, or start one again on its files: its id is reserved until somebody has taken the response."""
 
 import logging
 import os
