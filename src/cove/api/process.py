@@ -29,7 +29,7 @@ class Process(ABC):
 
     @abstractmethod
     async def kill(self, signal: int | str = "TERM") -> None:
-        """Signal the whole tree. KILL returns when nothing of it is left. An ended process does not mind."""
+        """Signal the whole tree. KILL returns when nothing of it is left. For an ended process it is a no-op."""
 
     @abstractmethod
     async def terminate(self, grace: float = 5.0) -> None:

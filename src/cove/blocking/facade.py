@@ -107,7 +107,7 @@ class Process:
         return self
 
     def kill(self, signal: int | str = "TERM") -> None:
-        """Signal the whole tree. KILL returns when nothing of it is left. An ended process does not mind."""
+        """Signal the whole tree. KILL returns when nothing of it is left. For an ended process it is a no-op."""
         self._portal.call(lambda: self._inner.kill(signal))
 
     def terminate(self, grace: float = 5.0) -> None:

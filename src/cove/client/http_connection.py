@@ -1,7 +1,7 @@
 """An HTTP/1.1 client connection: one request at a time, its response streamed as it comes.
 
 Theory of operation. A request is one write, unless the body is a stream. `httptools` (llhttp) reads responses; a task
-that waits for it is woken when something has come, and takes all that is there. Nobody follows redirects, keeps
+that waits for one is woken when something has come, and takes all that is there. Nobody follows redirects, keeps
 cookies or decodes content. A call is cancelled by a half-closed connection: the server ends the call, then closes its
 side, so `end` returns when nothing of the call runs any more.
 """

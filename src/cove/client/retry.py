@@ -1,4 +1,4 @@
-"""Retry with backoff while the server is unreachable: a restarted gateway is no event for its clients."""
+"""Retry with backoff while the server is unreachable: a restart of the gateway fails no call."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -31,7 +31,7 @@ _AUTHOR = re.compile(r"([^<>\r\n]*[^<>\s]) <([^<>\s]+)>")
 # git-check-ref-format(1): what no name of a branch has.
 _NO_BRANCH = re.compile(r"^[-+/.]|[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(/|$)|[/.]$|^@$|^HEAD$")
 _KEPT_COMPLAINT = 2000
-# Bounded, as the gaps in the expressions are: what is judged may come from an enemy.
+# Bounded, as the gaps in the expressions are: what is judged is untrusted.
 _JUDGED_COMPLAINT = 8000
 # Nothing asks, shows pages or opens an editor; paths are names, not patterns; messages are in English.
 ENVIRONMENT: Mapping[str, str] = {

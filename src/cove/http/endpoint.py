@@ -6,7 +6,7 @@ from typing import cast
 
 
 class Endpoint(asyncio.Protocol):
-    """Writes; takes what comes, or lets the other end wait. Saying so twice, or when it is closing, does no harm."""
+    """Writes; takes what comes, or lets the other end wait. All calls are idempotent, also when it is closing."""
 
     _transport: asyncio.Transport
     _is_reading = True

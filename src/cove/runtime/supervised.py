@@ -204,7 +204,7 @@ class Supervised:
             pump.resume()
 
     def signal(self, number: int) -> None:
-        """Signal the whole tree; an ended process does not mind."""
+        """Signal the whole tree. Signalling a process that has ended is a no-op."""
         if self.ended.done() or self._launcher is None:
             return
         if number == signals.SIGKILL:
@@ -331,7 +331,7 @@ class Supervised:
             self._complete()
 
     def _ask_for_the_cause(self) -> None:
-        """Was it ended for want of memory? Only a control group knows, and that must not be asked on this loop."""
+        """Ask whether it was the OOM killer. Only a control group knows, and that must not be asked on this loop."""
         end = self._main_exit
         if self._memory_kills is None or end is None or end.exit_code == 0:
             return

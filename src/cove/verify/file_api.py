@@ -1,4 +1,4 @@
-"""Attempts on the file API, led astray by planted links: most escapes from sandboxes have been of this kind."""
+"""Attempts on the file API by planted links (symlink attacks): most escapes from sandboxes have been of this kind."""
 
 from pathlib import Path
 

@@ -70,7 +70,7 @@ class Form(Enum):
 class Operation(Generic[Q, W]):
     """One row of the table, generic in its request and in its answer, or in one event of it.
 
-    What answers NOTHING answers 204. A `repeatable` one does no harm when it is asked twice. One of the gateway that
+    What answers NOTHING answers 204. A `repeatable` one is idempotent: it may be retried. One of the gateway that
     `reaches_runtime` is answered by the runtime where that runs.
     """
 

@@ -27,7 +27,7 @@ def remove(directory: Directory, hierarchies: Hierarchies, key: str) -> None:
 
 
 def end_runtime(directory: Directory, key: str) -> None:
-    """End the process that has the place: politely, then not. Blocks until it is gone."""
+    """End the process that has the place: SIGTERM, then SIGKILL. Blocks until it is gone."""
     holder = directory.holder(key)
     if holder is None or not directory.is_held(key):
         return
