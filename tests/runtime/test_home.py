@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cove.errors import SandboxUnavailable
-from cove.local.state import default_home
+from cove.local.state import default_home, replace_file
 from cove.runtime.home import Home
 
 IS_ROOT = os.geteuid() == 0
@@ -83,3 +83,30 @@ def test_without_a_home_directory_none_is_made_up(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as where neither HOME nor passwd knows it
     with pytest.raises(SandboxUnavailable, match="set HOME, or COVE_HOME"):
         default_home()
+
+
+def test_a_file_is_replaced_whole_for_whoever_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    replace_file(path, b"old" * 1000)
+    with path.open("rb") as reader:
+        replace_file(path, b"new", mode=0o640)
+        assert reader.read() == b"old" * 1000
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o640)
+    assert os.listdir(tmp_path) == ["record"]
+
+
+def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / ".record.new").write_bytes(b"half of a long one")
+    replace_file(tmp_path / "record", b"{}")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"record": b"{}"}
+
+
+def test_a_durable_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[str, bool]] = []
+
+    def sync(descriptor: int) -> None:
+        synced.append((os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")), (tmp_path / "record").exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    replace_file(tmp_path / "record", b"{}", durable=True)
+    assert synced == [(".record.new", False), (tmp_path.name, True)]

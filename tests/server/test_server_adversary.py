@@ -115,11 +115,11 @@ async def test_an_idle_sandbox_whose_record_cannot_be_written_is_not_lost(other_
         sandbox = await server.create("x", idle_timeout=0.2)
         runtime = await server.runtime("x")
         place = server.directory.place((await server.record("x")).key)
-        (place / "sandbox.new").mkdir()  # as on a full disk, nothing can be written there
+        (place / ".sandbox.json.new").mkdir()  # as on a full disk, nothing can be written there
         await eventually(lambda: "cannot record" in (place / "runtime.log").read_text())
         assert (await sandbox.exec("echo still here")).stdout == "still here\n"
         assert await server.runtime("x") == runtime
-        (place / "sandbox.new").rmdir()
+        (place / ".sandbox.json.new").rmdir()
         await eventually(lambda: not server.directory.is_held(place.name))
         assert (await sandbox.exec("echo back")).stdout == "back\n"
         await sandbox.destroy()

@@ -1,4 +1,4 @@
-"""Find the state directory (COVE_HOME)."""
+"""The state directory: where it is, and how its files are written. Blocks."""
 
 import os
 from pathlib import Path
@@ -16,3 +16,31 @@ def default_home() -> Path:
     if not os.path.isabs(data):
         raise SandboxUnavailable("your home directory is not known: set HOME, or COVE_HOME to a directory of your own")
     return Path(data) / "cove"
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+    """Write and rename: a reader sees the old content or the new one, whole. One writer at a time.
+
+    With `durable` the new one is there after a crash of the machine too. That waits for the disk, which may be busy
+    with what sandboxes write.
+    """
+    building = path.with_name(f".{path.name}.new")
+    descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(descriptor)
+    building.rename(path)
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Let the names in a directory survive a crash of the machine: fsync(2)."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

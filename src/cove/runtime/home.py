@@ -252,16 +252,6 @@ class Home:
         return waiting_lock(self.path / "places.lock")
 
 
-def write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a small world-readable file whose content never changes, atomically."""
-    if path.exists() and path.read_bytes() == content:
-        return
-    building = path.with_name(f".{new_identifier()}")
-    building.write_bytes(content)
-    building.chmod(mode)
-    building.rename(path)
-
-
 def _sign(lock: FileIO) -> None:
     """Say in the lock who holds it, so that a holder that does not answer can be ended."""
     lock.truncate(0)

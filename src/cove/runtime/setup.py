@@ -14,8 +14,8 @@ from cove.core.jail import PYTHON_DIRECTORY
 from cove.errors import InterpreterNotReady
 from cove.linux.file_lock import waiting_lock
 from cove.linux.interpreter import find_interpreter
-from cove.local.state import default_home
-from cove.runtime.home import Home, write_once
+from cove.local.state import default_home, replace_file
+from cove.runtime.home import Home
 
 PACKAGES = ("ipython", "numpy", "pandas", "matplotlib")
 _REQUIREMENTS = Path(__file__).parent / "requirements"
@@ -86,14 +86,14 @@ def _furnish(environment: Path) -> None:
     """Let its programs run where sandboxes see it, and let pip install for the sandbox's user."""
     source = Path(executor.__file__).parent / _SITE
     for packages in environment.glob("lib/python*/site-packages"):
-        write_once(packages / _SITE, source.read_bytes())
-        write_once(packages / _PATH_FILE[0], _PATH_FILE[1].encode())
+        _write_once(packages / _SITE, source.read_bytes())
+        _write_once(packages / _PATH_FILE[0], _PATH_FILE[1].encode())
     for script in (environment / "bin").iterdir():
         if not script.is_symlink() and os.access(script, os.X_OK):
             content = script.read_bytes()
             is_pip = script.name.startswith("pip")
             text = _PIP.encode() if is_pip else _SHEBANG.sub(f"#!{PYTHON_DIRECTORY}/bin/python3\n".encode(), content)
-            write_once(script, text, mode=0o755)
+            _write_once(script, text, mode=0o755)
 
 
 def _run(command: list[str], **environment: str) -> None:
@@ -127,3 +127,8 @@ def _run(command: list[str], **environment: str) -> None:
 def _make_readable(directory: Path) -> None:
     """Sandboxes run as users of their own."""
     subprocess.run(["chmod", "-R", "a+rX", str(directory)], check=True, timeout=120)
+
+
+def _write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    if not path.exists() or path.read_bytes() != content:
+        replace_file(path, content, mode=mode)

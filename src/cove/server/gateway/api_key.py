@@ -5,6 +5,7 @@ import secrets
 from pathlib import Path
 
 from cove.errors import SandboxUnavailable, ValidationFailed
+from cove.local.state import sync_directory
 
 KEY_FILE = "key"
 _GIVEN_KEY = Path("server", "key")
@@ -57,7 +58,10 @@ def _make(path: Path) -> None:
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(_RANDOM_BYTES) + "\n")
+            file.flush()
+            os.fsync(descriptor)  # clients keep the key: an empty file after a crash would lock them out
         os.link(building, path)
+        sync_directory(path.parent)
     except FileExistsError:
         return
     finally:

@@ -1,10 +1,10 @@
 """The public address of previews: written by the server when it listens, read by every runtime."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from cove.local.state import replace_file
 from cove.server.configuration import Configuration
 
 _EVERYWHERE = ("0.0.0.0", "::", "localhost")  # noqa: S104  # what a configuration says
@@ -44,10 +44,7 @@ def address_of(configuration: Configuration, port: int) -> PreviewAddress:
 
 def write_address(server: Path, address: PreviewAddress) -> None:
     """Into the server's own directory, all at once. Blocks."""
-    path = server / _FILE
-    building = path.with_suffix(".new")
-    building.write_bytes(msgspec.json.encode(address))
-    os.replace(building, path)
+    replace_file(server / _FILE, msgspec.json.encode(address))
 
 
 def read_address(server: Path) -> PreviewAddress:

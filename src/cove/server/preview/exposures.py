@@ -1,12 +1,12 @@
 """Exposed ports of a server's sandbox: recorded at its place, so that a gateway can check a token without it."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from cove.core.exposure import Exposure
+from cove.local.state import replace_file
 from cove.local.threads import in_thread
 from cove.model import ExposedPort
 from cove.server.preview.address import read_address
@@ -57,12 +57,7 @@ def exposures_path(place: Path) -> Path:
 
 def write_exposures(place: Path, exposures: Iterable[Exposure]) -> None:
     """Replace the record, all at once. Blocks."""
-    path = exposures_path(place)
-    building = path.with_suffix(".new")
-    descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(_encoder.encode(tuple(exposures)))
-    building.rename(path)
+    replace_file(exposures_path(place), _encoder.encode(tuple(exposures)))
 
 
 def read_exposures(place: Path) -> tuple[Exposure, ...]:

@@ -72,9 +72,10 @@ class Serving:
         return False
 
     async def _note(self, status: SandboxStatus) -> bool:
-        """Write it into the record; False when that cannot be, as on a full disk."""
+        """Write it into the record, where it outlives this process; False when that cannot be, as on a full disk."""
+        record = msgspec.structs.replace(self._opened.record, status=status)
         try:
-            await in_thread(self._directory.write, msgspec.structs.replace(self._opened.record, status=status))
+            await in_thread(self._directory.write, record, durable=status is not SandboxStatus.RUNNING)
         except OSError as error:
             log.error("cannot record that the sandbox is %s: %s", status, error)
             return False

@@ -18,6 +18,7 @@ import msgspec
 from cove.core.identifier import KEY_LENGTH
 from cove.errors import SandboxUnavailable
 from cove.linux.file_lock import is_locked
+from cove.local.state import replace_file
 from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, TreeKill
 from cove.runtime.home import LOCK, RECORD, SOCKET
 
@@ -161,14 +162,9 @@ class Directory:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SandboxUnavailable(f"{path} cannot be read: repair it, or destroy the sandbox: {error}") from None
 
-    def write(self, record: Record) -> None:
+    def write(self, record: Record, *, durable: bool = False) -> None:
         """Replace the record, all at once."""
-        path = self.place(record.key) / RECORD
-        building = path.with_suffix(".new")
-        descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(record))
-        building.rename(path)
+        replace_file(self.place(record.key) / RECORD, msgspec.json.encode(record), durable=durable)
 
     def key_of(self, id: str) -> str:
         """The key that has the id, or nothing."""
