@@ -61,7 +61,7 @@ def readlink(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
 
 
 def create(fields: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """A new file whose content is to be that of the file at path: whoever has written it calls `commit` with both."""
+    """Create a file to become the content of the one at path: whoever has written it calls `commit` with both."""
     path = final(fields[0])
     old = open_old(path)
     try:

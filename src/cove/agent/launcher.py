@@ -280,7 +280,7 @@ class Launcher:
 
 
 def restore_states(targets: list[bytes], descriptors: list[int]) -> list[int]:
-    """The numbers of the targets. Where one is a shell's snapshot, its descriptor becomes the script made from it."""
+    """Parse the targets. Where one is a shell's snapshot, its descriptor becomes the script made from it."""
     numbers = []
     for at, target in enumerate(targets):
         numbers.append(int(target.rstrip(protocol.SNAPSHOTS)))

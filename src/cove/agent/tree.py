@@ -36,7 +36,7 @@ class TooMany(Exception):
 def walk(
     top: bytes, enters: Callable[[bytes, os.DirEntry[bytes]], bool] = lambda relative, entry: True
 ) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
-    """Every entry below top with its path from there, parents first, names sorted. `enters` can leave entries out."""
+    """Walk every entry below top with its path from there, parents first, names sorted; `enters` can leave some out."""
     pending = [(b"", read_directory(top, is_top=True))]
     while pending:
         prefix, entries = pending[-1]

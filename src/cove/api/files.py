@@ -26,7 +26,7 @@ class Files(ABC):
 
     @abstractmethod
     def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
-        """The bytes from `start` up to, not including, `end`, in pieces; what is appended meanwhile is left out."""
+        """Stream the bytes from `start` up to, not including, `end`; what is appended meanwhile is left out."""
 
     @abstractmethod
     async def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
@@ -90,7 +90,7 @@ class Files(ABC):
 
     @abstractmethod
     async def glob(self, pattern: str, *, root: str = ".") -> builtins.list[str]:
-        """The paths below `root`, relative to it and sorted, that match: `*`, `?`, `[a-z]`, and `**` for any depth.
+        """Find the paths below `root`, relative and sorted, that match: `*`, `?`, `[a-z]`, and `**` for any depth.
 
         As in a shell, names that begin with a dot must be asked for by one. A pattern with `..` is refused.
         """

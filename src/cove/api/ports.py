@@ -58,4 +58,4 @@ class Ports(ABC):
 
     @abstractmethod
     def connect(self, port: int) -> TcpConnection:
-        """A connection to the port, exposed or not, for this program alone: `async with ports.connect(5432) as c`."""
+        """Connect to the port, exposed or not, for this program alone: `async with ports.connect(5432) as c`."""

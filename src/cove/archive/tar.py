@@ -85,7 +85,7 @@ def encode_member(member: Member) -> bytes:
 
 
 def encode_sparse(member: Member, name: bytes) -> bytes:
-    """A file with holes, as GNU tar does it in its format 1.0: its data comes after a list of where that belongs."""
+    """Encode a file with holes, as GNU tar does in its format 1.0: a list of where its data belongs, then the data."""
     assert member.ranges is not None
     ranges = [*member.ranges, (member.size, member.size)]
     numbers = [len(ranges)] + [number for start, end in ranges for number in (start, end - start)]
@@ -163,7 +163,7 @@ def header(name: bytes, kind: bytes, mode: int, size: int, mtime: int, link: byt
 
 
 def read_members(source: Source, lenient: bool = False) -> Iterator[Member]:
-    """The members of an archive, each read when the content of the one before has been taken; ends at its end mark.
+    """Read the members of an archive one by one, each when the content of the one before has been taken.
 
     With `lenient`, as tar(1) does it: absolute names lose their slash, and symbolic links may lead anywhere.
     """

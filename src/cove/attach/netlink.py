@@ -24,7 +24,7 @@ _LOOPBACK = 1  # the first interface of every namespace
 
 
 def messages() -> tuple[bytes, bytes]:
-    """One address, without which glibc looks up no names, and AnyIP: every address of the range is this machine."""
+    """Build one address, without which glibc looks up no names, and AnyIP: every address of the range is local."""
     return _address(), _route()
 
 

@@ -182,7 +182,7 @@ class Files:
         return self._portal.call(lambda: self._inner.read_text(path, encoding))
 
     def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> Generator[bytes, None, None]:
-        """The bytes from `start` up to, not including, `end`, in pieces; what is appended meanwhile is left out."""
+        """Stream the bytes from `start` up to, not including, `end`; what is appended meanwhile is left out."""
         return self._portal.iterate(self._inner.read_stream(path, start=start, end=end))
 
     def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
@@ -246,7 +246,7 @@ class Files:
         self._portal.call(lambda: self._inner.chmod(path, mode))
 
     def glob(self, pattern: str, *, root: str = ".") -> builtins.list[str]:
-        """The paths below `root`, relative to it and sorted, that match: `*`, `?`, `[a-z]`, and `**` for any depth.
+        """Find the paths below `root`, relative and sorted, that match: `*`, `?`, `[a-z]`, and `**` for any depth.
 
         As in a shell, names that begin with a dot must be asked for by one. A pattern with `..` is refused.
         """
@@ -536,7 +536,7 @@ class Ports:
         return self._portal.call(lambda: self._inner.list())
 
     def connect(self, port: int) -> TcpConnection:
-        """A connection to the port, exposed or not, for this program alone: `async with ports.connect(5432) as c`."""
+        """Connect to the port, exposed or not, for this program alone: `async with ports.connect(5432) as c`."""
         return TcpConnection(self._inner.connect(port), self._portal)
 
 

@@ -29,7 +29,7 @@ class MessageReader:
         self._at = 0
 
     def take(self) -> list[bytes] | None:
-        """The next message, if it is complete. Beyond the most fields the last one has the rest, NUL bytes and all."""
+        """Take the next message, if it is complete. Beyond the most fields the last one has the rest, NUL and all."""
         begin = self._at + _LENGTH_BYTES
         if begin > len(self._data):
             return None

@@ -8,7 +8,7 @@ MOST_PATH_BYTES = 4095
 
 
 def resolve_path(base: str, path: str) -> bytes:
-    """The absolute path, with its doubled slashes and single dots gone; `..` is left to the kernel and its links."""
+    """Normalise a path: absolute, no doubled slashes or single dots; `..` is left to the kernel and its links."""
     encoded = encode_text(path, "path")
     if not encoded:
         raise ValidationFailed("path is empty: `.` is the working directory")

@@ -264,7 +264,7 @@ def _remote_credentials(
 
 
 def credentials(url: str, token: str | None) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The environment in which git has the token, or the URL's own password, for the URL's host; and the secrets."""
+    """Make the environment in which git has the token, or the URL's own password, for its host; and the secrets."""
     if token is not None:
         check_line("token", token)
     clean, user, password = split_credentials(url)

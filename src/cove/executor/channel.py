@@ -68,7 +68,7 @@ def frame(kind: bytes, payload: bytes = b"") -> bytes:
 
 
 def message(kind: bytes, parts: Mapping[str, Part], is_cut: bool = False) -> Iterator[bytes]:
-    """The frames of a display, a value or an error. What is neither text nor a list of pieces of JSON is no part."""
+    """Encode a display, a value or an error as frames. What is neither text nor pieces of JSON is no part."""
     yield frame(kind)
     for name, value in parts.items():
         yield frame(TEXT if isinstance(value, str) else JSON, name.encode("utf-8", "replace"))
@@ -105,7 +105,7 @@ def bounded(bundle: dict[str, object]) -> tuple[dict[str, Part], bool]:
 
 
 def json_pieces(value: object) -> tuple[list[bytes], int]:
-    """The pieces of a JSON value, and what it takes in memory. Raises ValueError when it is too large or too deep."""
+    """Encode a JSON value in pieces, with its size in memory. Raises ValueError when it is too large or too deep."""
     pieces: list[bytes] = []
     piece: list[object] = []
     characters = size = 0
@@ -132,7 +132,7 @@ def encode_tokens(tokens: list[object]) -> bytes:
 
 
 def tokens_of(value: object, depth: int = 0) -> Iterator[object]:
-    """A value as JSON has it: numbers that are not finite become null, what is nothing of JSON becomes its text."""
+    """Tokenise a value as JSON: numbers that are not finite become null, what is nothing of JSON its text."""
     if depth > MOST_DEPTH:
         raise ValueError("too deep")
     if value is None or isinstance(value, bool):

@@ -91,7 +91,7 @@ class RequestParser:
             self.is_in_head = True
 
     def on_url(self, part: bytes) -> None:
-        """A part of the request's target."""
+        """Take a part of the request's target."""
         if self.is_in_head:
             self._target += part
             self._head_bytes += len(part)
@@ -99,7 +99,7 @@ class RequestParser:
                 raise self._too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer, which is dropped."""
+        """Take a header, or a trailer, which is dropped."""
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > self._limits.head_bytes:
             raise self._too_large()
@@ -114,7 +114,7 @@ class RequestParser:
         request.headers[name] = value if before is None else before + b", " + value
 
     def on_headers_complete(self) -> None:
-        """The head is complete: check it and announce the request."""
+        """Check the complete head, and announce the request."""
         if self._has_resumed or self._request is None:
             return
         request = self._request
@@ -134,7 +134,7 @@ class RequestParser:
             self.incoming.receive(data)
 
     def on_message_complete(self) -> None:
-        """The body is complete. The parser says so too early when an upgrade has a body."""
+        """Complete the body. The parser says so too early when an upgrade has a body."""
         request = self.incoming
         self._silent_bytes = 0
         if request is None or (request.is_upgrade and _has_body(request) and not self._has_resumed):

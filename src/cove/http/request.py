@@ -27,7 +27,7 @@ class BodySink(Protocol):
         """End: the body is complete."""
 
     def body_failed(self, error: HttpError) -> None:
-        """The body will never be complete."""
+        """Fail: the body will never be complete."""
 
 
 class Request:

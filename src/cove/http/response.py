@@ -113,19 +113,19 @@ class Relay(ABC):
 
     @abstractmethod
     def client_gone(self) -> None:
-        """The client has disconnected: nobody waits for the response any more."""
+        """Abort: the client has disconnected, and nobody waits for the response any more."""
 
     @abstractmethod
     def client_cancelled(self) -> None:
-        """The client wants what it asked for ended, and waits for that: end it, then `cut`."""
+        """Cancel: the client wants what it asked for ended, and waits for that: end it, then `cut`."""
 
     @abstractmethod
     def client_full(self) -> None:
-        """The client does not take what is written: write less."""
+        """Write less (backpressure): the client does not take what is written."""
 
     @abstractmethod
     def client_ready(self) -> None:
-        """The client takes more."""
+        """Write again: the client takes more."""
 
     @abstractmethod
     def client_data(self, data: bytes) -> None:
@@ -133,7 +133,7 @@ class Relay(ABC):
 
     @abstractmethod
     def client_eof(self) -> None:
-        """The client has half-closed after an upgrade: it sends nothing more."""
+        """Half-close after an upgrade: the client sends nothing more."""
 
 
 # What answers requests: a function, at once or as a coroutine.

@@ -79,21 +79,21 @@ class Stream:
         _wake(self._waiting_to_read)
 
     def client_eof(self) -> None:
-        """The client sends nothing more."""
+        """Note a half-close: the client sends nothing more."""
         self._has_ended = True
         _wake(self._waiting_to_read)
 
     def client_gone(self) -> None:
-        """The connection is lost."""
+        """Note the loss of the connection."""
         self.client_eof()
         self.client_ready()
 
     def client_full(self) -> None:
-        """The client does not take what is written."""
+        """Make writers wait (backpressure): the client does not take more."""
         self._is_full = True
 
     def client_ready(self) -> None:
-        """The client takes more."""
+        """Wake writers: the client takes more."""
         self._is_full = False
         _wake(self._waiting_to_write)
 

@@ -27,7 +27,7 @@ def try_lock(path: Path) -> FileIO | None:
 
 
 def make_locked(path: Path) -> FileIO:
-    """A new file, locked; others may not even read it, because who reads can hold a lock against whoever writes."""
+    """Make a new file, locked; others may not even read it: who reads can hold a lock against whoever writes."""
     file = FileIO(path, "x+", opener=lambda name, flags: os.open(name, flags, 0o600))
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE)
     return file

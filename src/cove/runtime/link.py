@@ -106,7 +106,7 @@ class Link:
         )
 
     async def request_content(self, verb: bytes, *fields: bytes, subject: str) -> bytes | int:
-        """A request whose answer is content, or a descriptor that is for the caller to judge, and belongs to it."""
+        """Request content, or a descriptor that is for the caller to judge, and belongs to it."""
         answer = await self._request(
             verb, fields, (), _Pending(self._loop.create_future(), 1, 0, subject, is_content=True)
         )

@@ -24,7 +24,7 @@ class Publisher(Protocol):
         """Describe an exposure that was published, with its addresses."""
 
     async def close(self) -> None:
-        """The sandbox ends."""
+        """Revoke everything: the sandbox ends."""
 
 
 class Ports(api.Ports):
@@ -95,7 +95,7 @@ class Ports(api.Ports):
             connection.abort()
 
     async def close(self) -> None:
-        """The sandbox ends, and with it every exposure."""
+        """Revoke every exposure: the sandbox ends."""
         self._exposures.clear()
         self.end_connections()
         async with self._publishing:

@@ -65,7 +65,7 @@ def _prepare(target: Path, tell: Callable[[str], None], *, anew: bool) -> Path:
 
 
 def find_requirements(version: tuple[int, int]) -> Path:
-    """Every package with its version and the hashes of its wheels, for that Python: scripts/make_requirements.py."""
+    """Find the pinned packages with the hashes of their wheels, for that Python: scripts/make_requirements.py."""
     name = ".".join(map(str, version))
     path = _REQUIREMENTS / f"python-{name}.txt"
     if not path.exists():

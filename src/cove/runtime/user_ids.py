@@ -44,7 +44,7 @@ class UserIds:
         raise SandboxUnavailable(f"all {USER_IDS} user ids of {self._path} are in use: destroy some sandboxes")
 
     def find(self, key: str, note: Path) -> int | None:
-        """The id of a sandbox; `note` is the file that has it, unless its program was killed before it wrote that."""
+        """Find the id of a sandbox; `note` is the file that has it, unless its program was killed before."""
         noted = _read(note)
         for reservation in [self._path / noted] if noted else self._path.iterdir():
             if _read(reservation) == key:

@@ -14,7 +14,7 @@ _LEAST_LENGTH = 8
 
 
 def load_key(home: Path, configured: str | None = None) -> str:
-    """The configured key, COVE_API_KEY, or the one in the state directory, which is made if it is not there. Blocks."""
+    """Load the configured key, COVE_API_KEY, or the one in the state directory, made if it is not there. Blocks."""
     if chosen := configured or os.environ.get("COVE_API_KEY"):
         return _check(chosen)
     path = home / KEY_FILE

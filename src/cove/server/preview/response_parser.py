@@ -45,7 +45,7 @@ class ResponseSink(Protocol):
         """End: the response is complete. Nothing follows."""
 
     def answer_switch(self, head: ResponseHead, rest: bytes) -> None:
-        """The connection is raw from here on."""
+        """Switch protocols: the connection is raw from here on."""
 
 
 class ResponseParser:
@@ -97,14 +97,14 @@ class ResponseParser:
             self._head = ResponseHead()
 
     def on_status(self, reason: bytes) -> None:
-        """The words after the status."""
+        """Take the reason phrase."""
         if any(byte < 0x20 and byte != 0x09 for byte in reason):
             raise BadResponse("the words after its status have a control character")
         if not self._has_head:
             self._head.reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer, which is dropped."""
+        """Take a header, or a trailer, which is dropped."""
         if self._has_head:
             return
         if len(self._head.headers) >= _MOST_HEADERS:
@@ -114,7 +114,7 @@ class ResponseParser:
         self._head.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """The head is complete; one that is only interim is forgotten."""
+        """Complete the head; one that is only interim is forgotten."""
         status = self._parser.get_status_code()
         if self._has_head or status < 200:
             self._head.status = self._head.status or status
@@ -136,7 +136,7 @@ class ResponseParser:
             self._taker.answer_body(data)
 
     def on_message_complete(self) -> None:
-        """The body is complete, if there was more than an interim head."""
+        """Complete the body, if there was more than an interim head."""
         if self._has_head and not self._is_complete:
             self._complete()
 

@@ -27,7 +27,7 @@ class ServiceUser(Protocol):
         """Receive what the service sent."""
 
     def service_eof(self) -> None:
-        """The service has half-closed: it sends nothing more."""
+        """Note a half-close: the service sends nothing more."""
 
     def service_lost(self) -> None:
         """Handle the loss: the connection is gone, or the runtime has taken it back."""

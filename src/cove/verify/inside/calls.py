@@ -135,7 +135,7 @@ def call_as_i386(number: int, *arguments: int) -> int:
 
 
 def judge(result: int) -> str:
-    """A call that is refused says so; any other answer, also a complaint about its arguments, came from the call."""
+    """Judge a call: one that is refused says so; any other answer, also about its arguments, came from the call."""
     if -result in (errno.EPERM, errno.ENOSYS):
         raise Blocked(os.strerror(-result))
     return f"the kernel answers: {os.strerror(-result)}" if result < 0 else f"the kernel answers: {result}"
