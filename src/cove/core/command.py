@@ -18,22 +18,12 @@ OWN_DESCRIPTOR, STATE_DESCRIPTOR, SCRIPT_DESCRIPTOR = 61, 62, 63
 # BASH_EXECUTION_STRING is where `bash -c` itself keeps the command.
 READ_SCRIPT = f"mapfile -d '' -t -n 1 -u {SCRIPT_DESCRIPTOR} BASH_EXECUTION_STRING; exec {SCRIPT_DESCRIPTOR}<&-"
 # bash can become the program that it runs last only where the command is an argument. Elsewhere it lives until that
-# program has answered a signal that would have ended bash, and ends as the program did: by a signal or with a status.
-# Where bash was not waiting for a program (the word it executes is none), it ends by the signal.
+# program has answered TERM, and ends as the program did. Where it waits for none (a builtin is at hand), TERM ends it.
 _END = (
-    '[[ $(\\builtin type -t -- "${BASH_COMMAND%% *}") == [bkf][ueu]* ]] && __cove=$((128 + __cove_signal)); '
-    "\\builtin trap - $((__cove - 128)); \\builtin kill -$((__cove - 128)) $$; \\builtin exit $__cove"
+    '{ [[ $__cove == 143 || $(\\builtin type -t -- "${BASH_COMMAND%% *}") == [bkf][ueu]* ]] && '
+    "\\builtin trap - TERM && \\builtin kill -TERM $$; } 2>/dev/null; \\builtin exit $__cove"
 )
-RUN_SCRIPT = "; ".join(
-    [
-        f"__cove_end='{{ {_END}; }} 2>/dev/null'",
-        *(
-            f"\\builtin trap '__cove=$? __cove_signal={number:d}; \\builtin eval \"$__cove_end\"' {number:d}"
-            for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
-        ),
-        '\\builtin eval "$BASH_EXECUTION_STRING"',
-    ]
-)
+RUN_SCRIPT = f"\\builtin trap '__cove=$?; {_END}' TERM; \\builtin eval \"$BASH_EXECUTION_STRING\""
 DEFAULT_MAX_OUTPUT = 16 << 20
 _FOREVER = 100 * 365 * 86400
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
