@@ -2,12 +2,13 @@
 
 import os
 import stat
+from contextlib import suppress
 
 _DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def remove_tree(path: str) -> None:
-    """Remove path and all below it, however deep and whatever its modes; missing is fine."""
+    """Remove path and all below it, however deep and whatever its modes; missing, or gone meanwhile, is fine."""
     try:
         top = _open(path)
     except FileNotFoundError:
@@ -16,7 +17,8 @@ def remove_tree(path: str) -> None:
         _empty(top)
     finally:
         os.close(top)
-    os.rmdir(path)
+    with suppress(FileNotFoundError):
+        os.rmdir(path)
 
 
 def _empty(top: int) -> None:
@@ -30,18 +32,22 @@ def _empty(top: int) -> None:
         name = pending.pop()
         try:
             directory = _open(name, top)
+        except FileNotFoundError:  # somebody else removes it too
+            continue
         except NotADirectoryError:  # it was swapped since it was seen
-            os.unlink(name, dir_fd=top)
+            _unlink(name, top)
             continue
         try:
             for child in _clear(directory):
                 fresh += 1
                 lifted = f".cove-{fresh}-{os.urandom(4).hex()}"
-                _lift(child, directory, lifted, top)
-                pending.append(lifted)
+                with suppress(FileNotFoundError):
+                    _lift(child, directory, lifted, top)
+                    pending.append(lifted)
         finally:
             os.close(directory)
-        os.rmdir(name, dir_fd=top)
+        with suppress(FileNotFoundError):
+            os.rmdir(name, dir_fd=top)
 
 
 def _open(name: str, parent: int | None = None) -> int:
@@ -88,6 +94,8 @@ def _unlink(name: str, parent: int) -> bool:
     """Unlink what is no directory; False when it is one since it was seen."""
     try:
         os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        return True
     except IsADirectoryError:
         return False
     return True
