@@ -7,7 +7,6 @@ from support.cancellation import cancel_after
 from support.inside import commands_inside
 
 from cove import AsyncSandbox
-from cove.api.provider import provider_for
 
 pytestmark = pytest.mark.anyio
 
@@ -88,11 +87,8 @@ async def make_and_destroy() -> None:
 
 
 async def test_a_creation_cancelled_twice_leaves_nothing() -> None:
-    embedded = provider_for(None, None)
     for turns in (0, 1, 5, 20):
         await cancel_after(turns, AsyncSandbox.create(id="twice").__aenter__(), times=2)
-        if embedded._undoing:  # type: ignore[attr-defined]
-            await asyncio.wait(embedded._undoing)  # type: ignore[attr-defined]
         assert await AsyncSandbox.list() == []
 
 

@@ -11,9 +11,9 @@ from support.stage import Stage, turns
 from cove.linux.packets import socket_pair
 from cove.model import Outcome
 from cove.runtime import launcher
-from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import LauncherPool
 from cove.runtime.link import Link
+from cove.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +89,7 @@ async def test_a_call_cancelled_while_its_launcher_starts_does_not_lose_the_sand
     agent.settimeout(30)
     lost: list[str] = []
     link = Link(control, lost.append)
-    background = BackgroundTasks(lambda error: lost.append(repr(error)))
+    background = Tasks(lambda error: lost.append(repr(error)))
     pool = LauncherPool(link, None, background, lost.append)
     acquiring = asyncio.ensure_future(pool.acquire())
     await turns()

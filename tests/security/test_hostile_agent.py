@@ -15,10 +15,10 @@ from cove.linux.descriptors import Kind
 from cove.linux.packets import socket_pair
 from cove.local.threads import close_in_thread
 from cove.model import Outcome
-from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.supervised import Supervised
+from cove.tasks import Tasks
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -266,12 +266,10 @@ AFTER_START_ATTACKS = {
 }
 
 
-def supervised(
-    lost: list[str], ours: socket.socket
-) -> tuple[Supervised, Launcher, BackgroundTasks, Link, socket.socket]:
+def supervised(lost: list[str], ours: socket.socket) -> tuple[Supervised, Launcher, Tasks, Link, socket.socket]:
     control, agent = socket_pair()
     link = Link(control, lost.append)
-    background = BackgroundTasks(lambda error: lost.append(repr(error)))
+    background = Tasks(lambda error: lost.append(repr(error)))
     pool = LauncherPool(link, None, background, lost.append)
     launcher = Launcher(ours, None, lost.append)
     process = Supervised(lambda stream, data: None, pool=pool, background=background, on_fault=lost.append)

@@ -9,10 +9,10 @@ from cove.core.command import build_invocation
 from cove.linux.packets import socket_pair
 from cove.local.threads import close_in_thread
 from cove.model import Outcome
-from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.supervised import Supervised
+from cove.tasks import Tasks
 from support.fake_agent import Peer
 
 
@@ -32,7 +32,7 @@ class Stage:
         theirs.settimeout(30)
         self.agent, self.peer = Peer(agent), Peer(theirs)
         self.link = Link(control, self.lost.append)
-        self.background = BackgroundTasks(lambda error: self.lost.append(repr(error)))
+        self.background = Tasks(lambda error: self.lost.append(repr(error)))
         self.pool = LauncherPool(self.link, None, self.background, self.lost.append)
         self.launcher = Launcher(ours, None, self.lost.append)
         self.peer.send(b"ready")

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import uvloop
 
 from cove.errors import SandboxUnavailable
+from cove.tasks import Tasks, owned
 
 T = TypeVar("T")
 _END = object()
@@ -21,7 +22,7 @@ class Portal:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Tasks()
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cove-loop", daemon=True)
         self._thread.start()
@@ -63,9 +64,7 @@ class Portal:
         if sys.is_finalizing() or os.getpid() != self._pid:
             return
         if threading.current_thread() is self._thread:
-            task = self._loop.create_task(_close(events))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing.start(_close(events))
         else:
             self.call(lambda: _close(events))
 
@@ -88,7 +87,7 @@ class _Call(Generic[T]):
     def start(self) -> None:
         if self.result.done():
             return
-        self._task = self._loop.create_task(self._work())
+        self._task = owned(self._work())
         self._task.add_done_callback(self._done)
 
     def cancel(self) -> None:

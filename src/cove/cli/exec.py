@@ -24,10 +24,11 @@ from cove.cli.options import (
     parse_command,
     parse_variables,
 )
-from cove.cli.signals import cancel, finish
+from cove.cli.signals import finish
 from cove.cli.streams import DESCRIPTORS, Streams
 from cove.errors import ProcessExitedBeforeReady, ProcessNotFound, SandboxUnavailable, ValidationFailed
 from cove.model import Exit, Gap, Outcome, Output
+from cove.tasks import end, owned
 
 _NO_PROGRAM = 127
 
@@ -85,14 +86,14 @@ async def _run_in(
 ) -> Exit:
     streams = Streams()
     process = await sandbox.start_process(command, stdin=True, cwd=cwd, env=env, timeout=timeout, lossless=True)
-    feeding = asyncio.create_task(_feed(process, streams))
+    feeding = owned(_feed(process, streams))
     try:
         return await _print(process, streams)
     except (asyncio.CancelledError, BrokenPipeError):
         await process.terminate()  # a sandbox that is not thrown away would let it run on
         raise
     finally:
-        await cancel(feeding)
+        await end(feeding)
 
 
 async def _feed(process: Process, streams: Streams) -> None:

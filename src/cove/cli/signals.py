@@ -46,11 +46,3 @@ def raise_on_signal() -> None:
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-async def cancel(task: "asyncio.Task[None]") -> None:
-    """End a task and wait for its end."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()

@@ -11,10 +11,10 @@ from typing import Self, assert_never
 
 from cove.api import TerminalConnection
 from cove.cli.descriptors import BROKEN_PIPE, STDIN, STDOUT
-from cove.cli.signals import cancel
 from cove.cli.streams import Streams
 from cove.errors import ConnectionLost, ProcessExitedBeforeReady, SandboxUnavailable, ValidationFailed
 from cove.model import Exit, Gap, Output, Ready
+from cove.tasks import end, owned
 
 _DEFAULT_SIZE = (80, 24)
 _LARGEST_SIZE = 1000
@@ -80,7 +80,7 @@ class Viewer:
     async def run(self, mode: RawMode) -> int:
         """The exit code; raises Detached."""
         with self._watched(mode):
-            others = [asyncio.create_task(self._feed()), asyncio.create_task(self._follow_size())]
+            others = [owned(self._feed()), owned(self._follow_size())]
             try:
                 return await self._print()
             except BrokenPipeError:
@@ -89,7 +89,7 @@ class Viewer:
                 raise Detached(is_wanted=False) from None
             finally:
                 for task in others:
-                    await cancel(task)
+                    await end(task)
 
     @contextmanager
     def _watched(self, mode: RawMode) -> Generator[None, None, None]:

@@ -22,8 +22,9 @@ from cove.local.files import (
     write_sparse,
 )
 from cove.local.pipe import Stdin, make_pipe, read_pipe
-from cove.local.threads import Stop, finished, settled, start_transfer
+from cove.local.threads import Stop, finished, start_transfer
 from cove.model import FileInfo, FileKind
+from cove.tasks import settled
 
 _CHUNK_BYTES = 1 << 20
 _MODE_BEHIND_A_LINK = 0o644  # `stat` describes the link itself

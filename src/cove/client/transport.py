@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import errno
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
 from typing import Final
@@ -22,6 +22,7 @@ from cove.client.raw_connection import WebSocketClient, open_websocket, upgrade
 from cove.client.retry import retry
 from cove.errors import ConnectionLost, CoveError, SandboxUnavailable, Unreachable
 from cove.local.tcp_stream import Streams
+from cove.tasks import end, owned, race, settled
 from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
 from cove.wire.frames import EVENT, FAILURE, FRAMES, MOST_FRAME_BYTES, FrameReader, decode_failure, decoder_for
@@ -96,7 +97,7 @@ class Transport:
             return await connection.read(_MOST_REPLY_BYTES)
         except asyncio.CancelledError:
             if not operation.repeatable:
-                await _despite_cancellation(_cancel(connection, undo))
+                await settled(_cancel(connection, undo))
             raise
         except Broken as error:
             raise self._lost(error) from None
@@ -133,9 +134,11 @@ class Transport:
         except Broken as error:
             raise self._lost(error) from None
         finally:
-            if not operation.repeatable and not connection.is_complete and not connection.is_lost:
-                await _despite_cancellation(_cancel(connection, None))
-            await self._release(connection)
+            try:
+                if not operation.repeatable and not connection.is_complete and not connection.is_lost:
+                    await settled(_cancel(connection, None))
+            finally:
+                await self._release(connection)
 
     @asynccontextmanager
     async def socket(self, path: str, request: Request) -> AsyncIterator[WebSocketClient]:
@@ -225,7 +228,7 @@ class Transport:
         """One more call; the pool is there until its `_end`."""
         if self._pool is None:
             self._pool = Pool(self._address)
-            self._keeping = asyncio.create_task(_keep(self._pool))
+            self._keeping = owned(_keep(self._pool))
         self._calls += 1
         return self._pool
 
@@ -238,7 +241,7 @@ class Transport:
     async def _close_unused(self) -> None:
         if self._holders <= 0 and not self._calls and self._pool is not None and self._keeping is not None:
             pool, self._pool = self._pool, None
-            await _stop(self._keeping)
+            await end(self._keeping)
             await pool.aclose()  # a task that is cancelled before it began has closed nothing
 
 
@@ -262,18 +265,7 @@ async def _send(connection: HttpConnection, head: bytes, body: Content | None) -
 
 async def _send_until_answered(connection: HttpConnection, chunks: AsyncIterable[bytes]) -> None:
     """A server need not wait for the end of a body, and the source of one need not come to an end."""
-    sending = asyncio.ensure_future(connection.send_stream(chunks))
-    answering = asyncio.ensure_future(connection.begun())
-    try:
-        await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (sending, answering):
-            task.cancel()
-        await asyncio.wait([sending, answering])
-    if not sending.cancelled():
-        sending.result()
-    if not answering.cancelled():
-        answering.result()
+    await race(connection.send_stream(chunks), connection.begun())
 
 
 async def _cancel(connection: HttpConnection, undo: Undo | None) -> None:
@@ -292,15 +284,6 @@ async def _cancel(connection: HttpConnection, undo: Undo | None) -> None:
             await undo(await connection.read(_MOST_REPLY_BYTES))
 
 
-async def _despite_cancellation(work: Coroutine[object, object, None]) -> None:
-    """A second cancel does not leave anything behind."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
-    task.result()
-
-
 _kept: "WeakSet[asyncio.Task[None]]" = WeakSet()
 
 
@@ -315,18 +298,13 @@ async def _keep(pool: Pool) -> None:
         await pool.aclose()
 
 
-async def _stop(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.wait([task])
-
-
 def _let_go() -> None:
     """The program ends while loops run on in other threads: a blocking program's does."""
     for task in list(_kept):
         loop = task.get_loop()
         if loop.is_running() and not task.done():
             with suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(_stop(task), loop).result(timeout=_CLOSE_SECONDS)
+                asyncio.run_coroutine_threadsafe(end(task), loop).result(timeout=_CLOSE_SECONDS)
 
 
 atexit.register(_let_go)

@@ -32,6 +32,7 @@ from cove.http.parser import HttpLimits, RequestParser
 from cove.http.request import Request
 from cove.http.response import Answer, Body, Ping, Relay, Response, Upgrade, has_body, render_head, render_switch
 from cove.http.stream import Stream
+from cove.tasks import owned
 
 if TYPE_CHECKING:
     from cove.http.server import HttpServer
@@ -349,7 +350,7 @@ class HttpConnection(Endpoint):
 
     def _start(self, work: Coroutine[object, object, T], on_end: Callable[[asyncio.Task[T]], None]) -> None:
         """The connection's only task: it ends before the server does."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = owned(work)
         self._task = cast("asyncio.Task[Answer] | asyncio.Task[None]", task)
         task.add_done_callback(on_end)
 

@@ -22,6 +22,7 @@ from cove.http.websocket_frames import (
     make_close,
     make_frame,
 )
+from cove.tasks import race
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 MOST_MESSAGE_BYTES = 1 << 20
@@ -137,16 +138,7 @@ def accept(
 
 async def both_ways(outward: Coroutine[object, object, None], inward: Coroutine[object, object, None]) -> None:
     """Talk and listen until either ends; what it raised is raised."""
-    tasks = [asyncio.create_task(outward), asyncio.create_task(inward)]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.result()
+    await race(outward, inward)
 
 
 def _check_handshake(request: Request) -> bytes:

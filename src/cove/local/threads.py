@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
+from cove.tasks import settled
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -69,21 +71,6 @@ def _one_thread() -> Iterator[ThreadPoolExecutor]:
         yield executor
     finally:
         executor.shutdown(wait=False)
-
-
-async def settled(work: "asyncio.Future[T]") -> T:
-    """The result of what must not be left alone; a cancel is raised when it is over."""
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        while not work.done():
-            try:
-                await asyncio.wait([work])
-            except asyncio.CancelledError:
-                continue
-        if not work.cancelled():
-            work.exception()
-        raise
 
 
 def close_in_thread(descriptors: Sequence[int]) -> "asyncio.Future[None]":

@@ -27,6 +27,7 @@ from cove.model import (
 )
 from cove.runtime.executor import Executor, ExecutorEnded, Weighed
 from cove.runtime.spawner import Spawner
+from cove.tasks import Once, owned
 
 # How often, and for how long each time, interrupted code can come back before its executor is ended.
 _INTERRUPTS, _INTERRUPT_SECONDS = 4, 0.5
@@ -58,13 +59,13 @@ class CodeContext(api.CodeContext):
         self._created_at = datetime.now(UTC)
         self._turn = asyncio.Lock()
         self._recovery: asyncio.Task[None] | None = None
-        self._deleting: asyncio.Task[None] | None = None
+        self._deleting: Once[None] = Once()
         self._is_timed_out = False
         self._loop = asyncio.get_running_loop()
 
     def info(self) -> CodeContextInfo:
         """Describe the context."""
-        is_running = self.executor.is_alive and self._deleting is None
+        is_running = self.executor.is_alive and not self._deleting.is_started
         return CodeContextInfo(id=self.id, language=self.language, created_at=self._created_at, is_running=is_running)
 
     async def run(self, code: str, *, timeout: float | None = None) -> Execution:
@@ -100,7 +101,7 @@ class CodeContext(api.CodeContext):
                     yield event, size
         except ExecutorEnded as error:
             is_over = True
-            if self._is_timed_out and self._deleting is None and not self._spawner.closed:
+            if self._is_timed_out and not self._deleting.is_started and not self._spawner.closed:
                 yield Done(None, Outcome.TIMED_OUT), 0
                 return
             raise self._crash(error) from None
@@ -108,11 +109,11 @@ class CodeContext(api.CodeContext):
             if deadline is not None:
                 deadline.cancel()
             if not is_over:
-                self._recovery = self._loop.create_task(self._leave(self._recovery))
+                self._recovery = owned(self._leave(self._recovery))
 
     def _on_deadline(self) -> None:
         self._is_timed_out = True
-        self._recovery = self._loop.create_task(self._interrupt_or_end())
+        self._recovery = owned(self._interrupt_or_end())
 
     async def _interrupt_or_end(self) -> None:
         """Interrupt, more than once because a signal can come at a moment when nothing listens; then end it.
@@ -138,7 +139,7 @@ class CodeContext(api.CodeContext):
     async def _recover(self) -> None:
         await self.settled()
         await self.executor.interrupted()
-        if self._deleting is not None:
+        if self._deleting.is_started:
             raise ContextNotFound(f"code context {self.id} was deleted", id=self.id)
         if not self.executor.is_alive:
             raise self._crash(ExecutorEnded(self.executor.process.ended.result()))
@@ -154,7 +155,7 @@ class CodeContext(api.CodeContext):
     def _crash(self, error: ExecutorEnded) -> CoveError:
         end = error.end
         what = f"has crashed ({end.outcome}, exit code {end.exit_code})"
-        if self._deleting is not None:
+        if self._deleting.is_started:
             what = "was deleted"
         elif self._spawner.closed:
             gone = self._spawner.link.explain(True)
@@ -170,10 +171,9 @@ class CodeContext(api.CodeContext):
         await self.executor.interrupted()
 
     async def delete(self) -> None:
-        if self._deleting is None:
+        if self._deleting.start(self._delete):
             self._on_deleted()
-            self._deleting = self._loop.create_task(self._delete())
-        await asyncio.shield(self._deleting)
+        await self._deleting.result()
 
     async def _delete(self) -> None:
         await self.executor.process.sweep()

@@ -28,6 +28,7 @@ from cove.runtime.fork_server import ForkServers
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import KILLED_EXIT_CODE
+from cove.tasks import shared
 
 _READY_SECONDS = 60.0
 # Clean executors of each language that wait for `run_code` without a context.
@@ -200,13 +201,13 @@ class CodeContexts:
                 close_all(list(given.values()))
             executor.attach(process)
             try:
-                await asyncio.shield(process.started)
+                await shared(process.started)
                 if not process.pid and not process.refusal:
                     raise SpawnFailed("the executor was killed before it ran. Nothing was started.")
                 if not process.pid:
                     raise FileNotFound(process.refusal)
                 async with asyncio.timeout(_READY_SECONDS):
-                    await asyncio.shield(executor.ready)
+                    await shared(executor.ready)
             except BaseException:
                 await process.sweep()
                 raise

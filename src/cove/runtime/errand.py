@@ -25,6 +25,7 @@ from cove.model import Outcome, ProcessExit
 from cove.runtime.notify import Notify
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
+from cove.tasks import shared
 
 T = TypeVar("T")
 
@@ -154,7 +155,7 @@ class Errand:
 
     async def finish(self) -> None:
         """Wait for its end; raises what it failed of."""
-        end = await asyncio.shield(self.process.ended)
+        end = await shared(self.process.ended)
         self.take(_refuse)
         if self._fault or self._last is None:
             raise self._lost(end)

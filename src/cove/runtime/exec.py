@@ -11,6 +11,7 @@ from cove.linux.descriptors import sealed_file
 from cove.model import ExecResult, Outcome, ProcessExit
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import TIMEOUT_EXIT_CODE
+from cove.tasks import settled
 
 
 async def run_command(
@@ -64,9 +65,4 @@ async def _run(
             process = await spawner.spawn(invocation, take, deadline=deadline)
     except TimeoutError:
         return ProcessExit(outcome=Outcome.TIMED_OUT, exit_code=TIMEOUT_EXIT_CODE)
-    try:
-        return await asyncio.shield(process.ended)
-    except asyncio.CancelledError:
-        process.end(Outcome.KILLED, 0)
-        await asyncio.wait([process.ended])
-        raise
+    return await settled(process.ended, on_cancel=lambda: process.end(Outcome.KILLED, 0))

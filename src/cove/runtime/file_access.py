@@ -13,10 +13,11 @@ from cove.core.file_path import decode_path, name_of
 from cove.errors import FileNotFound, IsDirectory, NotDirectory, ValidationFailed
 from cove.linux.descriptors import Kind, is_kind
 from cove.local.files import translated
-from cove.local.threads import finished, settled
+from cove.local.threads import finished
 from cove.model import FileInfo, FileKind
 from cove.runtime.file_content import write_over
-from cove.runtime.link import Answer, Link
+from cove.runtime.link import Link
+from cove.tasks import owned, settled
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_MICROSECONDS = 253_402_300_799_000_000  # the end of the year 9999, beyond which no datetime goes
@@ -125,7 +126,7 @@ class FileAccess:
 
     async def _create(self, path: bytes) -> NewFile:
         request = self._link.request(b"create", path, expect_fields=2, expect_descriptors=1, subject=decode_path(path))
-        creating: asyncio.Task[Answer] = asyncio.get_running_loop().create_task(request)
+        creating = owned(request)
         try:
             answer = await settled(creating)
         except asyncio.CancelledError:
@@ -141,8 +142,7 @@ class FileAccess:
         return file
 
     async def _discard(self, file: NewFile) -> None:
-        removing = asyncio.get_running_loop().create_task(self._unlink_if_there(file.temporary))
-        await settled(removing)
+        await settled(self._unlink_if_there(file.temporary))
 
     async def _unlink_if_there(self, path: bytes) -> None:
         try:

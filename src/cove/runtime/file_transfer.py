@@ -25,10 +25,11 @@ from cove.local.files import (
     unpack_tree,
 )
 from cove.local.pipe import Stdin, make_pipe, read_pipe
-from cove.local.threads import Stop, Stopped, finished, in_thread, settled, start_transfer
+from cove.local.threads import Stop, Stopped, finished, in_thread, start_transfer
 from cove.runtime.errand import Errand, Errands
 from cove.runtime.file_access import FileAccess
 from cove.runtime.file_content import copy_all
+from cove.tasks import settled, shared
 
 # An honest packer stops before: contents, and headers for each entry.
 _MOST_STREAM_BYTES = MOST_BYTES + MOST_ENTRIES * (8 << 10)
@@ -65,14 +66,7 @@ async def download(access: FileAccess, errands: Errands, path: bytes, local: str
 async def copy_between(read: int, write: int, subject: str, most_bytes: int = MOST_BYTES) -> None:
     """Copy contents in a thread; a cancelled caller's copy stops soon."""
     with Stop() as stop, translated(subject):
-        work = start_transfer(copy_all, read, write, most_bytes, stop)
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError:
-            stop.set()
-            with suppress(Stopped):
-                await settled(work)
-            raise
+        await settled(start_transfer(copy_all, read, write, most_bytes, stop), on_cancel=stop.set)
 
 
 async def _download_file(source: int, local: str, max_bytes: int) -> None:
@@ -134,7 +128,7 @@ async def _exchange(errand: Errand, work: Callable[[Stream], None], descriptor: 
         errand.process.ended.add_done_callback(lambda _: stop.finish())
         running = start_transfer(work, Stream(descriptor, stop.wait))
         try:
-            await asyncio.shield(running)
+            await shared(running)
         except (Stopped, Truncated, BrokenPipeError):
             await errand.finish()  # it ended first, and knows why
             raise ValidationFailed("the other end of the transfer ended too early") from None

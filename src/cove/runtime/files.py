@@ -13,7 +13,7 @@ from cove.core.command import encode_text
 from cove.core.file_path import below, decode_path, name_of, resolve_path
 from cove.errors import FileNotFound, FileTooLarge, LimitExceeded, ValidationFailed
 from cove.local.files import check_most, translated
-from cove.local.threads import finished, settled, start_transfer
+from cove.local.threads import finished, start_transfer
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
 from cove.model.file import MOST_DOWNLOAD_BYTES
 from cove.runtime import file_watch
@@ -22,6 +22,7 @@ from cove.runtime.file_access import SMALL_BYTES, FileAccess, check_mode, make_i
 from cove.runtime.file_answers import MOST_ENTRIES, Listing, Matches, Paths
 from cove.runtime.file_content import CHUNK_BYTES, count_text, read_range, replace_text, write_all
 from cove.runtime.file_transfer import copy_between, download, read_archive, upload, write_archive
+from cove.tasks import settled
 
 T = TypeVar("T")
 

@@ -13,6 +13,7 @@ from cove.runtime.interpreters import Interpreters
 from cove.runtime.link import Link
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import KILLED_EXIT_CODE, Supervised
+from cove.tasks import Once, owned, shared
 
 _START_SECONDS = 60.0
 # How long it may outlive its end of the link.
@@ -28,7 +29,7 @@ class ForkServer:
         self._process = process
         self._link = link
         self.spawner = Spawner(link, None, lambda reason: process.end(Outcome.KILLED, 0))
-        self._ending: asyncio.Task[None] | None = None
+        self._ending: Once[None] = Once()
         self._starting = 0
         self.is_ready = False
         process.end_if_stopped()
@@ -55,9 +56,7 @@ class ForkServer:
 
     async def close(self) -> None:
         """End it and every context forked from it. Idempotent."""
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._ending)
+        await self._ending.run(self._close)
 
     async def _close(self) -> None:
         self._link.close()
@@ -66,8 +65,7 @@ class ForkServer:
 
     def _on_end(self, _: object) -> None:
         """Without it nobody could end its contexts: they end with it."""
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._close())
+        self._ending.start(self._close)
 
 
 async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[str, str], cwd: str) -> ForkServer:
@@ -148,13 +146,12 @@ class ForkServers:
     async def get(self, env: Mapping[str, str]) -> ForkServer:
         """The living one, or a new one; everybody who comes while it starts waits for the same."""
         if self._current is None or (self._current.done() and not _is_alive(self._current)):
-            start = self._start(env, preload=False)
-            self._current = asyncio.get_running_loop().create_task(start)
+            self._current = owned(self._start(env, preload=False))
             self._has_tried_packages = False
         elif self._wants_packages and not self._has_tried_packages:
             self._has_tried_packages = True
             self._spawner.background.start(self._replace(env))
-        return await asyncio.shield(self._current)
+        return await shared(self._current)
 
     def end_idle(self) -> None:
         """End those that were replaced and have no context any more."""

@@ -29,6 +29,7 @@ from cove.runtime.link import Link
 from cove.runtime.machine import Machine
 from cove.runtime.mounts import OpenMounts, open_mounts
 from cove.runtime.shared_limits import shared_limits
+from cove.tasks import Tasks, settled
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 5.0
@@ -63,15 +64,8 @@ class Jail:
 
         A cancelled call waits until it is known what was done, and closes them.
         """
-        target = self.target
-        doing = start_in_thread(self._attach, target, actions)
-        try:
-            return (await asyncio.shield(doing)).sockets
-        except asyncio.CancelledError:
-            await asyncio.wait([doing])
-            if doing.exception() is None:
-                doing.result().close()
-            raise
+        doing = start_in_thread(self._attach, self.target, actions)
+        return (await settled(doing, discard=Attached.close)).sockets
 
     def _attach(self, target: Target, actions: Sequence[Action]) -> Attached:
         assert self._machine is not None
@@ -297,13 +291,10 @@ def _guess(error: Exception, spec: SandboxSpec) -> str:
 
 async def _begin(jail: Jail, info: int, launch: Launch) -> None:
     """Wait for the agent's first word; meanwhile, while its interpreter still starts, move it to its groups."""
-    entering = asyncio.get_running_loop().create_task(_settle(jail, info, launch))
-    try:
+    async with Tasks() as tasks:
+        entering = tasks.start(_settle(jail, info, launch))
         await _await_hello(jail)
         await entering
-    finally:
-        entering.cancel()
-        await asyncio.gather(entering, return_exceptions=True)
 
 
 async def _settle(jail: Jail, info: int, launch: Launch) -> None:

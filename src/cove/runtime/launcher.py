@@ -12,8 +12,8 @@ from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
 from cove.linux.packets import Packet, pass_credentials, receive_packet, release_socket, send_packet, socket_pair
 from cove.local.threads import close_all, close_in_thread, in_thread
-from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.link import ANSWER_SECONDS, MOST_PACKETS, Link
+from cove.tasks import Tasks, shared
 
 MOST_PARKED = 8
 # From the request to the launcher's first word and its control group; for an overloaded machine.
@@ -172,9 +172,7 @@ class Launcher:
 class LauncherPool:
     """Parked launchers of one sandbox. Taking one never waits while one is parked."""
 
-    def __init__(
-        self, link: Link, group: Group | None, background: BackgroundTasks, on_fault: Callable[[str], None]
-    ) -> None:
+    def __init__(self, link: Link, group: Group | None, background: Tasks, on_fault: Callable[[str], None]) -> None:
         self._link = link
         self._group = group
         self._background = background
@@ -277,7 +275,7 @@ class LauncherPool:
             launcher.pid = protocol.number(answer.fields[0])
             # Shielded: a cancelled caller must not make the launcher's first word look like one nobody waits for.
             async with asyncio.timeout(START_SECONDS):
-                host_pid = await asyncio.shield(launcher.host_pid)
+                host_pid = await shared(launcher.host_pid)
             if group is not None:
                 await in_thread(_join, group, host_pid)
         except BaseException as error:

@@ -13,8 +13,8 @@ from cove.core.output_log import STREAMS, Batch, Missing, OutputLog, Record, Wri
 from cove.errors import ValidationFailed
 from cove.local.threads import in_thread, start_in_thread
 from cove.model import Exit, Gap, LogEvent, Output, ProcessExit
-from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.notify import Notify
+from cove.tasks import Tasks, settled
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,11 +49,7 @@ class _Segment:
         self.uses += 1
         work = start_in_thread(function, self.descriptor, *args, **kwargs)
         work.add_done_callback(self._is_done)
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await asyncio.wait([work])
-            raise
+        return await settled(work)
 
     def _is_done(self, _: object) -> None:
         self.uses -= 1
@@ -70,7 +66,7 @@ class Log:
     def __init__(
         self,
         directory: Path,
-        background: BackgroundTasks,
+        background: Tasks,
         *,
         on_full: Callable[[], None],
         on_room: Callable[[], None],

@@ -9,8 +9,8 @@ from cove.core.exposure import Exposure
 from cove.errors import CoveError
 from cove.local.tcp_stream import Streams, TcpStream, splice
 from cove.model import ExposedPort
-from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.connection import Connect, open_streams
+from cove.tasks import Tasks
 
 _LOOPBACK = "127.0.0.1"
 
@@ -52,7 +52,7 @@ class _Listener:
 
     def __init__(self, connect: Callable[[], Awaitable[Streams]]) -> None:
         self._connect = connect
-        self._background = BackgroundTasks(partial(log.error, "a connection to a sandbox's port failed: %r"))
+        self._background = Tasks(partial(log.error, "a connection to a sandbox's port failed: %r"))
         self.port = 0
 
     async def open(self) -> None:

@@ -14,6 +14,7 @@ from cove.model import SandboxInfo, SandboxSpec
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
+from cove.tasks import owned, settled, shared
 
 
 class EmbeddedProvider:
@@ -21,7 +22,6 @@ class EmbeddedProvider:
 
     def __init__(self) -> None:
         self._sandboxes: dict[str, Sandbox | None] = {}
-        self._undoing: set[asyncio.Task[None]] = set()
         self._machine: Machine | None = None
         self._pid = os.getpid()
 
@@ -34,14 +34,11 @@ class EmbeddedProvider:
         if id in self._sandboxes:
             raise SandboxAlreadyExists(f"sandbox {id} exists already: choose another id, or exist_ok=True", id=id)
         self._sandboxes[id] = None
-        opening = asyncio.get_running_loop().create_task(self._open(id, spec))
+        opening = owned(self._open(id, spec))
         try:
-            return await asyncio.shield(opening)
+            return await shared(opening)
         except asyncio.CancelledError:
-            undoing = asyncio.get_running_loop().create_task(_undo(opening))
-            self._undoing.add(undoing)
-            undoing.add_done_callback(self._undoing.discard)
-            await asyncio.shield(undoing)
+            await settled(_undo(opening))
             raise
 
     async def connect(self, id: str) -> AsyncSandbox:

@@ -21,10 +21,11 @@ from cove.errors import (
     SpawnFailed,
     ValidationFailed,
 )
-from cove.local.threads import finished, settled, start_in_thread
+from cove.local.threads import finished, start_in_thread
 from cove.model import Exit, LogEvent, LogMatch, Output, ProcessExit, ProcessStatus
 from cove.runtime.connection import connect_inside, open_streams
 from cove.runtime.link import Link
+from cove.tasks import settled
 
 _TAIL_BYTES = 4096
 # Nothing in Linux tells when another program starts to listen: we try again, at first quickly.

@@ -46,7 +46,7 @@ class Sandbox(SandboxLifecycle):
             stdin=stdin,
             max_output=max_output,
         )
-        if result.outcome is Outcome.KILLED and self._closing is not None:
+        if result.outcome is Outcome.KILLED and self._closing.is_started:
             raise self._explain_end(True)
         return result
 

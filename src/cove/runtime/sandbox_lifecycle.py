@@ -46,6 +46,7 @@ from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.terminals import Terminals
 from cove.runtime.usage import measure_usage, processes_of
+from cove.tasks import Once
 
 
 class SandboxLifecycle(AsyncSandbox):
@@ -63,9 +64,9 @@ class SandboxLifecycle(AsyncSandbox):
         self._lost_because = ""
         self._has_jail = False
         self.loop = asyncio.get_running_loop()
-        self._restarting: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._destroying: asyncio.Task[None] | None = None
+        self._restarting: Once[None] | None = None
+        self._closing: Once[None] = Once()
+        self._destroying: Once[None] = Once()
         self._death: asyncio.TimerHandle | None = None
         self.enforces_idle_timeout = False
         self.on_end: Callable[[], None] = lambda: None
@@ -201,10 +202,10 @@ class SandboxLifecycle(AsyncSandbox):
 
     async def restart(self) -> None:
         if self._restarting is None:
-            if self._closing is not None:
+            if self._closing.is_started:
                 self._check_running()
-            self._restarting = self.loop.create_task(self._restart())
-        await asyncio.shield(self._restarting)
+            self._restarting = Once()
+        await self._restarting.run(self._restart)
 
     async def _restart(self) -> None:
         try:
@@ -221,20 +222,19 @@ class SandboxLifecycle(AsyncSandbox):
 
     async def close(self) -> None:
         """End everything that runs; the files and the place stay as they are. Idempotent."""
-        await asyncio.shield(self._start_closing())
+        self._start_closing()
+        await self._closing.result()
 
-    def _start_closing(self) -> "asyncio.Task[None]":
-        if self._closing is None:
+    def _start_closing(self) -> None:
+        if self._closing.start(self._close):
             if self._death is not None:
                 self._death.cancel()
             self._status = SandboxStatus.STOPPED
-            self._closing = self.loop.create_task(self._close())
             self.on_end()
-        return self._closing
 
     async def _close(self) -> None:
         if self._restarting is not None:
-            await asyncio.wait([self._restarting])
+            await self._restarting.ended()
             self._status = SandboxStatus.STOPPED
         await self._end()
         await self.ports.close()
@@ -254,17 +254,16 @@ class SandboxLifecycle(AsyncSandbox):
         await self._jail.close()
 
     async def destroy(self) -> None:
-        await asyncio.shield(self._start_destroying())
+        self._start_destroying()
+        await self._destroying.result()
 
-    def _start_destroying(self) -> "asyncio.Task[None]":
-        if self._destroying is None and self.loop.is_closed():  # and with it all that could be waited for
+    def _start_destroying(self) -> None:
+        if not self.loop.is_closed():
+            if self._destroying.start(self._destroy):
+                self._start_closing()
+        elif self._destroying.start(lambda: in_thread(self.abandon)):  # nothing else of it could be waited for
             self._status = SandboxStatus.STOPPED
-            self._destroying = asyncio.get_running_loop().create_task(in_thread(self.abandon))
             self.on_end()
-        elif self._destroying is None:
-            self._destroying = self.loop.create_task(self._destroy())
-            self._start_closing()
-        return self._destroying
 
     async def _destroy(self) -> None:
         await self.close()
@@ -273,7 +272,7 @@ class SandboxLifecycle(AsyncSandbox):
     @property
     def is_destroyed(self) -> bool:
         """Return whether its files go too, or are gone."""
-        return self._destroying is not None
+        return self._destroying.is_started
 
     @property
     def running_processes(self) -> "builtins.list[Process]":
@@ -304,7 +303,7 @@ class SandboxLifecycle(AsyncSandbox):
         what = "was restarted"
         if self._status is SandboxStatus.LOST:
             what = f"was lost ({self._lost_because})"
-        elif self._closing is not None:
+        elif self._closing.is_started:
             what = "has stopped"
         if may_have_run:
             return ConnectionLost(f"sandbox {self.id} {what} before it had answered: the call may have had its effect")

@@ -38,6 +38,7 @@ from cove.runtime.shell import ShellEnded
 from cove.runtime.shell_snapshot import MOST_STATE_BYTES, ShellSnapshot, StateTooLarge
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import CWD_EXIT_CODE, KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE
+from cove.tasks import Once
 
 # The snapshot for recovery is taken when the session has been idle for this long: more than a busy client takes from
 # one command to the next, for it costs as much as several commands. Where commands have timeouts, it is taken as soon
@@ -76,13 +77,13 @@ class Session(api.Session):
         self._last_used = 0.0
         self._has_timeouts = False
         self._end: SessionTerminated | None = None
-        self._deleting: asyncio.Task[None] | None = None
+        self._deleting: Once[None] = Once()
 
     @property
     def is_running(self) -> bool:
         """The shell lives, or is being replaced."""
         lives = self._shell.current.is_alive or self._shell.is_recovering
-        return self._end is None and self._deleting is None and lives
+        return self._end is None and not self._deleting.is_started and lives
 
     def info(self) -> SessionInfo:
         """Describe the session."""
@@ -218,7 +219,7 @@ class Session(api.Session):
             if isinstance(gone, SandboxDestroyed):
                 return gone
             why = f"because {gone.message}"
-        if self._deleting is not None:
+        if self._deleting.is_started:
             return SessionTerminated(f"session {self.id} was deleted", exit_code=code, output=output)
         self._end = SessionTerminated(
             f"the shell of session {self.id} has ended {why}: create the session again to go on",
@@ -228,7 +229,7 @@ class Session(api.Session):
         return self._end
 
     def _check(self) -> None:
-        if self._deleting is not None:
+        if self._deleting.is_started:
             raise SessionNotFound(f"session {self.id} was deleted", id=self.id)
         if self._end is not None:
             raise SessionTerminated(self._end.message, exit_code=self._end.exit_code, output=self._end.output)
@@ -270,7 +271,7 @@ class Session(api.Session):
                 session_id=self.id,
             )
         self._started = [other for other in self._started if other.supervised.launcher is not None] + [process]
-        if self._deleting is not None:
+        if self._deleting.is_started:
             await process.supervised.sweep()
             self._check()
         return process
@@ -330,10 +331,9 @@ class Session(api.Session):
             raise Internal(f"the environment of session {self.id} cannot be read: {error}") from None
 
     async def delete(self) -> None:
-        if self._deleting is None:
+        if self._deleting.start(self._delete):
             self._on_deleted()
-            self._deleting = self._loop.create_task(self._delete())
-        await asyncio.shield(self._deleting)
+        await self._deleting.result()
 
     async def _delete(self) -> None:
         await self._shell.end()

@@ -39,6 +39,7 @@ from cove.local.threads import in_thread
 from cove.runtime.shell import Shell, ShellEnded
 from cove.runtime.shell_snapshot import ShellSnapshot, StateTooLarge
 from cove.runtime.spawner import Spawner
+from cove.tasks import owned, shared
 
 # From one snapshot to the next, in a session whose commands may be interrupted: while it waits, and while it does not.
 _YOUNG_SECONDS, _OLD_SECONDS = 0.25, 1.0
@@ -104,8 +105,8 @@ class SessionShell:
 
     async def interrupt(self, ticks: int) -> None:
         """End the running command."""
-        self._recovery = self._loop.create_task(self._interrupt(self.current, ticks))
-        await asyncio.shield(self._recovery)
+        self._recovery = owned(self._interrupt(self.current, ticks))
+        await shared(self._recovery)
 
     async def _interrupt(self, shell: Shell, ticks: int) -> None:
         try:
@@ -127,11 +128,11 @@ class SessionShell:
 
     def start_settling(self, ticks: int) -> None:
         """Interrupt after a cancelled caller: end what runs, take back what it changed."""
-        self._recovery = self._loop.create_task(self._settle(self._recovery, ticks))
+        self._recovery = owned(self._settle(self._recovery, ticks))
 
     async def _settle(self, recovery: "asyncio.Task[None] | None", ticks: int) -> None:
         if recovery is not None:
-            await asyncio.gather(recovery, return_exceptions=True)
+            await asyncio.wait([recovery])
         shell = self.current
         try:
             if shell.is_busy:

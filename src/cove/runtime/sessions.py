@@ -1,6 +1,5 @@
 """All sessions of one sandbox."""
 
-import asyncio
 import builtins
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -11,7 +10,7 @@ from cove.core.command import Invocation, check_timeout, encode_environment, enc
 from cove.core.identifier import check_id, new_identifier
 from cove.core.shell_protocol import loop_script
 from cove.errors import FileNotFound, LimitExceeded, SessionAlreadyExists, SessionNotFound, SpawnFailed
-from cove.local.threads import in_thread
+from cove.local.threads import finished, in_thread, start_in_thread
 from cove.model import SessionInfo
 from cove.runtime.files import Files
 from cove.runtime.home import Place
@@ -22,6 +21,7 @@ from cove.runtime.shell import Shell
 from cove.runtime.shell_channel import ShellChannel, open_channel
 from cove.runtime.shell_snapshot import ShellSnapshot
 from cove.runtime.spawner import Spawner
+from cove.tasks import settled, shared
 
 MOST_SESSIONS = 256
 
@@ -89,12 +89,9 @@ class Sessions:
         inside = f"{self._inside}/{number}"
         loops = await in_thread(_loops)
         path = self._place.shell / str(number)
-        opening = asyncio.ensure_future(in_thread(open_channel, path, inside, self._place.user_id))
         try:
-            channel = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(self._discard)
-            raise
+            opening = start_in_thread(open_channel, path, inside, self._place.user_id)
+            channel = await settled(opening, discard=self._discard)
         except OSError as error:
             if self._spawner.closed:  # and its directory is gone
                 raise self._spawner.link.explain(False) from None
@@ -113,7 +110,7 @@ class Sessions:
         try:
             process = await self._spawner.spawn(invocation, _drop)
             try:
-                await asyncio.shield(process.started)
+                await shared(process.started)
             except BaseException:
                 await process.sweep()
                 raise
@@ -123,15 +120,14 @@ class Sessions:
                 raise FileNotFound(process.refusal)
         except BaseException:
             channel.close()
-            await asyncio.shield(in_thread(channel.remove))
+            await finished(channel.remove)
             raise
         return Shell(process, channel, self._spawner)
 
-    def _discard(self, opening: "asyncio.Future[ShellChannel]") -> None:
-        """Remove a channel that nobody wants any more."""
-        if opening.exception() is None:
-            opening.result().close()
-            self._spawner.background.start(in_thread(opening.result().remove))
+    def _discard(self, channel: ShellChannel) -> None:
+        """Free the channel of a caller that is gone."""
+        channel.close()
+        self._spawner.background.start(in_thread(channel.remove))
 
     def get(self, id: str) -> Session:
         """The session with that id."""

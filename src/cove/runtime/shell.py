@@ -50,7 +50,7 @@ from cove.core.shell_exports import parse_exports
 from cove.core.shell_protocol import INTERNAL, TRAPPED, Report, ReportDecoder
 from cove.errors import CoveError, LimitExceeded
 from cove.linux.fork_ban import ForkBan, ban_forks
-from cove.local.threads import close_all, in_thread
+from cove.local.threads import close_all, finished, in_thread
 from cove.model import Outcome, ProcessExit
 from cove.runtime.pump import Pump
 from cove.runtime.shell_channel import ShellChannel
@@ -59,6 +59,7 @@ from cove.runtime.shell_output import ShellOutput
 from cove.runtime.shell_snapshot import ShellSnapshot
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
+from cove.tasks import owned, shared
 
 INTERRUPT_SIGNAL = signal.SIGRTMAX - 7
 # How long a command has to go after each of these, before the next is tried.
@@ -201,7 +202,7 @@ class Shell:
     async def environment(self, exports: "asyncio.Future[bytes | None]") -> dict[str, str]:
         """The exported variables after a command. They follow its report within microseconds."""
         self._exports.watch()
-        text = await asyncio.shield(exports)
+        text = await shared(exports)
         if text is None:
             raise LimitExceeded(
                 f"the exported variables are over {MOST_EXPORT_BYTES >> 20} MiB, or there are so many variables that "
@@ -223,11 +224,11 @@ class Shell:
         """
         while self._snapshot is not None:
             await asyncio.wait([self._snapshot])
-        self._snapshot = self._loop.create_task(self._take_snapshot())
+        self._snapshot = owned(self._take_snapshot())
         self._snapshot.add_done_callback(self._snapshot_taken)
         task = self._snapshot
         try:
-            return await asyncio.shield(task)
+            return await shared(task)
         except asyncio.CancelledError:
             task.add_done_callback(_discard)
             raise
@@ -267,7 +268,7 @@ class Shell:
             await self._end_command(command, ticks)
         finally:
             if ban is not None:
-                await asyncio.shield(in_thread(ban.lift))
+                await finished(ban.lift)
         if not self.is_alive or self._running is not None:
             return None
         # A signal that came too late must not hit the next command.

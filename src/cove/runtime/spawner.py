@@ -8,12 +8,12 @@ from cove.core.command import Invocation
 from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
 from cove.model import Outcome
-from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import START_SECONDS, Launcher, LauncherGone, LauncherPool
 from cove.runtime.link import Link
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.notify import Notify
 from cove.runtime.supervised import Supervised, Take
+from cove.tasks import Tasks, settled, shared
 
 # Code inside that kills all it can, again and again, does not keep a caller for ever.
 _MOST_TRIES = 10
@@ -33,7 +33,7 @@ class Spawner:
     ) -> None:
         self._on_lost = on_lost
         self.link = link
-        self.background = BackgroundTasks(self._on_bug)
+        self.background = Tasks(self._on_bug)
         self._pool = LauncherPool(link, group, self.background, on_lost)
         self._memory_kills = memory_kills
         self._running: set[Supervised] = set()
@@ -155,10 +155,10 @@ def _too_slow() -> SpawnFailed:
 async def _started(process: Supervised) -> None:
     """Wait until it runs, or is known not to."""
     try:
-        await asyncio.shield(process.started)
+        await shared(process.started)
     except asyncio.CancelledError:
         process.end(Outcome.KILLED, 0)
-        await asyncio.wait([process.ended])
+        await settled(process.ended)
         raise
     except CoveError:
         return  # the sandbox was lost meanwhile, and its processes with it

@@ -56,10 +56,10 @@ from cove.core.output_log import STDERR, STDOUT
 from cove.errors import CoveError
 from cove.linux.descriptors import sealed_file
 from cove.model import Outcome, ProcessExit
-from cove.runtime.background_tasks import BackgroundTasks
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.pump import Pump
+from cove.tasks import Tasks
 
 TIMEOUT_EXIT_CODE = 124
 CWD_EXIT_CODE = 1
@@ -80,7 +80,7 @@ class Supervised:
         take: Take,
         *,
         pool: LauncherPool,
-        background: BackgroundTasks,
+        background: Tasks,
         on_fault: Callable[[str], None],
         memory_kills: MemoryKills | None = None,
     ) -> None:

@@ -16,6 +16,7 @@ from cove.local.pipe import Stdin, refuse_ended
 from cove.model import Exit, Gap, Output, ProcessExit, Ready, TerminalEvent, TerminalInfo
 from cove.runtime.notify import Notify
 from cove.runtime.supervised import Supervised
+from cove.tasks import Once
 
 SCROLLBACK_BYTES = 1 << 20
 # A viewer that must miss nothing holds the program back when it is so far behind, long before bytes are dropped.
@@ -54,7 +55,7 @@ class Terminal(api.Terminal):
         self._on_destroyed = on_destroyed
         self._created_at = datetime.now(UTC)
         self._loop = asyncio.get_running_loop()
-        self._destroying: asyncio.Task[None] | None = None
+        self._destroying: Once[None] = Once()
         self._holders: set[TerminalConnection] = set()
         self.scrollback = Scrollback(SCROLLBACK_BYTES)
         self.change = Notify()
@@ -90,10 +91,9 @@ class Terminal(api.Terminal):
             self.cols, self.rows = cols, rows
 
     async def destroy(self) -> None:
-        if self._destroying is None:
+        if self._destroying.start(self._destroy):
             self._on_destroyed(self)
-            self._destroying = self._loop.create_task(self._destroy())
-        await asyncio.shield(self._destroying)
+        await self._destroying.result()
 
     async def _destroy(self) -> None:
         await self._process.sweep()

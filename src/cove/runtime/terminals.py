@@ -21,6 +21,7 @@ from cove.model import TerminalInfo
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import NOT_EXECUTABLE_EXIT_CODE, Supervised
 from cove.runtime.terminal import Terminal, check_size, expect_utf8, set_size
+from cove.tasks import Tasks, shared
 
 # Ended terminals whose last words can still be read.
 MOST_REMEMBERED = 32
@@ -44,7 +45,7 @@ class Terminals:
         self._spawner = spawner
         self._terminals: dict[str, Terminal] = {}
         self._making: dict[str, _Making] = {}
-        self._tasks: set[asyncio.Task[Terminal]] = set()
+        self._tasks = Tasks()
 
     async def get_or_create(self, id: str | None, invocation: Invocation, cols: int, rows: int) -> Terminal:
         """The running terminal with that id, or a new one."""
@@ -76,25 +77,21 @@ class Terminals:
 
     async def close(self) -> None:
         """Free all of them, after the sandbox has ended."""
-        while self._tasks:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.wait(self._tasks)
+        await self._tasks.aclose()
         for terminal in builtins.list(self._terminals.values()):
             terminal.close()
         self._terminals.clear()
 
     def _start_making(self, id: str, invocation: Invocation, size: tuple[int, int]) -> None:
-        task = asyncio.get_running_loop().create_task(self._make(id, invocation, size))
+        task = self._tasks.start(self._make(id, invocation, size))
         making = self._making[id] = _Making(task)
-        self._tasks.add(task)
         task.add_done_callback(partial(self._made, id, making))
 
     async def _wait(self, id: str, making: _Making) -> Terminal:
         """Wait for a terminal that is being made; when nobody waits any more, nothing is made."""
         making.waiting += 1
         try:
-            terminal = await asyncio.shield(making.task)
+            terminal = await shared(making.task)
             making.is_taken = True
             return terminal
         except asyncio.CancelledError:
@@ -115,7 +112,6 @@ class Terminals:
             self._spawner.background.start(making.task.result().destroy())
 
     def _made(self, id: str, making: _Making, task: "asyncio.Task[Terminal]") -> None:
-        self._tasks.discard(task)
         if self._making.get(id) is making:
             del self._making[id]
         if not task.cancelled() and task.exception() is None:
@@ -144,7 +140,7 @@ class Terminals:
             set_size(master, *size)
             expect_utf8(master)
             process = await self._spawner.spawn(invocation, _no_pipes, tty=answer.fields[0])
-            await asyncio.shield(process.started)
+            await shared(process.started)
             if not process.pid:
                 raise _refusal(process)
             return Terminal(id, process, (master, slave), size, self._forget)

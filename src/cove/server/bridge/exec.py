@@ -18,6 +18,7 @@ from cove.model import Exit, Outcome, Output
 from cove.server.bridge.path import WORKSPACE, working_directory
 from cove.server.bridge.protocol import MOST_BODY_BYTES, decode_object, invalid
 from cove.server.bridge.session import BridgeSessions, chosen_session
+from cove.tasks import Tasks
 
 EVENT_STREAM: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./-]+")
@@ -96,25 +97,20 @@ async def _run_in_session(sessions: BridgeSessions, command: _Command, id: str) 
     """The command ends when nobody reads any more, and its session stays."""
     session = await sessions.obtain(id)
     unread = _Unread()
-    running = asyncio.ensure_future(
-        session.exec(
-            command.line,
-            cwd=command.cwd,
-            timeout=command.timeout,
-            max_output=_CHUNK_BYTES,
-            on_output=unread.add,
-        )
+    work = session.exec(
+        command.line,
+        cwd=command.cwd,
+        timeout=command.timeout,
+        max_output=_CHUNK_BYTES,
+        on_output=unread.add,
     )
-    running.add_done_callback(lambda _: unread.wake())
-    try:
+    async with Tasks() as tasks:
+        running = tasks.start(work, on_end=unread.wake)
         while not running.done() or unread.chunks:
             await unread.wait()
             while unread.chunks:
                 for chunk in _output(*unread.take()):
                     yield chunk
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
     if unread.has_dropped:
         for chunk in _output("stderr", b"cove: there was more output than was read; some of it is left out\n"):
             yield chunk

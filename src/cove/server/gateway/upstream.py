@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import httptools
 
 from cove.http.endpoint import Endpoint
+from cove.tasks import Tasks
 
 if TYPE_CHECKING:
     from cove.server.gateway.relay import SocketRelay
@@ -135,7 +136,7 @@ class Upstreams:
     def __init__(self) -> None:
         self._idle: dict[str, list[Upstream]] = {}
         self._open: set[Upstream] = set()
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting = Tasks()
         self._all_gone = asyncio.Event()
 
     def take(self, path: str) -> Upstream | None:
@@ -173,10 +174,7 @@ class Upstreams:
 
     def start(self, relay: "SocketRelay") -> "asyncio.Task[None]":
         """Connect for a relay, in a task that ends before this object does."""
-        task = asyncio.get_running_loop().create_task(relay.connect())
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
-        return task
+        return self._connecting.start(relay.connect())
 
     def add(self, upstream: Upstream) -> None:
         """Register an open connection."""
@@ -196,13 +194,10 @@ class Upstreams:
 
     async def aclose(self) -> None:
         """End every connection."""
-        while self._connecting or self._open:
-            for task in self._connecting:
-                task.cancel()
-            for upstream in self._open:
-                upstream.abort()
-            self._all_gone.clear()
-            await asyncio.gather(*self._connecting, self._until_none_is_open(), return_exceptions=True)
+        await self._connecting.aclose()
+        for upstream in list(self._open):
+            upstream.abort()
+        await self._until_none_is_open()
 
     async def _until_none_is_open(self) -> None:
         while self._open:

@@ -34,6 +34,7 @@ from cove.server.sandboxes.start_protocol import (
     receive_request,
 )
 from cove.server.sandboxes.warm_pool import WarmPool
+from cove.tasks import Tasks
 from cove.wire.errors import ErrorBody
 
 _REQUEST_SECONDS = 10.0
@@ -140,10 +141,9 @@ class _Process:
             listener.setblocking(False)
             await in_thread(self._pool.add, spec, key, building)
             sandbox.on_lost = self._told_to_stop.set
-            accepting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(listener))
-            stopping = asyncio.ensure_future(self._told_to_stop.wait())
-            await asyncio.wait([accepting, stopping], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            accepting.cancel()
-            self._pool.forget(spec, key)
-        return None if accepting.cancelled() or not accepting.done() else accepting.result()[0]
+            async with Tasks() as tasks:
+                accepting = tasks.start(asyncio.get_running_loop().sock_accept(listener))
+                stopping = tasks.start(self._told_to_stop.wait())
+                await asyncio.wait([accepting, stopping], return_when=asyncio.FIRST_COMPLETED)
+                self._pool.forget(spec, key)
+        return None if accepting.cancelled() else accepting.result()[0]

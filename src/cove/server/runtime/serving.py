@@ -14,6 +14,7 @@ from cove.server.runtime.activity import Activity
 from cove.server.runtime.open_sandbox import OpenedSandbox
 from cove.server.runtime.routes import make_handler
 from cove.server.sandboxes.directory import Directory
+from cove.tasks import Tasks
 
 _ROUNDS = 4
 # Half of what a gateway worker takes: one sandbox alone locks nobody out.
@@ -36,18 +37,19 @@ class Serving:
         """Serve. Returns when the sandbox has ended and what is left of it is recorded."""
         sandbox, spec = self._sandbox, self._opened.record.spec
         activity = Activity(lambda: sandbox.running_processes)
-        ended = asyncio.ensure_future(self._until_ended())
-        idle = asyncio.ensure_future(activity.until_idle(None if spec.keep_alive else spec.idle_timeout))
         handler = activity.count(with_bridge(sandbox, make_handler(sandbox)))
-        async with HttpServer(handler, [self._opened.listener], describe=describe_error, limits=_LIMITS) as server:
+        async with (
+            HttpServer(handler, [self._opened.listener], describe=describe_error, limits=_LIMITS) as server,
+            Tasks() as tasks,
+        ):
+            ended = tasks.start(self._until_ended())
+            idle = tasks.start(activity.until_idle(None if spec.keep_alive else spec.idle_timeout))
             await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
             while not ended.done() and not await self._withdraw(activity, server):
-                idle = asyncio.ensure_future(activity.until_idle(spec.idle_timeout))
+                idle = tasks.start(activity.until_idle(spec.idle_timeout))
                 await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
             if ended.done():  # whoever waits for an answer gets one: an idle sandbox has nobody
                 await self._end_sandbox()
-            ended.cancel()
-            idle.cancel()
         await self._end()
 
     async def _withdraw(self, activity: Activity, server: HttpServer) -> bool:
