@@ -73,10 +73,19 @@ def test_without_a_control_group_memory_that_processes_share_counts_once() -> No
     assert 40 << 20 < (usage.memory_bytes or 0) < 120 << 20
 
 
+HOLDING = """
+held = bytearray(b"x" * (64 << 20))
+print("holds", flush=True)
+input()
+"""
+
+
 async def test_usage_says_what_its_memory_is() -> None:
     async with AsyncSandbox.create(limits=Limits(memory=256 << 20)) as sandbox:
         is_counted = "memory" in (await sandbox.info()).limits_enforced and os.geteuid() == 0
         expected = MemoryMeasure.CGROUP if is_counted else MemoryMeasure.PROCESSES
+        holding = await sandbox.start_process(["python3", "-c", HOLDING], stdin=True)
+        await holding.wait_for_log("holds")
         usage = await sandbox.usage()
         assert usage.memory_measure is expected
-        assert 1 << 20 < (usage.memory_bytes or 0) < 256 << 20
+        assert 64 << 20 <= (usage.memory_bytes or 0) <= 256 << 20

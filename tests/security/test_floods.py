@@ -1,6 +1,7 @@
 """Whatever a channel from inside is flooded with, no callback takes more than 10 ms of the loop's thread."""
 
 import asyncio
+import itertools
 import os
 import socket
 import threading
@@ -50,20 +51,24 @@ def flooding(sock: socket.socket, make: Callable[[int], tuple[bytes, list[int]]]
     """Send one packet after the other as fast as the socket takes them, from another thread."""
     sock.settimeout(None)
 
-    def send() -> None:
-        number = 0
-        with suppress(OSError):  # the runtime has closed its end: it has had enough
-            while True:
-                drop_requests(sock)
-                packet, descriptors = make(number)
-                try:
-                    Peer(sock).send(packet, descriptors=tuple(descriptors))
-                finally:
-                    for descriptor in descriptors:
-                        os.close(descriptor)
-                number += 1
+    def send(number: int) -> None:
+        drop_requests(sock)
+        packet, descriptors = make(number)
+        try:
+            Peer(sock).send(packet, descriptors=tuple(descriptors))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
-    thread = threading.Thread(target=send)
+    def flood() -> None:
+        with suppress(OSError):  # the runtime has closed its end: it has had enough
+            for number in itertools.count(1):
+                send(number)
+
+    first = threading.Thread(target=send, args=(0,))
+    first.start()
+    first.join()  # so the loop is certainly the last one to hold what was sent
+    thread = threading.Thread(target=flood)
     thread.start()
     try:
         yield
