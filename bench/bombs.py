@@ -133,11 +133,18 @@ async def exec_p95(sandbox: AsyncSandbox, calls: int) -> float:
 
 
 async def loud_p95(victim: AsyncSandbox, offender: AsyncSandbox, bomb: str, calls: int) -> float:
-    """The same while the other one runs the bomb, again and again where it ends."""
+    """The same while the other one runs the bomb."""
+    async with exploding(offender, bomb):
+        return await exec_p95(victim, calls)
+
+
+@asynccontextmanager
+async def exploding(offender: AsyncSandbox, bomb: str) -> AsyncIterator[None]:
+    """Run the bomb meanwhile, again and again where it ends."""
     exploding = asyncio.create_task(_explode(offender, bomb))
     await asyncio.sleep(_BEFORE)
     try:
-        return await exec_p95(victim, calls)
+        yield
     finally:
         exploding.cancel()
         await asyncio.wait([exploding])
