@@ -2,7 +2,8 @@
 # test.bash PYTHON [MARKS]    Runs the tests with that Python, or those of them with these marks.
 #
 # Most wait more than they compute: several run at a time, then those that must be alone. On a shared machine a test
-# can miss its moment: those that failed get one more try, one after the other, and both tries are shown.
+# can miss its moment: those that failed are tried again, alone. What passes only then is named, and is an error unless
+# tests/known_flaky.toml says why it may be.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -19,9 +20,8 @@ run_tests() {
 }
 
 failed=0
-run_tests -m "$marks and not alone" --numprocesses "$(($(nproc) + 1))" --dist loadfile || failed=1
+run_tests -m "$marks and not alone" --cache-clear --numprocesses "$(($(nproc) + 1))" --dist loadfile || failed=1
 run_tests -m "$marks and alone" || failed=1
 if [ "$failed" -eq 1 ]; then
-    echo "Once more, only what has failed:"
-    run_tests -m "$marks" --last-failed --last-failed-no-failures none
+    "$python" scripts/second_tries.py tests/known_flaky.toml -m "$marks"
 fi
