@@ -106,6 +106,25 @@ def test_what_is_settled_is_over_when_the_wait_is_and_no_cancel_is_lost(
     run(scenario())
 
 
+@given(cancels, failures)
+def test_what_was_made_is_taken_or_discarded_never_both_and_never_neither(
+    steps: list[int], failure: Exception | None
+) -> None:
+    async def scenario() -> None:
+        work = Work(failure=failure)
+        discarded: list[str] = []
+
+        async def wait() -> str:
+            return await settled(work.run(), discard=discarded.append)
+
+        task = await cancelled_at(steps, wait)
+        was_made = work.begun == 1 and failure is None
+        was_taken = not task.cancelled() and task.exception() is None
+        assert (was_taken, discarded) == (was_made and not task.cancelled(), ["done"] * (was_made and not was_taken))
+
+    run(scenario())
+
+
 @given(st.lists(cancels, min_size=1, max_size=4), failures)
 def test_once_runs_once_and_every_caller_that_stays_gets_its_result(
     callers: list[list[int]], failure: Exception | None
@@ -225,6 +244,48 @@ def test_a_race_leaves_nobody_running(steps: list[int], one: int, other: int, fa
             each.close()  # of a wait that was cancelled before its first step
         error = None if task.cancelled() else task.exception()
         assert error is (failure if one < other and not task.cancelled() else error)
+
+    run(scenario())
+
+
+def close(work: Work) -> Coroutine[object, object, None]:
+    tasks = Tasks()
+    tasks.start(work.run())
+    return tasks.aclose()
+
+
+@pytest.mark.parametrize("wait", [lambda work: end(owned(work.run())), close])
+def test_a_cancel_while_tasks_are_ended_is_raised_when_they_have_ended(
+    wait: Callable[[Work], Coroutine[object, object, None]],
+) -> None:
+    async def scenario() -> None:
+        work = Work(5)
+        ending = wait(work)
+        await asyncio.sleep(0)
+        task = asyncio.create_task(ending)
+        await asyncio.sleep(0)
+        for _ in range(2):
+            assert not work.is_over
+            task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert work.is_over
+
+    run(scenario())
+
+
+def test_what_is_done_when_the_cancel_comes_is_not_told_of_it() -> None:
+    async def scenario() -> None:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        told: list[int] = []
+        discarded: list[int] = []
+        task = asyncio.create_task(settled(future, on_cancel=lambda: told.append(1), discard=discarded.append))
+        await asyncio.sleep(0)
+        future.set_result(7)
+        task.cancel()
+        await asyncio.wait([task])
+        assert (task.cancelled(), told, discarded) == (True, [], [7])
 
     run(scenario())
 
