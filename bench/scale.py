@@ -18,6 +18,7 @@ from bench.proc import descendants, memory_of
 from bench.server import server
 from cove import AsyncSandbox
 from cove.api import Session
+from cove.client.calls import Calls
 from cove.client.sandbox import Sandbox as RemoteSandbox
 from cove.client.transport import Transport
 
@@ -166,7 +167,7 @@ async def _remote_sessions(url: str, key: str, count: int) -> AsyncGenerator[lis
         for at in range(count):
             home = sandboxes[at % len(sandboxes)]
             transport = Transport(url, key)
-            own = RemoteSandbox(transport, home.id)
+            own = RemoteSandbox.of(Calls(transport), await home.info())
             stack.push_async_callback(own.detach)
             sessions.append(await own.create_session())
         yield sessions

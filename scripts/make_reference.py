@@ -14,7 +14,8 @@ import msgspec
 
 from cove import api, errors, model
 from cove.wire.errors import STATUS
-from cove.wire.operations import OPERATIONS, AnyOperation, Form, Target
+from cove.wire.operations import OPERATIONS, AnyOperation, Form
+from cove.wire.target import Target
 
 ROOT_DIRECTORY = Path(__file__).parent.parent
 REFERENCE = ROOT_DIRECTORY / "docs/reference"
@@ -36,7 +37,9 @@ FORMS = {
     Form.CONTENT: "bytes",
     Form.UPLOAD: "takes bytes",
     Form.STREAM: "takes bytes",
-    Form.SOCKET: "WebSocket",
+    Form.PAGE: "a document",
+    Form.WEBSOCKET: "WebSocket",
+    Form.TCP: "an upgrade to tcp",
 }
 
 DECISIONS = {
@@ -134,14 +137,14 @@ def http_page() -> str:
     lines = [HTTP]
     for target in Target:
         rows = [operation for operation in OPERATIONS if operation.target is target]
-        lines += [f"## {target.name.capitalize()}", "", "| call | | fields | answer |", "|---|---|---|---|"]
+        lines += [f"## {target.heading.capitalize()}", "", "| call | | fields | answer |", "|---|---|---|---|"]
         lines += [row(operation) for operation in rows]
         lines.append("")
     return "\n".join(lines)
 
 
 def row(operation: AnyOperation) -> str:
-    prefix = "" if operation.target is Target.GATEWAY else "…"
+    prefix = "" if operation.target is Target.SERVER else "…"
     fields = ", ".join(operation.request.__struct_fields__)
     place = "query: " if fields and operation.has_query else ""
     call = f"`{operation.verb} {prefix}{operation.path}`"

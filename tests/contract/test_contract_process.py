@@ -434,7 +434,7 @@ async def test_a_write_that_nobody_reads_is_let_go_when_the_process_ends(make_sa
 async def test_waiting_for_a_process_on_a_server_is_one_request(shared_server: Server) -> None:
     async with AsyncSandbox.create(**address(shared_server)) as sandbox:
         asked: list[str] = []
-        transport = sandbox._transport  # type: ignore[attr-defined]
+        transport = sandbox._calls.transport  # type: ignore[attr-defined]
         call = transport.call
 
         async def counted(operation: AnyOperation, *rest: object, **named: object) -> object:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cove import api, errors
+from cove import errors
 from cove.errors import CoveError, Internal, SessionTerminated, ValidationFailed
 from cove.model import (
     Display,
@@ -28,7 +28,9 @@ from cove.wire import frames, operations, replies, requests
 from cove.wire.coding import decode_json, decode_query, encode_json, encode_query, quote_text, unquote_text
 from cove.wire.errors import STATUS, ErrorBody, decode_error, encode_error, make_error, status_of
 from cove.wire.openapi import make_document
-from cove.wire.operations import OPERATIONS, AnyOperation, Target
+from cove.wire.operations import OPERATIONS, AnyOperation, Form
+from cove.wire.signature import signature_of
+from cove.wire.target import Target
 
 pytestmark = pytest.mark.pure
 
@@ -36,15 +38,7 @@ NAMES = st.binary(min_size=1, max_size=30).map(
     lambda name: name.replace(b"\0", b"x").decode("utf-8", "surrogateescape")
 )
 
-OWNERS = {
-    Target.SANDBOX: api.AsyncSandbox,
-    Target.PROCESS: api.Process,
-    Target.SESSION: api.Session,
-    Target.TERMINAL: api.Terminal,
-    Target.CONTEXT: api.CodeContext,
-    Target.FILES: api.Files,
-    Target.GIT: api.Git,
-}
+METHODS = [row for row in OPERATIONS if row.form is not Form.PAGE]
 
 
 def all_errors(kind: type[CoveError] = CoveError) -> list[type[CoveError]]:
@@ -155,7 +149,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.data())
-def test_frames_survive_any_cut(events: list[object], data: st.DataObject) -> None:
+def test_frames_survive_any_cut(events: list[frames.OutputEvent], data: st.DataObject) -> None:
     stream = b"".join(frames.encode_frame(event) for event in events) + frames.PING_FRAME
     reader = frames.FrameReader()
     found: list[tuple[int, bytes, bytes]] = []
@@ -168,17 +162,20 @@ def test_frames_survive_any_cut(events: list[object], data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize(
-    ("event", "kind"),
+    ("event", "operation"),
     [
-        (Text("stdout", "é"), operations.STREAM_CODE.reply),
-        (Display(Result(data={"text/plain": "2"}, is_main=True)), operations.STREAM_CODE.reply),
-        (Done(1, Outcome.EXITED), operations.STREAM_CODE.reply),
-        (FileEvent(kind=FileEventKind.MOVE, path="/a", old_path="/b"), operations.WATCH_FILES.reply),
+        (Text("stdout", "é"), operations.STREAM_CODE),
+        (Display(Result(data={"text/plain": "2"}, is_main=True)), operations.STREAM_CODE),
+        (Done(1, Outcome.EXITED), operations.STREAM_CODE),
+        (FileEvent(kind=FileEventKind.MOVE, path="/a", old_path="/b"), operations.WATCH_FILES),
+        (FileEvent(kind=FileEventKind.CREATE, path="/\udcff"), operations.WATCH_FILES),
     ],
 )
-def test_other_events_travel_in_frames_too(event: object, kind: object) -> None:
-    ((_, head, data),) = frames.FrameReader().feed(frames.encode_frame(event))
-    assert frames.decoder_for(kind)(head, data) == event
+def test_other_events_travel_in_frames_too(event: object, operation: AnyOperation) -> None:
+    codec = operation.answer.events
+    assert codec is not None
+    ((_, head, data),) = frames.FrameReader().feed(b"".join(codec.encode(event)))
+    assert codec.decode(head, data) == event
 
 
 def test_a_failure_in_a_stream_is_the_error_it_was() -> None:
@@ -195,26 +192,35 @@ def test_a_frame_that_claims_to_be_huge_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "lines"),
+    ("operation", "event", "lines"),
     [
         (
+            operations.PROCESS_LOGS,
             Output("stdout", "é\n".encode(), "7"),
             ["id: 7", "event: output", 'data: {"type":"output","stream":"stdout","text":"é\\n","cursor":"7"}'],
         ),
         (
+            operations.PROCESS_LOGS,
             Output("stderr", b"\xff", "8"),
             ["id: 8", "event: output", 'data: {"type":"output","stream":"stderr","base64":"/w==","cursor":"8"}'],
         ),
-        (Gap(5, "9"), ["id: 9", "event: gap", 'data: {"type":"gap","bytes":5,"cursor":"9"}']),
-        (Text("stdout", "a\nb"), ["event: text", 'data: {"type":"text","stream":"stdout","text":"a\\nb"}']),
+        (operations.PROCESS_LOGS, Gap(5, "9"), ["id: 9", "event: gap", 'data: {"type":"gap","bytes":5,"cursor":"9"}']),
         (
+            operations.STREAM_CODE,
+            Text("stdout", "a\nb"),
+            ["event: text", 'data: {"type":"text","stream":"stdout","text":"a\\nb"}'],
+        ),
+        (
+            operations.WATCH_FILES,
             FileEvent(kind=FileEventKind.CREATE, path="/a"),
             ["event: create", 'data: {"kind":"create","path":"/a","is_directory":false,"old_path":null}'],
         ),
     ],
 )
-def test_server_sent_events_are_one_line_of_data_each(event: object, lines: list[str]) -> None:
-    assert frames.encode_server_sent(event).decode() == "\n".join(lines) + "\n\n"
+def test_server_sent_events_are_one_line_of_data_each(operation: AnyOperation, event: object, lines: list[str]) -> None:
+    codec = operation.answer.events
+    assert codec is not None
+    assert codec.encode_server_sent(event).decode() == "\n".join(lines) + "\n\n"
 
 
 def test_a_failure_is_a_server_sent_event() -> None:
@@ -239,7 +245,7 @@ def test_results_arrive_byte_for_byte(stdout: bytes, stderr: bytes, outcome: Out
         session_restarted=True,
         restored_command="c",
     )
-    data = encode_json(replies.exec_reply(result))
+    data = encode_json(replies.EXEC.encode(result))
     assert decode_json(data, replies.ExecReply).result() == result
 
 
@@ -248,39 +254,49 @@ def test_names_and_routes_are_unique() -> None:
     assert len({(operation.verb, operation.path) for operation in OPERATIONS}) == len(OPERATIONS)
 
 
-@pytest.mark.parametrize("operation", [row for row in OPERATIONS if row.target in OWNERS], ids=lambda row: row.name)
+@pytest.mark.parametrize("operation", METHODS, ids=lambda row: row.name)
 def test_every_request_has_exactly_the_arguments_of_its_method(operation: AnyOperation) -> None:
-    method = getattr(OWNERS[operation.target], operation.method)
-    wanted = set(inspect.signature(method).parameters) - {"self"}
-    given = set(operation.request.__struct_fields__)
-    if operation.target is Target.SANDBOX:
-        wanted -= {"id"} if operation.parameters else set()
-    if operation.takes_content:
-        wanted -= {"chunks", "data"}
-    assert wanted == given - {"stdin_base64", "is_expression", "flags"}
+    signature = signature_of(operation)
+    given = {*operation.request.__struct_fields__} - {"stdin_base64", "is_expression", "flags"}
+    if operation is operations.CONNECT_PORT:
+        given.remove("token")  # the preview's
+    assert signature.names - signature.in_path.keys() - {signature.content} == given
+    assert bool(signature.content) == operation.takes_content
 
 
-@pytest.mark.parametrize("operation", [row for row in OPERATIONS if row.target in OWNERS], ids=lambda row: row.name)
+@pytest.mark.parametrize("operation", METHODS, ids=lambda row: row.name)
 def test_defaults_on_the_wire_are_those_of_the_method(operation: AnyOperation) -> None:
-    parameters = inspect.signature(getattr(OWNERS[operation.target], operation.method)).parameters
+    parameters = inspect.signature(signature_of(operation).method).parameters
     for field in msgspec.structs.fields(operation.request):
         if field.name in parameters and not field.required:
-            assert field.default == parameters[field.name].default, field.name
+            declared = parameters[field.name].default
+            assert declared in (field.default, inspect.Parameter.empty), field.name
+
+
+@pytest.mark.parametrize("operation", METHODS, ids=lambda row: row.name)
+def test_the_form_of_an_operation_is_that_of_its_method(operation: AnyOperation) -> None:
+    method = signature_of(operation).method
+    returns = str(inspect.signature(method).return_annotation)
+    is_stream = operation.form in (Form.EVENTS, Form.CONTENT)
+    assert ("AsyncGenerator[" in returns) == is_stream
+    assert inspect.iscoroutinefunction(method) == (operation.form in (Form.VALUE, Form.UPLOAD, Form.STREAM))
+    assert (operation.answer.events is not None) == (operation.form is Form.EVENTS)
 
 
 def test_every_method_of_the_api_has_an_operation() -> None:
     """But those that are made from others, or are the client's own."""
     covered = {(row.target, row.method) for row in OPERATIONS}
     own = {
-        *((Target.SANDBOX, name) for name in ("create", "connect", "list", "info", "destroy", "restart", "detach")),
-        *((Target.SANDBOX, name) for name in ("get_process", "kill_process")),
+        (Target.SERVER, "connect"),
+        *((Target.SANDBOX, name) for name in ("create", "connect", "list", "detach", "kill_process")),
+        (Target.PROCESS, "refresh"),
         *((Target.SESSION, "delete"), (Target.CONTEXT, "delete")),
         *((Target.FILES, name) for name in ("read", "read_text", "write", "upload", "download")),
     }
-    for target, owner in OWNERS.items():
-        for name, _ in inspect.getmembers(owner, callable):
+    for target in Target:
+        for name, _ in inspect.getmembers(target.kind, inspect.isroutine):
             if not name.startswith("_"):
-                assert (target, name) in covered | own, f"{owner.__name__}.{name} cannot be called over HTTP"
+                assert (target, name) in covered | own, f"{target.kind.__name__}.{name} cannot be called over HTTP"
 
 
 @pytest.mark.parametrize(

@@ -217,8 +217,9 @@ async def test_a_sandbox_that_runs_can_be_restarted(other_home: Path) -> None:
         assert (await sandbox.exec("cat file")).stdout == "kept\n"
         assert await sandbox.list_processes() == []
         await sandbox.destroy()
-        with pytest.raises(SandboxNotFound):
-            await sandbox.restart()
+        for gone in (sandbox.restart, sandbox.info):
+            with pytest.raises(SandboxDestroyed):
+                await gone()
 
 
 async def test_warm_sandboxes_are_taken_once_and_replaced(other_home: Path) -> None:

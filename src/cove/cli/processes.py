@@ -25,7 +25,7 @@ from cove.cli.table import age, json_line, print_json, print_table
 from cove.errors import ProcessAlreadyExists, ValidationFailed
 from cove.model import Gap, LogEvent, Output
 from cove.wire.frames import output_fields
-from cove.wire.replies import process_reply
+from cove.wire.replies import PROCESS
 
 ProcessArgument = Annotated[str, typer.Argument(metavar="PROCESS", help="The process's id.", show_default=False)]
 
@@ -122,7 +122,7 @@ async def _start(server: Server, id: str, session: str | None, request: _Request
             advice = f"choose another --id, or forget those that have ended with `cove ps --cleanup {id}`"
             raise ValidationFailed(f"there is a process {request.id} already: {advice}") from None
     if as_json:
-        print_json(process_reply(process))
+        print_json(PROCESS.encode(process))
     else:
         show(process.id)
     return 0
@@ -134,7 +134,7 @@ async def _list(server: Server, id: str, *, cleanup: bool, as_json: bool) -> int
             await sandbox.cleanup_processes()
         processes = await sandbox.list_processes()
     if as_json:
-        print_json(list(map(process_reply, processes)))
+        print_json(list(map(PROCESS.encode, processes)))
     else:
         print_table(("ID", "STATUS", "EXIT", "PID", "AGE", "COMMAND"), list(map(_row, processes)))
     return 0

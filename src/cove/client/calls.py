@@ -1,84 +1,107 @@
-"""Call operations of one sandbox on a server."""
+"""Call operations of a server, or of one sandbox on it."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from cove.client.transport import Transport, fill
 from cove.errors import SandboxDestroyed, SandboxNotFound
 from cove.wire.coding import decode_json, quote_segment
-from cove.wire.operations import SANDBOXES, AnyOperation
+from cove.wire.operations import SANDBOXES, AnyOperation, Operation
 from cove.wire.requests import Request
+from cove.wire.target import Target
 
-T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Discardable(Protocol):
+    """A handle of something that a call has made."""
+
+    async def discard(self) -> None:
+        """Remove it."""
+
+
+Make = Callable[["Calls", Any], Discardable]  # from the facts of one of its kind
+HANDLES: Final[dict[Target, Make]] = {}
 
 
 class Calls:
-    """The operations of one sandbox. `below` is for what belongs to one of its sessions."""
+    """The operations of a server or of a sandbox: `prefix` stands before the path of each."""
 
-    def __init__(self, transport: Transport, sandbox: str, below: str = "") -> None:
+    def __init__(self, transport: Transport, prefix: str = "", sandbox: str | None = None) -> None:
         self.transport = transport
-        self.sandbox = sandbox
-        self._prefix = f"{SANDBOXES}/{quote_segment(sandbox)}{below}"
+        self._prefix = prefix
+        self._sandbox = sandbox
+
+    def of_sandbox(self, sandbox: str, *, was_seen: bool = True) -> "Calls":
+        """The calls of one sandbox."""
+        return Calls(self.transport, f"{SANDBOXES}/{quote_segment(sandbox)}", sandbox if was_seen else None)
 
     def of_session(self, session: str) -> "Calls":
         """The calls that are resolved by a session."""
-        return Calls(self.transport, self.sandbox, f"/sessions/{quote_segment(session)}")
+        return Calls(self.transport, f"{self._prefix}/sessions/{quote_segment(session)}", self._sandbox)
 
     def path(self, operation: AnyOperation, *ids: str) -> str:
         """The operation's full path."""
         return self._prefix + fill(operation, *ids)
 
-    async def do(self, operation: AnyOperation, *ids: str, request: Request | None = None) -> None:
-        """A call that answers nothing."""
-        with self._was_there():
-            await self.transport.call(operation, self.path(operation, *ids), request)
+    def open(self, target: Target, facts: Any) -> Discardable:  # the facts of one of its kind
+        """Make the handle of something there."""
+        return HANDLES[target](self, facts)
 
-    async def get(self, operation: AnyOperation, type: type[T], *ids: str, request: Request | None = None) -> T:
-        """A call that answers a value."""
-        with self._was_there():
-            return decode_json(await self.transport.call(operation, self.path(operation, *ids), request), type)
+    async def call(
+        self,
+        operation: Operation[Request, V],
+        *ids: str,
+        request: Request | None = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+    ) -> V:
+        """Call an operation that answers a value: what the method gives."""
+        return operation.answer.decode(await self.facts(operation, *ids, request=request, content=content), self.open)
 
-    async def make(
+    async def facts(
         self,
         operation: AnyOperation,
-        type: type[T],
         *ids: str,
-        request: Request,
-        remove: Callable[[T], Awaitable[None]] | None,
-    ) -> T:
-        """A call that makes something: what a cancelled caller will never see is removed before this returns."""
-
-        async def undo(data: bytes) -> None:
-            if remove is not None:
-                await remove(decode_json(data, type))
-
+        request: Request | None = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+    ) -> Any:  # of the type that the operation's answer has on the wire
+        """Call it, and give the answer as it came."""
+        undo = self._undo(operation) if operation.makes and (request is None or request.makes_new) else None
         with self._was_there():
-            data = await self.transport.call(operation, self.path(operation, *ids), request, undo=undo)
-        return decode_json(data, type)
+            data = await self.transport.call(operation, self.path(operation, *ids), request, content, undo=undo)
+        return None if operation.reply is None else decode_json(data, operation.answer.type)
 
     async def events(
-        self, operation: AnyOperation, *ids: str, request: Request | None = None
-    ) -> AsyncGenerator[object, None]:
-        """A call that answers events."""
+        self, operation: Operation[Request, V], *ids: str, request: Request | None = None
+    ) -> AsyncGenerator[V, None]:
+        """Call an operation that answers events."""
         with self._was_there():
             async with aclosing(self.transport.events(operation, self.path(operation, *ids), request)) as events:
                 async for event in events:
                     yield event
 
-    async def content(self, operation: AnyOperation, request: Request) -> AsyncGenerator[bytes, None]:
-        """A call that answers bytes."""
+    async def content(self, operation: AnyOperation, *ids: str, request: Request | None) -> AsyncGenerator[bytes, None]:
+        """Call an operation that answers bytes."""
         with self._was_there():
-            async with aclosing(self.transport.content(operation, self.path(operation), request)) as chunks:
+            async with aclosing(self.transport.content(operation, self.path(operation, *ids), request)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
-    async def upload(
-        self, operation: AnyOperation, *ids: str, request: Request | None, content: bytes | AsyncIterable[bytes]
-    ) -> bytes:
-        """A call that takes bytes."""
-        with self._was_there():
-            return await self.transport.call(operation, self.path(operation, *ids), request, content)
+    def _undo(self, operation: AnyOperation) -> Callable[[bytes], Any]:
+        """Remove what a call has made, which is in its answer, when its caller was cancelled."""
+
+        async def undo(data: bytes) -> None:
+            made: list[Discardable] = []
+
+            def open(target: Target, facts: object) -> None:
+                made.append(self.open(target, facts))
+
+            operation.answer.decode(decode_json(data, operation.answer.type), open)
+            for each in made:
+                await each.discard()
+
+        return undo
 
     @contextmanager
     def _was_there(self) -> Iterator[None]:
@@ -86,4 +109,6 @@ class Calls:
         try:
             yield
         except SandboxNotFound:
-            raise SandboxDestroyed(f"sandbox {self.sandbox} was destroyed") from None
+            if self._sandbox is None:
+                raise
+            raise SandboxDestroyed(f"sandbox {self._sandbox} was destroyed") from None

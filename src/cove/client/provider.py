@@ -6,59 +6,44 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from cove.api.provider import Provider
+from cove.client.calls import Calls
+from cove.client.handle import Handle
 from cove.client.sandbox import Sandbox
 from cove.client.transport import Transport
 from cove.core.identifier import check_sandbox_id
 from cove.errors import Unauthorized, ValidationFailed
 from cove.local.state import default_home
-from cove.model import SandboxInfo, SandboxSpec
-from cove.wire import operations, requests
-from cove.wire.coding import decode_json
+from cove.wire import operations
+from cove.wire.target import Target
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _transports: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Transport]]"
 _transports = WeakKeyDictionary()
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class RemoteProvider:
+class RemoteProvider(Handle, Provider, target=Target.SERVER):
     """Makes, finds and lists sandboxes over HTTP."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
         self._url = url
         self._api_key = find_key(url, api_key)
 
-    async def create(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> Sandbox:
-        """A new sandbox; with `exist_ok`, the one that has the id."""
-        transport = self._transport()
-        request = requests.CreateSandbox(id=None if id is None else check_sandbox_id(id), spec=spec, exist_ok=exist_ok)
-
-        async def undo(data: bytes) -> None:
-            await Sandbox(transport, decode_json(data, SandboxInfo).id).destroy()
-
-        # One that may have been there before is not ours to destroy.
-        is_ours = not exist_ok or id is None
-        data = await transport.call(operations.CREATE, operations.CREATE.path, request, undo=undo if is_ours else None)
-        return Sandbox(transport, decode_json(data, SandboxInfo).id)
+    @property
+    def _calls(self) -> Calls:  # type: ignore[override]  # those of the event loop in which it is used
+        return Calls(_transport(self._url, self._api_key))
 
     async def connect(self, id: str) -> Sandbox:
-        """A sandbox that is there."""
-        sandbox = Sandbox(self._transport(), check_sandbox_id(id))
-        try:
-            await sandbox.info()
-        except BaseException:
-            await sandbox.detach()
-            raise
-        return sandbox
+        """Open a sandbox that is there."""
+        calls = self._calls.of_sandbox(check_sandbox_id(id), was_seen=False)
+        return Sandbox.of(self._calls, await calls.call(operations.INFO))
 
-    async def list(self) -> list[SandboxInfo]:
-        """List all sandboxes."""
-        data = await self._transport().call(operations.LIST, operations.LIST.path)
-        return decode_json(data, list[SandboxInfo])
 
-    def _transport(self) -> Transport:
-        """Programs with many sandboxes on one server share its connections."""
-        of_loop = _transports.setdefault(asyncio.get_running_loop(), {})
-        return of_loop.setdefault((self._url, self._api_key), Transport(self._url, self._api_key))
+def _transport(url: str, api_key: str | None) -> Transport:
+    """Programs with many sandboxes on one server share its connections."""
+    of_loop = _transports.setdefault(asyncio.get_running_loop(), {})
+    return of_loop.setdefault((url, api_key), Transport(url, api_key))
 
 
 def find_key(url: str, api_key: str | None) -> str | None:

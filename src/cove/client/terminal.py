@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 
 from cove import api
 from cove.client.calls import Calls
+from cove.client.handle import Handle
 from cove.client.raw_connection import WebSocketClient
 from cove.client.retry import Backoff
 from cove.core.command import check_input
@@ -14,32 +15,31 @@ from cove.local.pipe import refuse_ended
 from cove.model import Exit, ProcessExit, Ready, TerminalEvent
 from cove.wire import operations, requests
 from cove.wire.frames import EVENT, FAILURE, FrameReader, decode_failure, decode_output
-from cove.wire.replies import TerminalReply
+from cove.wire.target import Target
 
 _MOST_MESSAGE_BYTES = 64 << 10
 
 
-class Terminal(api.Terminal):
+class Terminal(Handle, api.Terminal, target=Target.TERMINAL):
     """Holds nothing but its id; the size is as of when it was fetched or resized."""
-
-    def __init__(self, calls: Calls, reply: TerminalReply) -> None:
-        self._calls = calls
-        self.id = reply.id
-        self.cols = reply.cols
-        self.rows = reply.rows
 
     def connect(self, *, since: str | None = None, lossless: bool = False) -> "TerminalConnection":
         return TerminalConnection(self._calls, self.id, since, lossless=lossless)
 
     async def resize(self, cols: int, rows: int) -> None:
-        await self._calls.do(operations.RESIZE_TERMINAL, self.id, request=requests.Resize(cols=cols, rows=rows))
+        await _resize(self._calls, self.id, cols, rows)
         self.cols, self.rows = cols, rows
 
     async def destroy(self) -> None:
-        try:
-            await self._calls.do(operations.DESTROY_TERMINAL, self.id)
-        except TerminalNotFound:
-            return  # destroyed before
+        with suppress(TerminalNotFound):  # destroyed before
+            await self._calls.call(operations.DESTROY_TERMINAL, self.id)
+
+    async def discard(self) -> None:
+        await self.destroy()
+
+
+async def _resize(calls: Calls, id: str, cols: int, rows: int) -> None:
+    await calls.call(operations.RESIZE_TERMINAL, id, request=requests.Resize.of(cols=cols, rows=rows))
 
 
 class TerminalConnection(api.TerminalConnection):
@@ -91,7 +91,7 @@ class TerminalConnection(api.TerminalConnection):
             rest = rest[_MOST_MESSAGE_BYTES:]
 
     async def resize(self, cols: int, rows: int) -> None:
-        await self._calls.do(operations.RESIZE_TERMINAL, self._id, request=requests.Resize(cols=cols, rows=rows))
+        await _resize(self._calls, self._id, cols, rows)
 
     async def _send(self, data: bytes) -> None:
         backoff = Backoff()
@@ -112,7 +112,7 @@ class TerminalConnection(api.TerminalConnection):
                 raise ValidationFailed("this viewer of the terminal is closed")
             if self._socket is None or self._socket.is_closed:
                 await self._stack.aclose()
-                request = requests.Connect(since=self._since, lossless=self._lossless)
+                request = requests.Connect.of(since=self._since, lossless=self._lossless)
                 path = self._calls.path(operations.CONNECT_TERMINAL, self._id)
                 self._socket = await self._stack.enter_async_context(self._calls.transport.socket(path, request))
             return self._socket

@@ -13,7 +13,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakSet
 
 from cove.client.connection_pool import Pool, parse_address
@@ -23,12 +23,13 @@ from cove.client.retry import retry
 from cove.errors import ConnectionLost, CoveError, SandboxUnavailable, Unreachable
 from cove.local.tcp_stream import Streams
 from cove.tasks import end, owned, race, settled
-from cove.wire.coding import check_types, encode_json, encode_query, quote_segment
+from cove.wire.coding import encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
-from cove.wire.frames import EVENT, FAILURE, FRAMES, MOST_FRAME_BYTES, FrameReader, decode_failure, decoder_for
-from cove.wire.operations import AnyOperation
+from cove.wire.frames import EVENT, FAILURE, FRAMES, MOST_FRAME_BYTES, FrameReader, decode_failure
+from cove.wire.operations import AnyOperation, Operation
 from cove.wire.requests import Request
 
+V = TypeVar("V")
 Content = bytes | AsyncIterable[bytes]
 Undo = Callable[[bytes], Awaitable[None]]
 
@@ -110,15 +111,17 @@ class Transport:
             async for chunk in chunks:
                 yield chunk
 
-    async def events(self, operation: AnyOperation, path: str, request: Request | None) -> AsyncGenerator[object, None]:
+    async def events(
+        self, operation: Operation[Request, V], path: str, request: Request | None
+    ) -> AsyncGenerator[V, None]:
         """Events as they come. One that says the stream cannot go on is raised."""
-        decode = decoder_for(operation.reply)
-        reader = FrameReader()
+        codec, reader = operation.answer.events, FrameReader()
+        assert codec is not None
         async with aclosing(self._stream(operation, path, request, _ACCEPT_FRAMES)) as chunks:
             async for chunk in chunks:
                 for kind, head, data in reader.feed(chunk):
                     if kind == EVENT:
-                        yield decode(head, data)
+                        yield codec.decode(head, data)
                     elif kind == FAILURE:
                         raise decode_failure(head)
 
@@ -143,7 +146,6 @@ class Transport:
     @asynccontextmanager
     async def socket(self, path: str, request: Request) -> AsyncIterator[WebSocketClient]:
         """Open a WebSocket."""
-        check_types(request)
         target = self._target(path, request)
         streams = await self._dial()
         websocket = await open_websocket(streams, self._address, target, self._authorization, MOST_FRAME_BYTES)
@@ -194,8 +196,6 @@ class Transport:
         headers: bytes = b"",
     ) -> None:
         """Send the request and wait for an answer that is no error."""
-        if request is not None:
-            check_types(request)
         has_query = operation.has_query
         body, kind = (content, _CONTENT) if operation.takes_content else (None, b"")
         if request is not None and not has_query:

@@ -16,7 +16,7 @@ from cove.server.bridge.gateway import BridgeGateway
 from cove.server.configuration import Configuration
 from cove.server.error_response import describe_error
 from cove.server.gateway.auth import Authenticator
-from cove.server.gateway.documents import PREFIX, make_documents
+from cove.server.gateway.documents import make_documents
 from cove.server.gateway.handler import Gateway
 from cove.server.preview.address import address_of
 from cove.server.preview.handler import Preview
@@ -64,7 +64,7 @@ async def _serve(work: Work) -> None:
     address = address_of(configuration, work.previews.getsockname()[1])
     async with (
         BridgeGateway(directory, starter, authenticator, configuration) as bridge,
-        Gateway(directory, starter, authenticator, mounted={PREFIX: make_documents()}) as gateway,
+        Gateway(directory, starter, authenticator, make_documents()) as gateway,
         HttpServer(bridge.before(gateway), [work.api], describe=describe_error, limits=limits) as api,
         Preview(directory, address, work.key) as preview,
         HttpServer(preview, [work.previews], describe=describe_error, limits=limits) as previews,

@@ -8,15 +8,19 @@ A connection to a port is an HTTP upgrade, then bytes as they are.
 import base64
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from cove.errors import CoveError, Internal
-from cove.model import Exit, FileEvent, Gap, Output, Ready
+from cove.model import Exit, Gap, Output, Ready
 from cove.model.event import StreamName
 from cove.wire.coding import decode_json, encode_json
 from cove.wire.errors import ErrorBody, body_of, encode_error, make_error
+
+OutputEvent = Output | Gap | Ready | Exit
+E = TypeVar("E")
 
 FRAMES: Final = "application/vnd.cove.frames"
 SERVER_SENT_EVENTS: Final = "text/event-stream"
@@ -42,22 +46,7 @@ class OutputHead(msgspec.Struct, frozen=True, tag="output"):
     cursor: str
 
 
-_EVENTS: Final = OutputHead | Gap | Ready | Exit
-_events_decoder = msgspec.json.Decoder(type=_EVENTS)
-
-
-def encode_frame(event: object) -> bytes:
-    """Encode one event."""
-    return b"".join(encode_frame_parts(event))
-
-
-def encode_frame_parts(event: object) -> tuple[bytes, ...]:
-    """One event, its data apart: large ones need not be copied."""
-    if isinstance(event, Output):
-        head = encode_json(OutputHead(event.stream, event.cursor))
-        return _HEAD.pack(EVENT, len(head), len(event.data)) + head, event.data
-    head = encode_json(event)
-    return (_HEAD.pack(EVENT, len(head), 0) + head,)
+_events_decoder = msgspec.json.Decoder(type=OutputHead | Gap | Ready | Exit)
 
 
 def encode_failure_frame(error: CoveError) -> bytes:
@@ -112,51 +101,14 @@ class FrameReader:
         return rest
 
 
-def decode_output(head: bytes, data: bytes) -> Output | Gap | Ready | Exit:
-    """An event of a process or a terminal."""
-    event = _events_decoder.decode(head)
-    return Output(event.stream, data, event.cursor) if isinstance(event, OutputHead) else event
-
-
-def decoder_for(kind: object) -> Callable[[bytes, bytes], object]:
-    """Return the decoder for a stream of such events; Output stands for all that processes and terminals say."""
-    if kind is Output:
-        return decode_output
-    decoder = msgspec.json.Decoder(type=kind)
-
-    def decode(head: bytes, _: bytes) -> object:
-        try:
-            return decoder.decode(head)
-        except msgspec.DecodeError:  # a name that is not UTF-8
-            return msgspec.convert(decode_json(head, dict[str, object]), kind)
-
-    return decode
-
-
 def decode_failure(head: bytes) -> CoveError:
     """Decode the error that ended a stream."""
     return make_error(decode_json(head, ErrorBody))
 
 
-def encode_server_sent(event: object) -> bytes:
-    """One event as `id`, `event` and `data`; bytes that are not UTF-8 are base64."""
-    if isinstance(event, Output):
-        return _server_sent("output", output_fields(event), event.cursor)
-    if isinstance(event, Gap | Ready | Exit):
-        return _server_sent(_name(event), event, event.cursor)
-    if isinstance(event, FileEvent):
-        return _server_sent(event.kind.value, event, None)
-    return _server_sent(_name(event), event, None)
-
-
 def encode_failure_server_sent(error: CoveError) -> bytes:
     """The stream cannot go on; nothing follows."""
     return _server_sent("error", body_of(error), None)
-
-
-def _name(event: object) -> str:
-    tag = type(event).__struct_config__.tag if isinstance(event, msgspec.Struct) else None
-    return str(tag or "event")
 
 
 def output_fields(event: Output) -> dict[str, str]:
@@ -193,3 +145,72 @@ def parse_upgrade(head: bytes) -> tuple[int, int]:
         raise Internal(f"the server answered something that is no HTTP: {head[:200]!r}")
     lengths = [value for name, _, value in (line.partition(b":") for line in headers) if name.lower() == _LENGTH]
     return int(words[1]), int(lengths[0]) if lengths and lengths[0].strip().isdigit() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class EventCodec(Generic[E]):
+    """The encoding of one kind of stream.
+
+    `encode` gives the parts of a frame, its data apart: large ones need not be copied.
+    """
+
+    encode: Callable[[E], tuple[bytes, ...]]
+    decode: Callable[[bytes, bytes], E]
+    encode_server_sent: Callable[[E], bytes]
+
+
+def encode_frame(event: OutputEvent) -> bytes:
+    """Encode one event of a process or a terminal."""
+    return b"".join(_encode_output(event))
+
+
+def decode_output(head: bytes, data: bytes) -> OutputEvent:
+    """An event of a process or a terminal."""
+    event = _events_decoder.decode(head)
+    return Output(event.stream, data, event.cursor) if isinstance(event, OutputHead) else event
+
+
+def _encode_output(event: OutputEvent) -> tuple[bytes, ...]:
+    if not isinstance(event, Output):
+        return _encode_json(event)
+    head = encode_json(OutputHead(event.stream, event.cursor))
+    return _HEAD.pack(EVENT, len(head), len(event.data)) + head, event.data
+
+
+def _encode_output_server_sent(event: OutputEvent) -> bytes:
+    """The cursor is the event's `id`; bytes that are not UTF-8 are base64."""
+    fields = output_fields(event) if isinstance(event, Output) else event
+    return _server_sent(_tag(event), fields, event.cursor)
+
+
+def _encode_json(event: object) -> tuple[bytes, ...]:
+    head = encode_json(event)
+    return (_HEAD.pack(EVENT, len(head), 0) + head,)
+
+
+def _tag(event: msgspec.Struct) -> str:
+    return str(event.__struct_config__.tag)
+
+
+def _decoder(kind: object) -> Callable[[bytes, bytes], Any]:  # what the kind says
+    decoder = msgspec.json.Decoder(type=kind)
+
+    def decode(head: bytes, _: bytes) -> object:
+        try:
+            return decoder.decode(head)
+        except msgspec.DecodeError:  # a name that is not UTF-8
+            return msgspec.convert(decode_json(head, dict[str, object]), kind)
+
+    return decode
+
+
+def json_events(kind: object, name: Callable[[Any], str] = _tag) -> EventCodec[Any]:
+    """Events that are JSON as they are: of a tagged union, or with another name. A `cursor` is the event's `id`."""
+    return EventCodec(
+        _encode_json,
+        _decoder(kind),
+        lambda event: _server_sent(name(event), event, getattr(event, "cursor", None)),
+    )
+
+
+OUTPUT_EVENTS: Final = EventCodec(_encode_output, decode_output, _encode_output_server_sent)

@@ -1,54 +1,24 @@
 """Generate the OpenAPI 3.1 document from the table of operations."""
 
-from collections.abc import Iterable, Mapping
-from typing import Final, cast
+from collections.abc import Iterable
+from typing import Final, assert_never, cast
 
 import msgspec
 
-from cove.wire.bridge_document import BRIDGE_PATHS
+from cove.wire.bridge_operations import describe_bridge
 from cove.wire.errors import ErrorBody
 from cove.wire.frames import FRAMES, SERVER_SENT_EVENTS
-from cove.wire.operations import OPERATIONS, ROOT, AnyOperation, Form, Target
+from cove.wire.operations import OPERATIONS, AnyOperation, Caller, Form, parameters_of
 
 Document = dict[str, object]
 
 _SCHEMAS: Final = "#/components/schemas/{name}"
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
+_SUFFIXES: Final = ("", "_of_session")
 _ERROR: Final[Document] = {
     "description": "What went wrong",
     "content": {_JSON: {"schema": {"$ref": _SCHEMAS.format(name="ErrorBody")}}},
-}
-
-
-def _own(name: str, summary: str, media_type: str, *, is_open: bool = False) -> Document:
-    described: Document = {
-        "operationId": name,
-        "summary": summary,
-        "tags": ["server"],
-        "parameters": [],
-        "responses": {"200": {"description": "Done", "content": {media_type: {"schema": {}}}}, "default": _ERROR},
-    }
-    return {"get": {**described, "security": []} if is_open else described}
-
-
-_OWN_PATHS: Final[Document] = {
-    "/health": _own("health", "Whether the server answers; takes no key", _JSON, is_open=True),
-    "/metrics": _own("metrics", "What monitoring is told, for Prometheus", "text/plain"),
-    "/v1/openapi.json": _own("openapi_json", "This document", _JSON),
-    "/v1/openapi.html": _own("openapi_html", "This document as a page", "text/html"),
-    "/v1/openapi": _own("openapi_page", "The same page", "text/html"),
-}
-_GROUPS: Final[Mapping[Target, str]] = {
-    Target.GATEWAY: "sandboxes",
-    Target.SANDBOX: "sandbox",
-    Target.PROCESS: "processes",
-    Target.SESSION: "sessions",
-    Target.TERMINAL: "terminals",
-    Target.CONTEXT: "code",
-    Target.FILES: "files",
-    Target.GIT: "git",
-    Target.PORTS: "ports",
 }
 
 
@@ -65,7 +35,7 @@ def make_document(version: str, operations: Iterable[AnyOperation] = OPERATIONS)
             "description": "Linux computers that an AI agent, or any program, can use safely.",
         },
         "security": [{"key": []}],
-        "paths": {**_paths(rows), **BRIDGE_PATHS, **_OWN_PATHS},
+        "paths": {**_paths(rows), **describe_bridge()},
         "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }
 
@@ -73,26 +43,21 @@ def make_document(version: str, operations: Iterable[AnyOperation] = OPERATIONS)
 def _paths(operations: Iterable[AnyOperation]) -> Document:
     paths: dict[str, Document] = {}
     for operation in operations:
-        if operation.target is Target.GATEWAY:
-            paths.setdefault(operation.path, {})[operation.verb.lower()] = _describe(operation, operation.path)
-            continue
-        path = ROOT + operation.path
-        paths.setdefault(path, {})[operation.verb.lower()] = _describe(operation, path)
-        if operation.target is Target.FILES:
-            of_session = f"{ROOT}/sessions/{{session}}{operation.path}"
-            described = _describe(operation, of_session, suffix="_of_session")
-            paths.setdefault(of_session, {})[operation.verb.lower()] = described
+        for path, suffix in zip(operation.paths, _SUFFIXES, strict=False):
+            paths.setdefault(path, {})[operation.verb.lower()] = _describe(operation, path, suffix)
     return {**paths}
 
 
-def _describe(operation: AnyOperation, path: str, suffix: str = "") -> Document:
+def _describe(operation: AnyOperation, path: str, suffix: str) -> Document:
     described: Document = {
         "operationId": operation.name + suffix,
         "summary": operation.summary,
-        "tags": [_GROUPS[operation.target]],
+        "tags": [operation.target.heading],
         "parameters": [*_path_parameters(path), *_query_parameters(operation)],
         "responses": {**_responses(operation), "default": _ERROR},
     }
+    if operation.caller is Caller.ANYONE:
+        described["security"] = []
     if operation.takes_content:
         described["requestBody"] = {"content": {_BYTES: {"schema": {"type": "string", "format": "binary"}}}}
     elif operation.has_request and not operation.has_query:
@@ -101,8 +66,8 @@ def _describe(operation: AnyOperation, path: str, suffix: str = "") -> Document:
 
 
 def _path_parameters(path: str) -> list[Document]:
-    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    schema = {"type": "string"}
+    return [{"name": name, "in": "path", "required": True, "schema": schema} for name in parameters_of(path)]
 
 
 def _query_parameters(operation: AnyOperation) -> list[Document]:
@@ -118,7 +83,7 @@ def _query_parameters(operation: AnyOperation) -> list[Document]:
 
 def _responses(operation: AnyOperation) -> Document:
     match operation.form:
-        case Form.SOCKET:
+        case Form.WEBSOCKET | Form.TCP:
             return {"101": {"description": "The connection is raw from here on, as the summary says"}}
         case Form.EVENTS:
             content = {SERVER_SENT_EVENTS: {"schema": {"type": "string"}}, FRAMES: {"schema": {"type": "string"}}}
@@ -126,10 +91,15 @@ def _responses(operation: AnyOperation) -> Document:
         case Form.CONTENT:
             content = {_BYTES: {"schema": {"type": "string", "format": "binary"}}}
             return {"200": {"description": "The content", "content": content}}
-        case _ if operation.reply is None:
-            return {"204": {"description": "Done"}}
+        case Form.PAGE:
+            return {"200": {"description": "The document", "content": {operation.answer.media_type: {"schema": {}}}}}
+        case Form.VALUE | Form.UPLOAD | Form.STREAM if operation.reply is None:
+            return {str(operation.status): {"description": "Done"}}
+        case Form.VALUE | Form.UPLOAD | Form.STREAM:
+            answer = {_JSON: {"schema": _reference(operation.reply)}}
+            return {str(operation.status): {"description": "The answer", "content": answer}}
         case _:
-            return {"200": {"description": "The answer", "content": {_JSON: {"schema": _reference(operation.reply)}}}}
+            assert_never(operation.form)
 
 
 def _reference(type: object) -> Document:

@@ -1,28 +1,46 @@
-"""Reply bodies of operations, where they are not already a value of `cove.model`."""
+"""Replies: how the value of a method travels, and what it looks like on the wire where that is not a `cove.model`."""
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, TypeVar, cast
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
 from cove import api
-from cove.model import CodeEvent, ExecResult, Outcome, ProcessStatus
+from cove.model import CodeEvent, ExecResult, FileEvent, LogEvent, Outcome, ProcessStatus, SandboxInfo
 from cove.model.result import CommandEnd
+from cove.wire.frames import OUTPUT_EVENTS, EventCodec, json_events
+from cove.wire.target import Target
 
 Encoding = Literal["utf-8", "base64"]
-W = TypeVar("W", covariant=True)
-V = TypeVar("V")
+T = TypeVar("T")
+V = TypeVar("V", covariant=True)
+W = TypeVar("W", bound=msgspec.Struct)
+
+
+class Open(Protocol):
+    """Make the handle of something on the server from its facts."""
+
+    def __call__(self, target: Target, facts: Any) -> Any:  # a handle of that target's class
+        """The handle."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[W]):
-    """The reply of an operation: its type on the wire, and how the value of the method becomes it."""
+class Reply(Generic[V]):
+    """The encoding of an answer: its type on the wire, and the way there and back.
 
-    type: type[W]
-    make: Callable[..., W]
+    `encode` gets the value of the method or, where the reply is `of_owner`, the object whose method it is, as it is
+    after the call. `events` says how a stream of such values travels, `media_type` what the body is.
+    """
+
+    type: Any  # types, and unions of types
+    encode: Callable[..., object]
+    decode: Callable[[Any, Open], V]
+    of_owner: bool = False
+    events: EventCodec[Any] | None = None
+    media_type: str = "application/json"
 
 
 class ExecReply(CommandEnd, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,7 +56,7 @@ class ExecReply(CommandEnd, frozen=True, kw_only=True, omit_defaults=True):
         return ExecResult(
             stdout_bytes=_decode(self.stdout, self.stdout_encoding),
             stderr_bytes=_decode(self.stderr, self.stderr_encoding),
-            **_end_of(self),
+            **_fields(CommandEnd, self),
         )
 
 
@@ -117,57 +135,76 @@ def exec_reply(result: ExecResult) -> ExecReply:
         stderr=stderr,
         stdout_encoding=stdout_encoding,
         stderr_encoding=stderr_encoding,
-        **_end_of(result),
+        **_fields(CommandEnd, result),
     )
 
 
-def _end_of(result: CommandEnd) -> dict[str, Any]:  # their types are those of one class
-    return {name: getattr(result, name) for name in CommandEnd.__struct_fields__}
+def plain(type: type[T]) -> Reply[T]:
+    """Answer a value that travels as it is."""
+    return Reply(type, _itself, _read_itself)
 
 
-def process_reply(process: api.Process) -> ProcessReply:
-    """A process for the wire."""
-    return ProcessReply(
-        id=process.id,
-        pid=process.pid,
-        command=process.command if isinstance(process.command, str) else [*process.command],
-        status=process.status,
-        started_at=process.started_at,
-        ended_at=process.ended_at,
-        outcome=process.outcome,
-        exit_code=process.exit_code,
-        signal=process.signal,
-        session_id=process.session_id,
+def events(type: object, codec: EventCodec[T]) -> Reply[T]:
+    """Answer a stream of such events."""
+    return Reply(type, _itself, _read_itself, events=codec)
+
+
+def _page(media_type: str) -> Reply[bytes]:
+    """Answer a document."""
+    return Reply(bytes, _itself, _read_itself, media_type=media_type)
+
+
+def _wrapped(type: type[W], read: Callable[[W], T]) -> Reply[T]:
+    """Answer a value as the one field of an object, so that others can join it."""
+    return Reply(type, type, lambda reply, _: read(reply))
+
+
+def _handle(target: Target, facts: type[msgspec.Struct]) -> Reply[Any]:
+    """Answer an object by its facts; on the other side it is a handle."""
+    return Reply(facts, lambda made: facts(**_fields(facts, made)), lambda found, opened: opened(target, found))
+
+
+def _handles(one: Reply[Any]) -> Reply[Any]:
+    """Answer many of them."""
+    return Reply(
+        list[one.type],  # type: ignore[name-defined]  # the type of a value
+        lambda made: [one.encode(each) for each in made],
+        lambda found, opened: [one.decode(facts, opened) for facts in found],
     )
 
 
-def process_replies(processes: Iterable[api.Process]) -> list[ProcessReply]:
-    """Encode a list of processes for the wire."""
-    return [process_reply(process) for process in processes]
+def _fields(facts: type[msgspec.Struct], value: object) -> dict[str, Any]:  # of the types that the class has
+    return {name: getattr(value, name) for name in facts.__struct_fields__}
 
 
-def _itself(value: V) -> V:
+def _itself(value: T) -> T:
     return value
 
 
-def plain(type: type[V]) -> Reply[V]:
-    """Answer a value that travels as it is."""
-    return Reply(type, _itself)
+def _read_itself(value: Any, _: Open) -> Any:  # what JSON was decoded to
+    return value
 
 
-NOTHING: Final[Reply[None]] = Reply(type(None), lambda _: None)
-CODE_EVENT: Final[Reply[CodeEvent]] = Reply(cast("type[CodeEvent]", CodeEvent), _itself)
-EXEC: Final = Reply(ExecReply, exec_reply)
-PROCESS: Final = Reply(ProcessReply, process_reply)
-PROCESSES: Final = Reply(list[ProcessReply], process_replies)
-SESSION: Final = Reply(SessionReply, lambda session: SessionReply(session.id))
-TERMINAL: Final = Reply(TerminalReply, lambda terminal: TerminalReply(terminal.id, terminal.cols, terminal.rows))
-CONTEXT: Final = Reply(CodeContextReply, lambda context: CodeContextReply(context.id, context.language))
-COUNT: Final = Reply(Count, Count)
-EXISTS: Final = Reply(Exists, Exists)
-DIFF: Final = Reply(Diff, Diff)
-CWD: Final = Reply(Cwd, Cwd)
-ENV: Final = Reply(Env, Env)
+NOTHING: Final[Reply[None]] = Reply(type(None), _itself, _read_itself)
+METRICS: Final = _page("text/plain; version=0.0.4; charset=utf-8")
+JSON_PAGE: Final = _page("application/json")
+HTML_PAGE: Final = _page("text/html; charset=utf-8")
+CODE_EVENT: Final[Reply[CodeEvent]] = events(CodeEvent, json_events(CodeEvent))
+FILE_EVENT: Final[Reply[FileEvent]] = events(FileEvent, json_events(FileEvent, lambda event: event.kind.value))
+LOG_EVENT: Final = events(LogEvent, OUTPUT_EVENTS)
+EXEC: Final[Reply[ExecResult]] = Reply(ExecReply, exec_reply, lambda reply, _: reply.result())
+SANDBOX: Final = cast(Reply[api.AsyncSandbox], _handle(Target.SANDBOX, SandboxInfo))
+PROCESS: Final = cast(Reply[api.Process], _handle(Target.PROCESS, ProcessReply))
+PROCESSES: Final = cast(Reply[list[api.Process]], _handles(PROCESS))
+PROCESS_AFTERWARDS: Final[Reply[None]] = Reply(ProcessReply, PROCESS.encode, lambda *_: None, of_owner=True)
+SESSION: Final = cast(Reply[api.Session], _handle(Target.SESSION, SessionReply))
+TERMINAL: Final = cast(Reply[api.Terminal], _handle(Target.TERMINAL, TerminalReply))
+CONTEXT: Final = cast(Reply[api.CodeContext], _handle(Target.CONTEXT, CodeContextReply))
+COUNT: Final = _wrapped(Count, lambda reply: reply.count)
+EXISTS: Final = _wrapped(Exists, lambda reply: reply.exists)
+DIFF: Final = _wrapped(Diff, lambda reply: reply.diff)
+CWD: Final = _wrapped(Cwd, lambda reply: reply.cwd)
+ENV: Final = _wrapped(Env, lambda reply: reply.env)
 
 
 def _encode(data: bytes) -> tuple[str, Encoding]:

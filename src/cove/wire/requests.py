@@ -1,10 +1,14 @@
 """Request bodies of operations. Fields have the names and meanings of the arguments in `cove.api`."""
 
 import re
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
+from cove import api
+from cove.core.command import check_environment, check_timeout
+from cove.core.identifier import check_sandbox_id
 from cove.errors import ValidationFailed
 from cove.model import SandboxSpec
 
@@ -16,11 +20,66 @@ _MOST_PATTERN = 1 << 16
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The arguments of one call."""
+    """The arguments of one call: made `of` them by a client, and given back as `arguments` by a server."""
+
+    @classmethod
+    def of(cls, **arguments: object) -> Self:
+        """Make the request of a call with these arguments; ValidationFailed for what cannot travel."""
+        for name in arguments.keys() & _CHECKS.keys():
+            arguments[name] = _CHECKS[name](arguments[name])
+        try:
+            return msgspec.convert(arguments, cls)
+        except msgspec.ValidationError as error:
+            raise ValidationFailed(str(error)) from None
 
     def arguments(self) -> dict[str, object]:
         """Return the fields as keyword arguments of the method that is called."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    @property
+    def makes_new(self) -> bool:
+        """Return whether what the call makes is its caller's alone: others may use what was there before."""
+        return True
+
+
+def _environment(env: Mapping[str, str | None] | None) -> Environment | None:
+    return None if env is None else {**check_environment(env)}
+
+
+def _words(command: object) -> object:
+    if command is None or isinstance(command, str):
+        return command
+    if not isinstance(command, Sequence) or isinstance(command, bytes):
+        raise ValidationFailed(f"command must be a string or a list of strings, not {type(command).__name__}")
+    return list(command)
+
+
+def _grace(seconds: float) -> float:
+    checked = check_timeout(seconds)
+    if checked is None:
+        raise ValidationFailed("grace must be a number of seconds")
+    return checked
+
+
+def _texts(texts: object) -> object:
+    if texts is None:
+        return None
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise ValidationFailed(f"a list of strings is needed, not {texts!r}")
+    return list(texts)
+
+
+# How an argument of that name is written, whichever call has it.
+_CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
+    "command": _words,
+    "shell": _words,
+    "env": _environment,
+    "timeout": check_timeout,
+    "grace": _grace,
+    "paths": _texts,
+    "include": _texts,
+    "exclude": _texts,
+}
 
 
 class Nothing(Request, frozen=True):
@@ -33,6 +92,15 @@ class CreateSandbox(Request, frozen=True):
     id: str | None = None
     spec: SandboxSpec = SandboxSpec()
     exist_ok: bool = False
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        id = arguments["id"]
+        return super().of(**{**arguments, "id": None if id is None else check_sandbox_id(id)})
+
+    @property
+    def makes_new(self) -> bool:
+        return not self.exist_ok or self.id is None
 
 
 class SetEnv(Request, frozen=True):
@@ -51,6 +119,12 @@ class Exec(Request, frozen=True):
     stdin: str | None = None
     stdin_base64: bytes | None = None
     max_output: int | None = None
+
+    @classmethod
+    def of(cls, **arguments: object) -> Self:
+        if not isinstance(stdin := arguments.get("stdin"), str | None):
+            arguments["stdin_base64"], arguments["stdin"] = stdin, None
+        return super().of(**arguments)
 
     def arguments(self) -> dict[str, object]:
         if self.stdin is not None and self.stdin_base64 is not None:
@@ -115,6 +189,13 @@ class WaitForLog(Waiting, frozen=True, kw_only=True):
     is_expression: bool = False
     flags: int = 0
 
+    @classmethod
+    def of(cls, **arguments: object) -> Self:
+        if isinstance(pattern := arguments["pattern"], re.Pattern):
+            flags = pattern.flags & ~re.UNICODE
+            arguments |= {"pattern": pattern.pattern, "is_expression": True, "flags": flags}
+        return super().of(**arguments)
+
     def arguments(self) -> dict[str, object]:
         if not self.is_expression:
             return {"pattern": self.pattern, "timeout": self.timeout}
@@ -153,6 +234,10 @@ class OpenTerminal(Request, frozen=True):
     env: Environment | None = None
     cols: int = 80
     rows: int = 24
+
+    @property
+    def makes_new(self) -> bool:
+        return self.id is None
 
 
 class Resize(Request, frozen=True):
@@ -193,6 +278,12 @@ class RunCode(Request, frozen=True):
     context: str | None = None
     language: str = "python"
     timeout: Seconds = None
+
+    @classmethod
+    def of(cls, **arguments: object) -> Self:
+        if isinstance(context := arguments.get("context"), api.CodeContext):
+            arguments["context"] = context.id
+        return super().of(**arguments)
 
 
 class FilePath(Request, frozen=True):

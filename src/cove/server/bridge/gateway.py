@@ -1,6 +1,6 @@
 """The gateway's half of the bridge protocol: authenticate, find or start the sandbox, relay."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Final
@@ -21,10 +21,9 @@ from cove.server.bridge.protocol import (
     Refusal,
     answer_json,
     check_id,
-    check_route,
     decode_object,
+    find_operation,
     invalid,
-    not_found,
     read_query,
     refusal_of,
     split,
@@ -36,6 +35,7 @@ from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
+from cove.wire.operations import By, Caller
 
 _MOST_REMEMBERED: Final = 10_000
 _PREFIXES: Final = (BELOW, pool.BELOW)
@@ -71,6 +71,14 @@ class BridgeGateway:
         self._headers: Headers = () if configuration.bridge_fast_path else ((FAST_PATH_HEADER, b"off"),)
         self._upstreams = Upstreams()
         self._sockets: dict[str, str] = {}
+        self._own: Mapping[str, Callable[[Request], Coroutine[object, object, Answer]]] = {
+            "createSandbox": self._create,
+            "deleteSandbox": self._destroy,
+            "isRunning": self._is_running,
+            "poolStats": self._pool.stats,
+            "poolPrime": self._pool.prime,
+            "poolShutdown": self._pool.shut_down,
+        }
 
     async def __aenter__(self) -> "BridgeGateway":
         return self
@@ -91,7 +99,7 @@ class BridgeGateway:
                 return self(request)
             if request.path.startswith(_DOCUMENTS):
                 try:
-                    self._authenticate(request)
+                    self._authenticate(request, Caller.READER)
                 except Refusal as refusal:
                     return refusal.response()
             return handler(request)
@@ -106,24 +114,21 @@ class BridgeGateway:
             return refusal.response()
 
     def _answer(self, request: Request) -> Answer | Coroutine[object, object, Answer]:
-        if not request.path.startswith(BELOW):
-            self._authenticate(request)
-            return self._finish(self._pool.answer(request) if request.path != ROOT else self._create(request))
-        id, name, argument = split(request.path)
-        check_id(id)
-        if name == "pty":
-            _take_key_from_query(request)
+        id = ""
+        if request.path.startswith(BELOW):
+            id, name, _ = split(request.path)
+            check_id(id)
+            if name == "pty":
+                _take_key_from_query(request)
         self._authenticate(request)
-        check_route(request.method, name, argument)
-        if name == "":
-            return self._finish(self._destroy(id))
-        if name == "running":
-            return self._finish(self._is_running(id))
+        operation, _ = find_operation(request.method, request.path)
+        if operation.by is By.GATEWAY:
+            return self._finish(self._own[operation.name](request))
         path = self._sockets.get(id)
         return self._finish(self._find_and_relay(id)) if path is None else self._relay(id, path)
 
-    def _authenticate(self, request: Request) -> None:
-        refused = self._authenticator.refuse(request)
+    def _authenticate(self, request: Request, caller: Caller = Caller.KEY_HOLDER) -> None:
+        refused = self._authenticator.refuse(request, caller)
         if refused is not None:
             assert isinstance(refused.body, bytes)
             text = msgspec.json.decode(refused.body, type=dict[str, object])["error"]
@@ -141,20 +146,20 @@ class BridgeGateway:
 
     async def _create(self, request: Request) -> Response:
         """Only an id: nothing is started. `spec` names what the sandbox is to be, out of the server's configuration."""
-        if request.method != "POST":
-            raise not_found()
         name = _read_spec_name(await request.read(MOST_BODY_BYTES))
         if name and name not in self._configuration.bridge_specs:
             raise invalid(f"this server has no spec {name}")
         return answer_json({"id": await in_thread(self._unused.make, name)})
 
-    async def _is_running(self, id: str) -> Response:
+    async def _is_running(self, request: Request) -> Response:
+        id, _, _ = split(request.path)
         return answer_json({"running": await in_thread(self._exists, id)})
 
     def _exists(self, id: str) -> bool:
         return self._directory.find(id) is not None or self._unused.has(id)
 
-    async def _destroy(self, id: str) -> Response:
+    async def _destroy(self, request: Request) -> Response:
+        id, _, _ = split(request.path)
         self._sockets.pop(id, None)
         await in_thread(self._unused.remove, id)
         await self._starter.destroy(id)

@@ -1,12 +1,14 @@
 """Routes of the warm pool in the bridge protocol, `/v1/pool/...`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from cove.errors import CoveError
 from cove.http import Request, Response
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec
-from cove.server.bridge.protocol import answer_json, failed, not_found
+from cove.server.bridge.protocol import answer_json, failed
 from cove.server.configuration import Configuration
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.warm_pool import WarmPool
@@ -22,20 +24,21 @@ class BridgePool:
         self._configuration = configuration
         self._pool = WarmPool(directory)
 
-    async def answer(self, request: Request) -> Response:
-        """Any of the routes."""
-        try:
-            match request.method, request.path[len(BELOW) :]:
-                case "GET", "stats":
-                    return answer_json(await in_thread(self._stats))
-                case "POST", "prime":
-                    await in_thread(self._prime)
-                case "POST", "shutdown-prewarmed":
-                    await in_thread(self._pool.drain)
-                case _:
-                    raise not_found()
-        except CoveError as error:
-            raise failed("pool_error", error.message) from None
+    async def stats(self, _: Request) -> Response:
+        """Count the sandboxes that are warm, and those in use."""
+        with _translated():
+            return answer_json(await in_thread(self._stats))
+
+    async def prime(self, _: Request) -> Response:
+        """Fill the pool."""
+        with _translated():
+            await in_thread(self._prime)
+        return answer_json({"ok": True})
+
+    async def shut_down(self, _: Request) -> Response:
+        """Empty the pool."""
+        with _translated():
+            await in_thread(self._pool.drain)
         return answer_json({"ok": True})
 
     def _stats(self) -> dict[str, object]:
@@ -58,3 +61,11 @@ class BridgePool:
 
     def _spec(self) -> SandboxSpec:
         return self._configuration.admit(SandboxSpec())
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except CoveError as error:
+        raise failed("pool_error", error.message) from None

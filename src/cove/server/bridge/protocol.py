@@ -13,30 +13,17 @@ import msgspec
 
 from cove.errors import CoveError
 from cove.http import Headers, HttpError, Response
+from cove.wire.bridge_operations import BRIDGE_OPERATIONS, BridgeOperation
 
 ROOT: Final = "/v1/sandbox"
 BELOW: Final = f"{ROOT}/"
+_OF_SANDBOX: Final = f"{ROOT}/{{id}}"
 MOST_BODY_BYTES: Final = 32 << 20
 JSON: Final = ((b"content-type", b"application/json"),)
 
 _MOST_FIELDS: Final = 100
 _ID = re.compile(r"[a-z2-7]{1,128}")
 _SESSION_ID = re.compile(r"[a-zA-Z0-9._-]{1,128}")
-_ROUTES: Final = {
-    "": ("DELETE",),
-    "running": ("GET",),
-    "exec": ("POST",),
-    "persist": ("POST",),
-    "hydrate": ("POST",),
-    "mount": ("POST",),
-    "unmount": ("POST",),
-    "session": ("POST",),
-    "pty": ("GET",),
-    "file": ("GET", "PUT"),
-    "file/": ("GET", "PUT"),
-    "session/": ("DELETE",),
-    "tunnel/": ("POST", "DELETE"),
-}
 
 
 class Refusal(Exception):
@@ -97,10 +84,24 @@ def check_session_id(id: str) -> str:
     return id
 
 
-def check_route(method: str, name: str, argument: str) -> None:
-    """Raise for what the protocol does not have; only a file's path has more than one segment."""
-    if method not in _ROUTES.get(name, ()) or ("/" in argument and name != "file/"):
+def find_operation(method: str, path: str) -> tuple[BridgeOperation, str]:
+    """The operation of a request, and the argument in its path; only a file's has more than one segment."""
+    _, name, argument = split(path) if path.startswith(BELOW) else ("", path, "")
+    operation = _ROUTES.get((method, name))
+    if operation is None or ("/" in argument and name != "file/"):
         raise not_found()
+    return operation, argument
+
+
+def _names(path: str) -> tuple[str, ...]:
+    """A path of the table as `split` names it: one with an argument ends with a slash. A file's may be missing."""
+    if not path.startswith(_OF_SANDBOX):
+        return (path,)
+    name = path.removeprefix(_OF_SANDBOX).removeprefix("/").partition("{")[0]
+    return (name, name.rstrip("/")) if name == "file/" else (name,)
+
+
+_ROUTES: Final = {(row.verb, name): row for row in BRIDGE_OPERATIONS for name in _names(row.path)}
 
 
 def decode_object(body: bytes, text: str = "Invalid JSON body") -> dict[str, object]:

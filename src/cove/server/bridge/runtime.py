@@ -10,7 +10,7 @@ from cove.runtime.sandbox import Sandbox
 from cove.server.bridge.exec import answer_exec
 from cove.server.bridge.files import hydrate, persist, read_file, write_file
 from cove.server.bridge.mount import mount, unmount
-from cove.server.bridge.protocol import BELOW, Refusal, not_found, refusal_of, split
+from cove.server.bridge.protocol import BELOW, Refusal, find_operation, not_found, refusal_of, split
 from cove.server.bridge.session import BridgeSessions
 from cove.server.bridge.terminal import open_terminal
 from cove.server.bridge.tunnel import BridgeTunnels
@@ -25,21 +25,19 @@ class Bridge:
         self._sandbox = sandbox
         sessions = BridgeSessions(sandbox)
         tunnels = BridgeTunnels(sandbox)
-        self._routes: Mapping[tuple[str, str], Route] = {
-            ("POST", "exec"): lambda request, _: answer_exec(sandbox, sessions, request),
-            ("GET", "file"): partial(read_file, sandbox),
-            ("GET", "file/"): partial(read_file, sandbox),
-            ("PUT", "file"): partial(write_file, sandbox),
-            ("PUT", "file/"): partial(write_file, sandbox),
-            ("POST", "persist"): lambda request, _: persist(sandbox, request),
-            ("POST", "hydrate"): lambda request, _: hydrate(sandbox, request),
-            ("GET", "pty"): lambda request, _: open_terminal(sandbox, sessions, request),
-            ("POST", "session"): lambda request, _: sessions.create(request),
-            ("DELETE", "session/"): lambda _, session: sessions.delete(session),
-            ("POST", "mount"): lambda request, _: mount(request),
-            ("POST", "unmount"): lambda request, _: unmount(request),
-            ("POST", "tunnel/"): tunnels.open,
-            ("DELETE", "tunnel/"): lambda _, port: tunnels.close(port),
+        self._routes: Mapping[str, Route] = {
+            "execCommand": lambda request, _: answer_exec(sandbox, sessions, request),
+            "readFile": partial(read_file, sandbox),
+            "writeFile": partial(write_file, sandbox),
+            "persistWorkspace": lambda request, _: persist(sandbox, request),
+            "hydrateWorkspace": lambda request, _: hydrate(sandbox, request),
+            "ptyTerminal": lambda request, _: open_terminal(sandbox, sessions, request),
+            "createSession": lambda request, _: sessions.create(request),
+            "deleteSession": lambda _, session: sessions.delete(session),
+            "mountBucket": lambda request, _: mount(request),
+            "unmountBucket": lambda request, _: unmount(request),
+            "createTunnel": tunnels.open,
+            "deleteTunnel": lambda _, port: tunnels.close(port),
         }
 
     async def __call__(self, request: Request) -> Answer:
@@ -54,9 +52,9 @@ class Bridge:
         return answer
 
     def _find(self, request: Request) -> Coroutine[object, object, Answer]:
-        id, name, argument = split(request.path)
-        route = self._routes.get((request.method, name))
-        if route is None or id != self._sandbox.id:
+        operation, argument = find_operation(request.method, request.path)
+        route = self._routes.get(operation.name)
+        if route is None or split(request.path)[0] != self._sandbox.id:
             raise not_found()
         return route(request, argument)
 

@@ -8,10 +8,10 @@ from urllib.parse import parse_qs
 from cove.http import Request, Response
 from cove.server.error_response import error_response
 from cove.wire.errors import ErrorBody
+from cove.wire.operations import Caller
 
 _HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _LOOPBACK = (b"localhost", b"127.0.0.1", b"[::1]")
-_DOCUMENTS = ("/v1/openapi.json", "/v1/openapi.html", "/v1/openapi")
 _ELSEWHERE = (b"cross-site", b"same-site")
 _MOST_REMEMBERED = 64
 _ADVICE = (
@@ -37,17 +37,20 @@ class Authenticator:
         self._origins = frozenset(origin.lower().encode() for origin in origins)
         self._known_hosts: set[bytes] = set()
 
-    def refuse(self, request: Request) -> Response | None:
-        """The answer to whoever may not; None for those who may."""
+    def refuse(self, request: Request, caller: Caller = Caller.KEY_HOLDER) -> Response | None:
+        """Return the answer to whoever lacks the right; None for those who have it."""
+        if caller is Caller.ANYONE:
+            return None
+        is_reader = caller is Caller.READER
         host = request.headers.get(b"host", b"")
         if self._is_loopback and host not in self._known_hosts and not self._is_our_host(host):
             return _forbid("this Host is not served here")
         origin = request.headers.get(b"origin")
         if origin is not None and not self._is_our_origin(origin.lower(), host.lower()):
             return _forbid("requests from other origins are not served")
-        if origin is None and request.headers.get(b"sec-fetch-site") in _ELSEWHERE and request.path not in _DOCUMENTS:
+        if origin is None and request.headers.get(b"sec-fetch-site") in _ELSEWHERE and not is_reader:
             return _forbid("requests from other sites are not served")
-        if self._key is not None and not self._shows_key(request):
+        if self._key is not None and not self._shows_key(request, is_reader=is_reader):
             challenge = ((b"www-authenticate", b"Bearer"),)
             return error_response(401, ErrorBody(_ADVICE, "UNAUTHORIZED"), challenge)
         return None
@@ -64,12 +67,12 @@ class Authenticator:
     def _is_our_origin(self, origin: bytes, host: bytes) -> bool:
         return origin in self._origins or (bool(host) and origin in (b"http://" + host, b"https://" + host))
 
-    def _shows_key(self, request: Request) -> bool:
+    def _shows_key(self, request: Request, *, is_reader: bool) -> bool:
         assert self._key is not None
         scheme, _, shown = request.headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer":
             return hmac.compare_digest(shown.strip(), self._key)
-        if request.path in _DOCUMENTS:
+        if is_reader:
             return hmac.compare_digest(_token(request.query), self._key)
         return False
 

@@ -1,20 +1,14 @@
-"""Serve the API's own documents: `/v1/openapi.json`, and a page to read."""
+"""The API's own documents: OpenAPI as JSON, and as a page to read."""
 
 import html
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final, cast
 
-from cove.errors import MethodNotAllowed, NotFound
-from cove.http import Handler, Request, Response
 from cove.wire.coding import encode_json
 from cove.wire.openapi import make_document
 
-PREFIX = "/v1/openapi"
-
-_JSON = (b"content-type", b"application/json")
-_PAGE = (b"content-type", b"text/html; charset=utf-8")
-_NO_SCRIPTS = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")
 Document = Mapping[str, object]
 
 _STYLE: Final = """
@@ -30,21 +24,18 @@ table { border-collapse: collapse; margin: .5rem 0 } td { padding: .15rem .8rem 
 """
 
 
-def make_documents() -> Handler:
-    """The handler of everything that begins with PREFIX; the documents are made once."""
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The OpenAPI document as JSON and as HTML."""
+
+    json: bytes
+    html: bytes
+
+
+def make_documents() -> Documents:
+    """Made once: they do not change while a server runs."""
     document = make_document(version("cove"))
-    as_json = Response(200, (_JSON,), encode_json(document))
-    as_page = Response(200, (_PAGE, _NO_SCRIPTS), make_page(document).encode())
-    answers = {f"{PREFIX}.json": as_json, f"{PREFIX}.html": as_page, PREFIX: as_page}
-
-    def answer(request: Request) -> Response:
-        if request.path not in answers:
-            raise NotFound(f"there is nothing at {request.path}")
-        if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(f"{request.path} takes GET, not {request.method}", allowed=["GET", "HEAD"])
-        return answers[request.path]
-
-    return answer
+    return Documents(json=encode_json(document), html=make_page(document).encode())
 
 
 def make_page(document: Document) -> str:

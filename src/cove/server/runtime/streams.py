@@ -1,66 +1,24 @@
-"""Stream from a runtime: events as a response body, terminals and ports over upgraded connections."""
+"""Stream from a runtime: terminals and ports over upgraded connections."""
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 
 import msgspec
 
 from cove.api import TcpConnection, TerminalConnection
 from cove.errors import CoveError, ProcessExitedBeforeReady, ValidationFailed
-from cove.http import Ping, Request, Response, Stream, Upgrade
+from cove.http import Request, Stream, Upgrade
 from cove.http.websocket import WebSocket, accept, both_ways
 from cove.local.tcp_stream import splice
 from cove.runtime.connection import PortConnection
 from cove.wire.frames import (
-    FRAMES,
     LENDING,
-    PING_COMMENT,
-    PING_FRAME,
     PROTOCOL,
-    SERVER_SENT_EVENTS,
     encode_failure_frame,
-    encode_failure_server_sent,
     encode_frame,
-    encode_frame_parts,
-    encode_server_sent,
 )
 
-PING_SECONDS = 15.0
 _SWITCH = ((b"connection", b"upgrade"), (b"upgrade", PROTOCOL))
 _LEND = ((b"connection", b"upgrade"), (b"upgrade", LENDING))
-
-
-@dataclass(frozen=True, slots=True)
-class _Coding:
-    """One way to write events."""
-
-    media_type: str
-    encode: Callable[[object], tuple[bytes, ...]]
-    fail: Callable[[CoveError], bytes]
-    ping: bytes
-
-
-_AS_FRAMES = _Coding(FRAMES, encode_frame_parts, encode_failure_frame, PING_FRAME)
-_AS_SERVER_SENT = _Coding(
-    SERVER_SENT_EVENTS, lambda event: (encode_server_sent(event),), encode_failure_server_sent, PING_COMMENT
-)
-
-
-def event_stream(events: AsyncGenerator[object, None], accept: bytes) -> Response:
-    """Frames for whoever accepts them, server-sent events for all others."""
-    coding = _AS_FRAMES if FRAMES.encode() in accept else _AS_SERVER_SENT
-    headers = ((b"content-type", coding.media_type.encode()), (b"cache-control", b"no-cache"))
-    return Response(200, headers, _write(events, coding), Ping(coding.ping, PING_SECONDS))
-
-
-async def _write(events: AsyncGenerator[object, None], coding: _Coding) -> AsyncGenerator[tuple[bytes, ...], None]:
-    async with aclosing(events):
-        try:
-            async for event in events:
-                yield coding.encode(event)
-        except CoveError as error:
-            yield (coding.fail(error),)
 
 
 class _Resize(msgspec.Struct, tag="resize"):
