@@ -71,10 +71,8 @@ __cove_wait() {
     [[ ${__cove_next-} == go ]] || builtin exit 125
     builtin mapfile -d '' -t -n 6 __cove_next <"$__cove/command"
     __cove_id=${__cove_next-}
-    [[ -z $__cove_has_traps ]] || __cove_recall
     [[ $__cove_id == i* ]] || builtin ulimit -S -x "$__cove_id" || __cove_label
-    [[ -z ${__cove_next[4]}$__cove_has_traps && $- != *e* ]] || __cove_care
-    [[ -z $__cove_early ]] || __cove_forgo
+    [[ -z ${__cove_next[4]}$__cove_has_traps$__cove_early && $- != *e* ]] || __cove_care
     builtin return "$__cove_last"
 }
 
@@ -128,10 +126,15 @@ __cove_resume() {
     builtin eval "${__cove_debug-}"
 }
 
+# What most commands do not need, in one place, for each test here is a part of what a command costs.
 # To bash a failing `eval` is a failure also where what failed in it is none, as in `false && true`. Where that
 # matters, for errexit and ERR traps, the status is put aside.
 __cove_care() {
-    [[ $__cove_id != i* ]] || builtin return 0
+    [[ -z $__cove_has_traps ]] || __cove_recall
+    [[ $__cove_id != i* ]] || {
+        __cove_early=
+        builtin return 0
+    }
     [[ ${__cove_next[4]} != *t* ]] || __cove_has_traps=1
     # `set -v` would show it, and a DEBUG trap may do with it what it likes.
     if [[ $- == *e* || ${__cove_next[4]} == *s* || -n $__cove_has_traps ]] &&
@@ -140,12 +143,9 @@ __cove_care() {
         # It is complete, and no open here-document swallows another line.
         __cove_next[5]+=$__cove_trailer
     fi
-}
-
-# An interruption came before the command had begun.
-__cove_forgo() {
+    # An interruption came before the command had begun.
+    [[ -z $__cove_early ]] || __cove_next[5]='__cove_status 130'
     __cove_early=
-    [[ $__cove_id == i* ]] || __cove_next[5]='__cove_status 130'
 }
 
 # With noexec bash only reads, until the end of this function brings the options back. After `command`, a syntax
@@ -307,7 +307,7 @@ __cove_snapshot() {
     builtin printf '\0' >"$__cove/state"
 }
 
-readonly -f __cove_status __cove_wait __cove_care __cove_forgo __cove_parses __cove_report __cove_trust
+readonly -f __cove_status __cove_wait __cove_care __cove_parses __cove_report __cove_trust
 readonly -f __cove_label __cove_recall __cove_put_aside __cove_resume __cove_check
 readonly -f __cove_retry __cove_enable __cove_set __cove_apply __cove_restore __cove_snapshot
 # shellcheck disable=SC2064 # expanded now, so that no variable is needed later
