@@ -171,6 +171,14 @@ async def test_sixty_timeouts_in_a_row_leave_the_session_as_it_was() -> None:
         assert await commands_inside(sandbox) == ["/bin/bash -s"]
 
 
+async def test_a_wait_after_a_timeout_waits() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        # `[[` is no builtin: the last one before the interruption is `wait`.
+        await time_out(session, "sleep 0.01 & wait; while [[ 1 ]]; do [[ 1 ]]; done")
+        assert (await session.exec("sleep 0.1 & wait; echo $?")).stdout == "0\n"
+
+
 async def test_the_calls_timeout_comes_before_the_sessions() -> None:
     async with AsyncSandbox.create() as sandbox:
         session = await sandbox.create_session(timeout=0.1)

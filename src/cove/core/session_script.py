@@ -8,7 +8,7 @@ of session.bash, so that nothing depends on the user's aliases, functions or opt
 - `RESTORE_SCRIPT` undoes that after the command, or after the caller was cancelled (`SessionShell.start_settling`).
 - `set_script` exports and unsets for good; `check_script` only asks whether that would work.
 - `SNAPSHOT_SCRIPT` has the shell write its whole state (agent/shell_state); it is given the positional parameters.
-- `NOTHING_SCRIPT` is an empty round trip: when it is reported, a signal that came late has been taken.
+- `CALM_SCRIPT` is a round trip that changes nothing: when it is reported, a signal that came late has been taken.
 
 The result of such a line is its status, which is put aside in `__cove_result`: `set -e` and an ERR trap do not see it,
 and `$?` of the user's last command stays. 3 and 4 say why nothing was changed: a variable is read-only, or the
@@ -66,8 +66,7 @@ def apply_script(cwd: str | None, env: Mapping[str, str | None]) -> str:
 
 RESTORE_SCRIPT = "__cove_restore"
 SNAPSHOT_SCRIPT = '__cove_snapshot "$@"'
-# Not even `:`, which may be a function of the user's.
-NOTHING_SCRIPT = ""
+CALM_SCRIPT = "__cove_calm"
 
 
 def set_script(env: Mapping[str, str | None]) -> str:

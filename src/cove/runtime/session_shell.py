@@ -32,7 +32,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 
-from cove.core.session_script import NOTHING_SCRIPT, RESTORE_SCRIPT
+from cove.core.session_script import CALM_SCRIPT, RESTORE_SCRIPT
 from cove.core.shell_protocol import Report
 from cove.errors import CoveError
 from cove.local.threads import in_thread
@@ -124,7 +124,7 @@ class SessionShell:
             self.is_replaced = True
             shell.close()
             await in_thread(shell.channel.remove)
-            self.note(await self.current.run_internal(NOTHING_SCRIPT))
+            self.note(await self.current.run_internal(CALM_SCRIPT))
 
     def start_settling(self, ticks: int) -> None:
         """Interrupt after a cancelled caller: end what runs, take back what it changed."""

@@ -45,7 +45,7 @@ import signal
 
 from cove.agent.protocol import ProtocolError
 from cove.core.capture import Capture
-from cove.core.session_script import NOTHING_SCRIPT, SNAPSHOT_SCRIPT
+from cove.core.session_script import CALM_SCRIPT, SNAPSHOT_SCRIPT
 from cove.core.shell_exports import parse_exports
 from cove.core.shell_protocol import INTERNAL, TRAPPED, Report, ReportDecoder
 from cove.errors import CoveError, LimitExceeded
@@ -272,7 +272,7 @@ class Shell:
         if not self.is_alive or self._running is not None:
             return None
         # A signal that came too late must not hit the next command.
-        return await self.run_internal(NOTHING_SCRIPT)
+        return await self.run_internal(CALM_SCRIPT)
 
     async def _is_trapped(self, command: ShellCommand, ticks: int) -> bool:
         """Interrupt the shell, more than once: a signal that comes just before it begins to wait does not wake it."""

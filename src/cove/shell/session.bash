@@ -88,6 +88,12 @@ __cove_recall() {
     builtin mapfile -d '' -t -n 1 __cove_debug <"$__cove/debug"
 }
 
+# An interruption is over. A trapped signal that comes when the last builtin was `wait`, though it waits no more, ends the
+# next `wait` at once, whenever that comes. One for a process that is no child forgets it.
+__cove_calm() {
+    builtin wait "$$" 2>/dev/null || builtin return 0
+}
+
 # Make the command at hand fail, whatever of it is still to be executed, and remember what that changes.
 __cove_put_aside() {
     __cove_aside=$-:$BASHOPTS
@@ -308,7 +314,7 @@ __cove_snapshot() {
 }
 
 readonly -f __cove_status __cove_wait __cove_care __cove_parses __cove_report __cove_trust
-readonly -f __cove_label __cove_recall __cove_put_aside __cove_resume __cove_check
+readonly -f __cove_label __cove_calm __cove_recall __cove_put_aside __cove_resume __cove_check
 readonly -f __cove_retry __cove_enable __cove_set __cove_apply __cove_restore __cove_snapshot
 # shellcheck disable=SC2064 # expanded now, so that no variable is needed later
 trap "$__cove_interrupt" RTMAX-7
