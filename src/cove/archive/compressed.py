@@ -76,7 +76,7 @@ class Decompressing(Stream):
         data, self.input = self.input, b""
         try:
             return self.inner.decompress(data, CHUNK)
-        except Exception as error:  # each format has its own; nothing else happens in there
+        except Exception as error:  # noqa: BLE001  # each format has its own; nothing else happens in there
             raise Refused("the compressed archive is damaged: %s" % error) from None
 
 

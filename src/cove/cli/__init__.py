@@ -41,7 +41,7 @@ def _run(arguments: list[str]) -> int:
         return INTERRUPTED
     except OSError as error:
         return _fail(_explain(error))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # a bug is told as one, with what to do
         if isinstance(error, _UsageError):
             return _refuse(error)
         import traceback  # takes longer than `cove version`

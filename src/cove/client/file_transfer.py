@@ -107,7 +107,7 @@ async def _pack(local: str) -> AsyncGenerator[bytes, None]:
                 await settled(packing)
         finally:
             stop.set()
-            with suppress(Exception):
+            with suppress(Exception):  # it was raised above, or nobody is there to be told
                 await settled(packing)
             os.close(read)
 
@@ -158,7 +158,7 @@ async def _download_tree(files: Contents, path: str, local: str, max_bytes: int)
                     await settled(unpacking)
             finally:
                 stop.set()
-                with suppress(Exception):
+                with suppress(Exception):  # it was raised above, or nobody is there to be told
                     await settled(unpacking)
     finally:
         stdin.close()

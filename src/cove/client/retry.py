@@ -66,5 +66,5 @@ class Backoff:
             self._deadline = now + RETRY_SECONDS if self._limit is None else min(now + RETRY_SECONDS, self._limit)
         if now >= self._deadline:
             raise  # noqa: PLE0704  # the failure that is being handled
-        await asyncio.sleep(min(self._pause, self._deadline - now))
+        await asyncio.sleep(min(self._pause, self._deadline - now))  # backoff: nothing tells that a server is back
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)

@@ -304,7 +304,7 @@ def run_cell(request: dict[str, str]) -> None:
             execute(request["code"])
         finally:
             _is_active = False
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  # whatever code raises is its result
         _is_active = False
         _shell.failure = failure_of(error)
     if os.getpid() == _pid:
@@ -331,14 +331,14 @@ def message_of(error: BaseException | None) -> str:
     """Return the text of an exception, also when its own __str__ fails."""
     try:
         return str(error)
-    except Exception as failure:
+    except Exception as failure:  # noqa: BLE001  # code of the cell
         return "<no message: __str__ raised %s>" % type(failure).__name__
 
 
 def finish(count: int) -> None:
     """End a run: everything printed is in the pipes before the end is told."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the cell may have put anything in its place
             stream.flush()
     if _shell.failure is not None:
         texts = {name: text[:MOST_MESSAGE_CHARACTERS] for name, text in _shell.failure.items()}

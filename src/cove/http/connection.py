@@ -311,7 +311,7 @@ class HttpConnection(Endpoint):
         self._owes_continue = not request.is_complete and _expects_continue(request)
         try:
             answer = self._server.handler(request)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # answered as 500 and logged: other connections go on
             self.fail(error)
             return
         if isinstance(answer, (Response, Relay, Upgrade)):

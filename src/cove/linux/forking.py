@@ -29,7 +29,7 @@ def work_and_exit(work: Callable[[], None]) -> NoReturn:
     try:
         work()
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # the program it is a copy of must not go on here
         traceback.print_exc()
     finally:
         sys.stderr.flush()

@@ -75,7 +75,7 @@ class DiskWatch:
 
     async def _pause(self) -> None:
         if self.sandbox.is_busy():
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)  # no event tells of bytes written: statvfs(3) is the cheapest sign
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(_IDLE_SECONDS):

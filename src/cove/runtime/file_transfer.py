@@ -135,7 +135,7 @@ async def _exchange(errand: Errand, work: Callable[[Stream], None], descriptor: 
         except asyncio.CancelledError:
             stop.set()
             await errand.kill()
-            with suppress(Exception):
+            with suppress(Exception):  # nobody is there to be told
                 await settled(running)
             raise
         except Refused as error:

@@ -65,6 +65,6 @@ async def _run(each: OutsideProbe, isolation: str, facts: Facts) -> Attempt:
         verdict, why = BLOCKED, str(error)
     except NothingToSee as error:
         verdict, why = BROKEN, str(error)
-    except Exception as error:  # a broken attempt is told, and must not end the others
+    except Exception as error:  # noqa: BLE001  # a broken attempt is told, and must not end the others
         verdict, why = BROKEN, f"{type(error).__name__}: {error}"
     return Attempt(area=each.area, name=each.name, what=each.what, verdict=verdict, why=why)

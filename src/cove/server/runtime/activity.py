@@ -53,7 +53,7 @@ class Activity:
             left = self._last + seconds - asyncio.get_running_loop().time()
             if left <= 0:
                 return
-            await asyncio.sleep(left)
+            await asyncio.sleep(left)  # the earliest moment that it can be; activity moves it, and it is looked again
 
     def touch(self) -> None:
         """Note activity: it is not idle from here on."""

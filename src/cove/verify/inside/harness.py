@@ -101,7 +101,7 @@ def _attempt(each: Probe, facts: Facts, write: int) -> None:
         said = f"{OPEN} {each.attempt(facts)}"
     except (OSError, Blocked) as error:
         said = f"{BLOCKED} {error}"
-    except Exception as error:  # a broken attempt is told, and must not end the others
+    except Exception as error:  # noqa: BLE001  # a broken attempt is told, and must not end the others
         said = f"{BROKEN} {type(error).__name__}: {error}"
     os.write(write, said.encode()[:4000])
     os._exit(0)
