@@ -4,14 +4,16 @@ import asyncio
 import base64
 import hashlib
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from cove.client import transport as transport_module
+from cove.client.retry import Backoff
 from cove.client.transport import Transport
-from cove.errors import ConnectionLost, CoveError, Internal
+from cove.errors import ConnectionLost, CoveError, Internal, SandboxUnavailable, Unreachable
 from cove.wire import operations, requests
 
 pytestmark = pytest.mark.anyio
@@ -207,3 +209,51 @@ async def test_a_connection_that_breaks_in_the_middle_of_a_request_is_told_in_pl
             assert re.fullmatch(r"the connection to \S+ broke: [A-Z][a-z ]+", caught.value.message), (
                 caught.value.message
             )
+
+
+async def test_a_url_of_what_is_no_server_of_ours_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse_to_pause(_: Backoff) -> None:
+        pytest.fail("it is tried again")
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+        await reader.read()
+
+    monkeypatch.setattr(Backoff, "pause", refuse_to_pause)
+    async with hostile(greet) as url:
+        async with client(url) as transport:
+            with pytest.raises(Internal, match=r"no Cove server.*not valid HTTP.*Check the URL"):
+                await transport.call(operations.LIST, operations.LIST.path)
+        async with client(url.replace("http", "https")) as transport:
+            with pytest.raises(SandboxUnavailable, match=r"not the address of a Cove server.*Check the URL") as raised:
+                await transport.call(operations.LIST, operations.LIST.path)
+            assert not isinstance(raised.value, Unreachable)
+
+
+async def test_a_name_that_no_host_has_fails_at_once_and_one_that_had_a_server_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n[]")
+
+    async def find_nothing(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def stop(_: Backoff) -> None:
+        raise TimeoutError
+
+    loop = asyncio.get_running_loop()
+    async with client("http://nowhere.example:1") as transport:
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "getaddrinfo", find_nothing)
+            with pytest.raises(SandboxUnavailable, match=r"Name or service not known\. Check the URL") as raised:
+                await transport.call(operations.LIST, operations.LIST.path)
+            assert not isinstance(raised.value, Unreachable)
+    async with hostile(answer) as url, client(url.replace("127.0.0.1", "localhost")) as transport:
+        assert await transport.call(operations.LIST, operations.LIST.path) == b"[]"
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "getaddrinfo", find_nothing)
+            patch.setattr(Backoff, "pause", stop)
+            with pytest.raises(TimeoutError):
+                await transport.call(operations.LIST, operations.LIST.path)

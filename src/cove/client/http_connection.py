@@ -28,6 +28,10 @@ class Broken(Exception):
     """The connection ended before the response was complete."""
 
 
+class NotHttp(Broken):
+    """What came is no HTTP."""
+
+
 class Owner(Protocol):
     """The owner of a connection."""
 
@@ -211,7 +215,7 @@ class HttpConnection(Endpoint):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(f"the server's answer is not valid HTTP: {error}")
+            self._fail(f"the server's answer is not valid HTTP: {error}", NotHttp)
         if not self.status and self._head_bytes > _MOST_HEAD_BYTES:
             self._fail("the head of the server's answer does not end")
         self._wake()
@@ -220,8 +224,8 @@ class HttpConnection(Endpoint):
         """Abort: the server's machine is gone."""
         self._fail("its machine does not answer any more")
 
-    def _fail(self, reason: str) -> None:
-        self._failure = Broken(reason)
+    def _fail(self, reason: str, kind: type[Broken] = Broken) -> None:
+        self._failure = kind(reason)
         self.abort()
 
     # Called by the parser

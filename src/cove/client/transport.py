@@ -10,6 +10,8 @@ import asyncio
 import atexit
 import errno
 import os
+import socket
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
@@ -17,10 +19,10 @@ from typing import Final, TypeVar
 from weakref import WeakSet
 
 from cove.client.connection_pool import Pool, parse_address
-from cove.client.http_connection import Broken, HttpConnection
+from cove.client.http_connection import Broken, HttpConnection, NotHttp
 from cove.client.raw_connection import WebSocketClient, open_websocket, upgrade
 from cove.client.retry import retry
-from cove.errors import ConnectionLost, CoveError, SandboxUnavailable, Unreachable
+from cove.errors import ConnectionLost, CoveError, Internal, SandboxUnavailable, Unreachable
 from cove.local.tcp_stream import Streams
 from cove.tasks import end, owned, race, settled
 from cove.wire.coding import encode_json, encode_query, quote_segment
@@ -56,6 +58,7 @@ class Transport:
         self._authorization = None if api_key is None else f"Bearer {api_key}"
         shown = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
         self._headers = f" HTTP/1.1\r\nhost: {self._address.authority}\r\n{shown}".encode()
+        self._has_answered = False
         self._pool: Pool | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._holders = 0
@@ -204,6 +207,7 @@ class Transport:
         head = b"%b %b%b%b%b" % (operation.verb.encode(), target.encode(), self._headers, kind, headers)
         await _send(connection, head, body)
         status = await connection.begun()
+        self._has_answered = True
         if status >= 300:
             error = decode_error(await connection.read(_MOST_ERROR_BYTES), status)
             raise self._not_read(error) if status == _NOT_READ and not _is_stream(body) else error
@@ -216,12 +220,22 @@ class Transport:
         """A server that stops says so to whoever is just asking."""
         return Unreachable(error.message) if isinstance(error, SandboxUnavailable) else error
 
-    def _unreachable(self, error: OSError) -> Unreachable:
-        code = error.errno or 0
+    def _unreachable(self, error: OSError) -> SandboxUnavailable:
+        code = 0 if isinstance(error, ssl.SSLError) else error.errno or 0  # those have numbers of their own
         reason = os.strerror(code) if code in errno.errorcode else error.strerror or str(error) or "no answer in time"
+        if self._is_wrong_address(error):
+            return SandboxUnavailable(f"{self.url} is not the address of a Cove server: {reason}. Check the URL.")
         return Unreachable(f"no Cove server answers at {self.url}: {reason}. Is `cove serve` running?")
 
-    def _lost(self, error: Broken) -> ConnectionLost:
+    def _is_wrong_address(self, error: OSError) -> bool:
+        """Return whether waiting is of no use: no host has the name, or it speaks no TLS. One that was right is."""
+        if self._has_answered or isinstance(error, ssl.SSLEOFError):  # the server is just ending
+            return False
+        return isinstance(error, socket.gaierror | ssl.SSLError)
+
+    def _lost(self, error: Broken) -> CoveError:
+        if isinstance(error, NotHttp) and not self._has_answered:
+            return Internal(f"what answers at {self.url} is no Cove server: {error}. Check the URL.")
         return ConnectionLost(f"the connection to {self.url} broke: {error}")
 
     def _begin(self) -> Pool:
