@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,11 +124,9 @@ def test_a_signal_ends_it_while_its_output_is_stuck() -> None:
 
 
 def test_a_timeout_ends_with_124_and_says_so() -> None:
-    began = time.monotonic()
     end = cove_exec("--timeout", "0.3", "echo early; sleep 1000")
     assert (end.stdout, end.returncode) == (b"early\n", 124)
     assert end.stderr == b"cove: the command was ended after 0.3 seconds\n"
-    assert time.monotonic() - began < 30
 
 
 def test_variables_and_directory_are_set_for_the_command() -> None:

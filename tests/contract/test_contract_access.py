@@ -139,20 +139,20 @@ async def test_a_request_has_a_largest_size(shared_server: Server) -> None:
 
 
 async def test_clients_that_send_slowly_are_cut_off_and_hold_nobody_up(shared_server: Server) -> None:
-    async def trickle() -> float:
-        started = asyncio.get_running_loop().time()
+    async def trickle() -> bool:
+        """Whether it was cut off before it had said everything."""
         async with connect(port_of(shared_server)) as client:
             client.send(b"GET /v1/sandboxes HTTP/1.1\r\n")
-            for number in range(60):
+            for number in range(100):
                 client.send(b"X-%d: slow\r\n" % number)
                 if client.reader.at_eof() or await _ends_within(client.reader, 0.5):
-                    break
-        return asyncio.get_running_loop().time() - started
+                    return True
+        return False
 
     slow = [asyncio.create_task(trickle()) for _ in range(50)]
     async with AsyncSandbox.create(**address(shared_server)) as sandbox:
         assert (await sandbox.exec("echo fast")).stdout == "fast\n"
-    assert max(await asyncio.gather(*slow)) < 25
+    assert all(await asyncio.gather(*slow))
 
 
 async def _ends_within(reader: asyncio.StreamReader, seconds: float) -> bool:

@@ -1,7 +1,6 @@
 """Code contexts, whatever way the sandbox is reached."""
 
 import asyncio
-import time
 from contextlib import aclosing
 
 import pytest
@@ -183,9 +182,11 @@ async def test_runs_of_one_context_take_turns_and_different_contexts_run_side_by
         await asyncio.gather(*(one.run(code) for _ in range(10)))
         assert (await one.run("n")).text == "10"
         contexts = [await sandbox.create_code_context() for _ in range(4)]
-        before = time.monotonic()
-        await asyncio.gather(*(context.run("import time; time.sleep(0.5)") for context in contexts))
-        assert time.monotonic() - before < 2
+        await sandbox.files.mkdir("/tmp/meeting")
+        meet = "import os, time\nopen(f'/tmp/meeting/{os.getpid()}', 'w').close()\n"
+        meet += "while len(os.listdir('/tmp/meeting')) < 4: time.sleep(0.01)"
+        runs = await asyncio.gather(*(context.run(meet, timeout=60) for context in contexts))
+        assert [run.outcome for run in runs] == [Outcome.EXITED] * 4
 
 
 async def test_an_executor_that_dies_is_noticed_at_once(make_sandbox: MakeSandbox) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -202,9 +201,7 @@ async def test_a_command_of_a_megabyte_runs_as_a_small_one_would(make_sandbox: M
 
 async def test_a_timeout_ends_the_whole_tree_and_gives_the_partial_output(make_sandbox: MakeSandbox) -> None:
     async with make_sandbox() as sandbox:
-        before = time.monotonic()
         result = await sandbox.exec("echo partly; sleep 1000 & setsid sleep 1000 & sleep 1000", timeout=0.3)
-        assert time.monotonic() - before < 10
         assert (result.outcome, result.exit_code, result.timed_out) == (Outcome.TIMED_OUT, 124, True)
         assert result.stdout == "partly\n"
         assert await commands_inside(sandbox) == []
@@ -236,10 +233,11 @@ async def test_nothing_of_one_call_is_seen_by_another(make_sandbox: MakeSandbox)
 
 async def test_calls_run_side_by_side_and_do_not_mix(make_sandbox: MakeSandbox) -> None:
     async with make_sandbox() as sandbox:
-        commands = [f"for i in $(seq 100); do echo {number}; done; sleep 0.3" for number in range(20)]
-        before = time.monotonic()
-        results = await asyncio.gather(*map(sandbox.exec, commands))
-        assert time.monotonic() - before < 6
+        await sandbox.exec("mkdir /tmp/meeting")
+        meet = "until [ $(ls /tmp/meeting | wc -l) = 20 ]; do sleep 0.05; done"
+        commands = [f"for i in $(seq 100); do echo {n}; done; touch /tmp/meeting/{n}; {meet}" for n in range(20)]
+        results = await asyncio.gather(*(sandbox.exec(command, timeout=60) for command in commands))
+        assert all(result.ok for result in results)
         assert [result.stdout for result in results] == [f"{number}\n" * 100 for number in range(20)]
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import re
-import time
 from contextlib import aclosing
 
 import pytest
@@ -115,9 +114,7 @@ async def test_terminate_escalates_and_an_ended_process_does_not_mind(make_sandb
     async with make_sandbox() as sandbox:
         process = await sandbox.start_process("trap '' TERM; echo up; while :; do sleep 1000; done")
         await process.wait_for_log("up")
-        before = time.monotonic()
         await process.terminate(grace=0.2)
-        assert time.monotonic() - before < 10
         assert (process.outcome, process.exit_code) == (Outcome.KILLED, 137)
         for _ in range(2):
             await process.terminate()

@@ -1,7 +1,6 @@
 """Sessions, whatever way the sandbox is reached."""
 
 import asyncio
-import time
 
 import pytest
 from support.inside import commands_inside
@@ -20,6 +19,8 @@ from cove import (
 pytestmark = pytest.mark.anyio
 
 MEGABYTE = 1 << 20
+WAITS = "touch /tmp/started; until [ -e /tmp/go ]; do sleep 0.01; done"
+STARTED = "until [ -e /tmp/started ]; do sleep 0.01; done"
 
 
 async def test_what_one_command_leaves_the_next_one_finds(make_sandbox: MakeSandbox) -> None:
@@ -76,9 +77,11 @@ async def test_commands_of_one_session_run_in_the_order_they_came(make_sandbox: 
     async with make_sandbox() as sandbox:
         session = await sandbox.create_session()
         await session.exec("n=0")
-        first = asyncio.create_task(session.exec("sleep 0.3; echo $((n++))"))
-        await asyncio.sleep(0.1)
-        others = await asyncio.gather(*(session.exec("echo $((n++))") for _ in range(20)))
+        first = asyncio.create_task(session.exec(f"{WAITS}; echo $((n++))"))
+        await sandbox.exec(STARTED, timeout=20)
+        queued = [asyncio.create_task(session.exec("echo $((n++))")) for _ in range(20)]
+        await sandbox.exec("touch /tmp/go")
+        others = await asyncio.gather(*queued)
         assert (await first).stdout == "0\n"
         assert sorted(int(result.stdout) for result in others) == list(range(1, 21))
 
@@ -86,19 +89,22 @@ async def test_commands_of_one_session_run_in_the_order_they_came(make_sandbox: 
 async def test_different_sessions_run_in_parallel(make_sandbox: MakeSandbox) -> None:
     async with make_sandbox() as sandbox:
         sessions = [await sandbox.create_session() for _ in range(8)]
-        before = time.monotonic()
-        await asyncio.gather(*(session.exec("sleep 0.5") for session in sessions))
-        assert time.monotonic() - before < 3
+        await sandbox.exec("mkdir /tmp/meeting")
+        meet = "touch /tmp/meeting/$$; until [ $(ls /tmp/meeting | wc -l) = 8 ]; do sleep 0.02; done"
+        results = await asyncio.gather(*(session.exec(meet, timeout=60) for session in sessions))
+        assert all(result.ok for result in results)
 
 
 async def test_a_cancelled_callers_queued_command_does_not_run(make_sandbox: MakeSandbox) -> None:
     async with make_sandbox() as sandbox:
         session = await sandbox.create_session()
-        running = asyncio.create_task(session.exec("echo > /tmp/started; sleep 0.5"))
-        await sandbox.exec("until [ -e /tmp/started ]; do sleep 0.01; done", timeout=20)
+        running = asyncio.create_task(session.exec(WAITS))
+        await sandbox.exec(STARTED, timeout=20)
         queued = asyncio.create_task(session.exec("touch /tmp/ran"))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # it is in the queue by now, or at least under way
         queued.cancel()
+        await asyncio.wait([queued])
+        await sandbox.exec("touch /tmp/go")
         await running
         assert (await session.exec("ls /tmp/ran")).exit_code == 2
 

@@ -151,8 +151,9 @@ async def test_excluded_directories_are_not_watched() -> None:
 
 
 async def test_only_what_is_included_is_told() -> None:
-    async with watching(include=["*.py", "end", "docs/**/*.md"], exclude=["skip*"]) as seen:
-        script = "mkdir -p d docs/a; : > d/x.py; : > d/x.txt; : > docs/a/y.md; : > d/y.md; : > skipped.py; "
+    include = ["*.py", "end", "docs/**/*.md"]
+    async with watching(prepare="mkdir -p d docs/a", include=include, exclude=["skip*"]) as seen:
+        script = ": > d/x.py; : > d/x.txt; : > docs/a/y.md; : > d/y.md; : > skipped.py; "
         (await seen.sandbox.exec(script + "mv d/x.txt d/z.py; mv d/z.py d/z.txt; mkdir end")).check()
         assert await seen.until("end") == [
             (CREATE, "d/x.py"),

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 
@@ -21,8 +20,7 @@ from cove.errors import (
     SpawnFailed,
 )
 from cove.model import Output
-from cove.runtime import link
-from cove.runtime.spawner import TIMEOUT_GRACE
+from cove.runtime import launcher, link
 
 pytestmark = pytest.mark.anyio
 
@@ -42,8 +40,7 @@ while True:
     if sys.argv[1] == 'once':
         break
 """
-# What a kill takes on a busy machine: two of the agent's passes over /proc and a round trip.
-KILL_SECONDS = 3.0
+WELL_BELOW_START = launcher.START_SECONDS - 5
 
 
 @asynccontextmanager
@@ -201,13 +198,12 @@ async def test_a_service_that_never_accepts_does_not_respond() -> None:
                 await sandbox.ports.connect(3000).open()
 
 
-async def test_a_sandbox_whose_agent_hangs_is_destroyed_at_once() -> None:
+async def test_a_sandbox_whose_agent_hangs_is_destroyed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "ANSWER_SECONDS", 1000.0)  # whoever asks it anything does not return
     sandbox = await AsyncSandbox.create()
     await sandbox.start_process("sleep 1000")
     send(signal.SIGSTOP, init_below(os.getpid()))
-    began = time.monotonic()
     await sandbox.destroy()
-    assert time.monotonic() - began < KILL_SECONDS
     assert agents_outside() == []
 
 
@@ -242,9 +238,7 @@ async def test_a_timeout_counts_from_the_call_also_where_nothing_can_be_started(
     async with AsyncSandbox.create() as sandbox:
         async with stopping(sandbox, "again", "init.pyc"):
             for _ in range(5):
-                began = time.monotonic()
                 with suppress(SpawnFailed):
-                    result = await sandbox.exec("sleep 1000", timeout=1)
+                    result = await asyncio.wait_for(sandbox.exec("sleep 1000", timeout=1), WELL_BELOW_START)
                     assert result.outcome in ("timed_out", "signaled")
-                assert time.monotonic() - began < 1 + TIMEOUT_GRACE + KILL_SECONDS
         assert (await sandbox.exec("echo on")).stdout == "on\n"

@@ -155,18 +155,14 @@ def test_signals_are_128_and_their_number(bridge: BridgeClient) -> None:
 
 
 def test_a_timeout_is_124_with_a_word_about_it(bridge: BridgeClient) -> None:
-    began = time.monotonic()
-    ran = bridge.shell("echo before; sleep 100", timeout_ms=300)
-    assert time.monotonic() - began < 5
+    ran = bridge.shell("echo before; sleep 1000", timeout_ms=300)
     assert (ran.stdout, ran.exit_code) == (b"before\n", 124)
     assert ran.stderr == b"Command timed out after 300ms\n"
 
 
 def test_a_command_that_ignores_term_is_killed_in_time(bridge: BridgeClient) -> None:
-    began = time.monotonic()
     ran = bridge.shell("trap '' TERM; while :; do sleep 1; done", timeout_ms=200)
     assert ran.exit_code == 124
-    assert time.monotonic() - began < 5
     assert bridge.shell("ps -e -o comm= | grep -c sleep").stdout == b"0\n"
 
 
@@ -182,15 +178,13 @@ def test_a_timeout_that_nobody_lives_to_see_is_none(bridge: BridgeClient, expone
 
 
 def test_a_background_child_that_holds_the_pipe_delays_nothing(bridge: BridgeClient) -> None:
-    began = time.monotonic()
-    assert bridge.shell("echo here; sleep 100 &").stdout == b"here\n"
-    assert time.monotonic() - began < 5
+    assert bridge.shell("echo here; sleep 1000 &").stdout == b"here\n"
     assert bridge.shell("ps -e -o comm= | grep -c sleep").stdout == b"1\n"
 
 
 def test_a_command_whose_client_is_gone_is_ended(bridge: BridgeClient) -> None:
     bridge.exec("true")
-    body = json.dumps({"argv": ["sh", "-c", "touch here; sleep 100"]}).encode()
+    body = json.dumps({"argv": ["sh", "-c", "touch here; sleep 1000"]}).encode()
     head = f"POST {bridge.root}/exec HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {bridge.server.key}\r\n"
     with bridge.connect() as client:
         client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)

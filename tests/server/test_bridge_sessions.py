@@ -127,9 +127,7 @@ def test_a_command_in_a_session_whose_client_is_gone_is_ended(bridge: BridgeClie
 
 def test_a_timeout_keeps_the_session(bridge: BridgeClient) -> None:
     bridge.exec("export", "A=1", session="s1")
-    began = time.monotonic()
-    ran = bridge.exec("sleep", "100", session="s1", timeout_ms=200)
-    assert time.monotonic() - began < 5
+    ran = bridge.exec("sleep", "1000", session="s1", timeout_ms=200)
     assert ran.exit_code == 124
     assert b"Command timed out after 200ms" in ran.stderr
     assert bridge.exec("printenv", "A", session="s1").stdout == b"1\n"

@@ -230,7 +230,7 @@ def test_a_sessions_terminal_is_kept_and_replayed(bridge: BridgeClient) -> None:
     with terminal(bridge, "?session=other", Session_Id="s1") as again:
         again.ready()
         assert b"still here" in again.output
-        again.type(b"sleep 100 & exit 3\r")
+        again.type(b"sleep 1000 & exit 3\r")
         assert again.until_event("exit")["code"] == 3
     with terminal(bridge, "?session=s1") as fresh:
         fresh.ready()
@@ -260,11 +260,9 @@ def test_much_output_comes_complete(bridge: BridgeClient) -> None:
 
 def test_a_typed_line_is_what_runs(bridge: BridgeClient) -> None:
     bridge.exec("true")
-    began = time.monotonic()
     with terminal(bridge, TYPED) as shown:
         shown.ready().type(b"sh -lc 'echo hi; tty; exit 5'\n")
         shown.until_closed()
-    assert time.monotonic() - began < 5
     assert shown.output.startswith(b"hi\r\n/dev/pts/")
     assert shown.events == [{"type": "ready"}, {"type": "exit", "code": 5}]
 
@@ -288,7 +286,7 @@ def test_a_typed_line_ends_when_its_client_leaves(bridge: BridgeClient) -> None:
 
 def test_what_a_typed_line_leaves_in_the_background_lives_on(bridge: BridgeClient) -> None:
     with terminal(bridge, TYPED) as shown:
-        shown.ready().type(b"sleep 100 & echo started\n")
+        shown.ready().type(b"sleep 1000 & echo started\n")
         shown.until_closed()
     assert shown.output == b"started\r\n"
     assert processes(bridge, "sleep") == 1

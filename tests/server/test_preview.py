@@ -294,15 +294,18 @@ async def test_every_wrong_address_gets_the_same_answer(server: Server) -> None:
 async def test_how_long_a_refusal_takes_says_nothing(server: Server) -> None:
     async with preview(server, HTTP) as (_, visitor), visitor.connect() as client:
         port, key, token = visitor.host.partition(".")[0].split("-")
-        times: dict[str, list[float]] = {f"{port}-{key}-{token[:-1]}1": [], f"{port}-{key}-a": []}
-        for _ in range(200):
-            for label, taken in times.items():
+        almost, far = f"{port}-{key}-{token[:-1]}1", f"{port}-{key}-a"
+        for _ in range(3):  # a shared machine has pauses of its own
+            times: dict[str, list[float]] = {almost: [], far: []}
+            for label in [almost, far] * 200:
                 before = time.perf_counter()
                 client.send(f"GET / HTTP/1.1\r\nHost: {label}.localhost\r\n\r\n".encode())
                 assert (await client.reply()).status == 404
-                taken.append(time.perf_counter() - before)
-        almost, far = (statistics.median(taken) for taken in times.values())
-        assert 0.5 < almost / far < 2
+                times[label].append(time.perf_counter() - before)
+            ratio = statistics.median(times[almost]) / statistics.median(times[far])
+            if 0.5 < ratio < 2:
+                return
+        pytest.fail(f"a token that is almost right takes {ratio:.1f} times as long")
 
 
 async def test_the_preview_port_serves_no_api(server: Server) -> None:
