@@ -76,6 +76,18 @@ def test_a_copy_is_made_once_and_anew_when_the_hosts_changes(etc: EtcDirectory, 
     assert not (etc.current() / "services").exists()
 
 
+def test_the_configuration_of_java_is_there_and_no_other_that_usr_links_to(etc: EtcDirectory, host: Path) -> None:
+    etc.current()
+    for name in ("java-21-openjdk", "java-21-openjdk.secret", "maven"):
+        (host / name).mkdir()
+        (host / name).chmod(0o755)
+        for file, mode in (("public", 0o644), ("closed", 0o600)):
+            (host / name / file).write_text("content")
+            (host / name / file).chmod(mode)
+    copy = etc.current()
+    assert {path.parts[-2:] for path in copy.glob("[jm]a*/*")} == {("java-21-openjdk", "public")}
+
+
 def test_what_was_left_by_a_program_that_was_killed_is_no_copy(etc: EtcDirectory) -> None:
     (etc.directory / ".half").mkdir()
     assert (etc.current() / "passwd").exists()

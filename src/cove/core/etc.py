@@ -1,6 +1,7 @@
 """Choose the contents of /etc inside: names taken from the host's, and files of our own."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 from cove.core.jail import BUILT_IN_ENV, HOME, HOSTNAME, USER, USER_ID
 
@@ -29,6 +30,15 @@ HOST_ETC = (
     "ssl/openssl.cnf",
     "terminfo",
 )
+# What programs below /usr link to as their configuration, under a name with their version. Not all they link to:
+# /etc/maven has the passwords of whoever configured it.
+_VERSIONED_ETC = re.compile(r"java-[0-9]+-openjdk")
+
+
+def choose_names(found: Iterable[str]) -> tuple[str, ...]:
+    """Return what is shown of a host that has these names in /etc; of the others some may be missing there."""
+    return (*HOST_ETC, *sorted(filter(_VERSIONED_ETC.fullmatch, found)))
+
 
 # The last one is in the path of a bash that was given none.
 _SYSTEM_DIRECTORIES = "|".join(

@@ -8,12 +8,12 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cove.archive.remove_tree import remove_tree
-from cove.core.etc import HOST_ETC, SYNTHETIC_ETC
+from cove.core.etc import SYNTHETIC_ETC, choose_names
 from cove.core.identifier import new_identifier
 
 _DIRECTORY_MODE = 0o755
@@ -29,14 +29,18 @@ class EtcDirectory:
 
     directory: Path
     source: Path = Path("/etc")
+    _names: tuple[str, ...] = ()
     _stamps: Mapping[str, Stamp] | None = None
     _current: Path | None = None
 
     def current(self) -> Path:
         """Return a copy of the host's /etc as it is now; costs a few dozen stat(2) when that has not changed."""
-        if self._current is None or self._stamps is None or _take_stamps(self._stamps) != self._stamps:
-            self._stamps = _take_stamps(_stamped(self.source))
+        names = choose_names(os.listdir(self.source))
+        if self._stamps is None or self._names != names or _take_stamps(self._stamps) != self._stamps:
+            self._names = names
+            self._stamps = _take_stamps(_stamped(self.source, names))
             self._current = self._prepare(self._stamps)
+        assert self._current is not None
         return self._current
 
     def _prepare(self, stamps: Mapping[str, Stamp]) -> Path:
@@ -53,7 +57,7 @@ class EtcDirectory:
 
     def _build(self, target: Path) -> None:
         _make_directory(target)
-        for name in HOST_ETC:
+        for name in self._names:
             source, copy = self.source / name, target / name
             if os.path.lexists(source):
                 if not copy.parent.exists():
@@ -79,7 +83,7 @@ class EtcDirectory:
                 self._copy(entry, target / entry.name)
 
     def _is_seen_inside(self, path: str) -> bool:
-        return path.startswith(("/usr/", *(f"{self.source / name}" for name in HOST_ETC)))
+        return path.startswith(("/usr/", *(f"{self.source / name}" for name in self._names)))
 
 
 def _times(source: Path) -> tuple[int, int]:
@@ -92,9 +96,9 @@ def _make_directory(path: Path) -> None:
     path.chmod(_DIRECTORY_MODE)
 
 
-def _stamped(source: Path) -> Iterator[str]:
+def _stamped(source: Path, names: Sequence[str]) -> Iterator[str]:
     """Everything that can change without its directory changing: what is no link. Missing names are watched too."""
-    for name in HOST_ETC:
+    for name in names:
         top = os.path.join(source, name)
         yield top
         for folder, directories, files in os.walk(top):
