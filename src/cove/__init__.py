@@ -3,7 +3,7 @@
 TYPE_CHECKING = False  # as in typing, whose import would be most of what `import cove` costs
 
 if TYPE_CHECKING:
-    from cove.api import AsyncSandbox
+    from cove.api import AsyncSandbox, define_secret
     from cove.blocking import Sandbox
     from cove.errors import (
         AlreadyExists,
@@ -94,6 +94,12 @@ if TYPE_CHECKING:
         MemoryMeasure,
         Mount,
         Network,
+        NetworkDenial,
+        NetworkEvent,
+        NetworkEventKind,
+        NetworkLimits,
+        NetworkPolicy,
+        NetworkRule,
         Outcome,
         Output,
         ProcessExit,
@@ -104,6 +110,7 @@ if TYPE_CHECKING:
         SandboxSpec,
         SandboxStatus,
         SearchMatch,
+        Secret,
         SessionInfo,
         SessionStatus,
         TerminalEvent,
@@ -175,6 +182,12 @@ __all__ = [
     "MethodNotAllowed",
     "Mount",
     "Network",
+    "NetworkDenial",
+    "NetworkEvent",
+    "NetworkEventKind",
+    "NetworkLimits",
+    "NetworkPolicy",
+    "NetworkRule",
     "NoSpace",
     "NotDirectory",
     "NotFound",
@@ -204,6 +217,7 @@ __all__ = [
     "SandboxStatus",
     "SandboxUnavailable",
     "SearchMatch",
+    "Secret",
     "ServiceNotResponding",
     "SessionAlreadyExists",
     "SessionInfo",
@@ -222,6 +236,7 @@ __all__ = [
     "Usage",
     "ValidationFailed",
     "__version__",
+    "define_secret",
 ]
 
 

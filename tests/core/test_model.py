@@ -101,7 +101,7 @@ def test_fields_replace_those_of_the_given_spec() -> None:
     [
         ({"isolatoin": "none"}, "isolatoin"),
         ({"isolation": "docker"}, "docker"),
-        ({"network": "internet"}, "internet"),
+        ({"network": "somewhere"}, "somewhere"),
         ({"limits": {"memory": "1G"}}, "memory"),
         ({"env": {"A": 1}}, "env"),
         ({"keep_alive": "yes"}, "keep_alive"),

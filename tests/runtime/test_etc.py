@@ -119,7 +119,7 @@ async def test_a_login_shell_finds_the_python_of_code_contexts() -> None:
 async def test_the_system_is_named_and_resolv_conf_is_there() -> None:
     async with AsyncSandbox.create() as sandbox:
         assert "ID=" in (await sandbox.exec("cat /etc/os-release")).check().stdout
-        assert (await sandbox.exec("cat /etc/resolv.conf")).check().stdout == ""
+        assert (await sandbox.exec("cat /etc/resolv.conf")).check().stdout == "nameserver 127.0.0.53\n"
     async with AsyncSandbox.create(network="host") as sandbox:
         assert (await sandbox.exec("cat /etc/resolv.conf")).check().stdout_bytes == Path(
             "/etc/resolv.conf"

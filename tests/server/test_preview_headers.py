@@ -10,10 +10,10 @@ from cove.core.exposure import Label
 from cove.errors import Internal, ValidationFailed
 from cove.http import HttpLimits, Request
 from cove.http.parser import RequestParser
+from cove.http.response_parser import BadResponse, ResponseHead, ResponseParser
 from cove.server.configuration import Configuration
 from cove.server.preview.address import PreviewAddress, address_of
 from cove.server.preview.headers import Visit, confine_cookie, render_answer, render_request
-from cove.server.preview.response_parser import BadResponse, ResponseHead, ResponseParser
 from cove.wire.frames import parse_upgrade
 
 pytestmark = pytest.mark.pure

@@ -7,6 +7,7 @@ from cove.api.ports import Ports, TcpConnection
 from cove.api.process import Process
 from cove.api.provider import AwaitableContext, Destroyable
 from cove.api.sandbox import AsyncSandbox
+from cove.api.secrets import define_secret
 from cove.api.session import Session
 from cove.api.terminal import Terminal, TerminalConnection
 
@@ -22,5 +23,6 @@ __all__ = [
     "Session",
     "TcpConnection",
     "Terminal",
+    "define_secret",
     "TerminalConnection",
 ]

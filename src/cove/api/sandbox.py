@@ -3,7 +3,7 @@
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Unpack
+from typing import Literal, Unpack
 
 from cove.api.code import CodeContext
 from cove.api.files import Files
@@ -18,6 +18,9 @@ from cove.model import (
     CodeEvent,
     ExecResult,
     Execution,
+    Network,
+    NetworkEvent,
+    NetworkPolicy,
     SandboxInfo,
     SandboxSpec,
     SessionInfo,
@@ -92,6 +95,18 @@ class AsyncSandbox(ABC):
     @abstractmethod
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         """Change the environment of what starts later; None unsets."""
+
+    @abstractmethod
+    async def set_network(self, network: Network | NetworkPolicy | Literal["none", "internet"]) -> None:
+        """Let this policy hold from now on, for open connections too.
+
+        A sandbox with the host's network keeps it, and no other gets it: ValidationFailed. When something inside
+        listens on a port of the policy already, it is PortInUse and the old policy stays.
+        """
+
+    @abstractmethod
+    def network_log(self, *, since: str | None = None, follow: bool = False) -> AsyncGenerator[NetworkEvent, None]:
+        """Read what the policy allowed and refused, from the cursor of an event on; with `follow`, as it happens."""
 
     @abstractmethod
     async def exec(

@@ -24,6 +24,9 @@ from cove.model import (
     GitStatus,
     LogEvent,
     LogMatch,
+    Network,
+    NetworkEvent,
+    NetworkPolicy,
     Outcome,
     ProcessExit,
     ProcessStatus,
@@ -840,6 +843,18 @@ class Sandbox:
     def set_env(self, env: Mapping[str, str | None]) -> None:
         """Change the environment of what starts later; None unsets."""
         self._portal.call(lambda: self._inner.set_env(env))
+
+    def set_network(self, network: Network | NetworkPolicy | Literal["none", "internet"]) -> None:
+        """Let this policy hold from now on, for open connections too.
+
+        A sandbox with the host's network keeps it, and no other gets it: ValidationFailed. When something inside
+        listens on a port of the policy already, it is PortInUse and the old policy stays.
+        """
+        self._portal.call(lambda: self._inner.set_network(network))
+
+    def network_log(self, *, since: str | None = None, follow: bool = False) -> Generator[NetworkEvent, None, None]:
+        """Read what the policy allowed and refused, from the cursor of an event on; with `follow`, as it happens."""
+        return self._portal.iterate(self._inner.network_log(since=since, follow=follow))
 
     def exec(
         self,

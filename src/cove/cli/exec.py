@@ -10,6 +10,7 @@ from cove.api import AsyncSandbox, Process
 from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
 from cove.cli.descriptors import BROKEN_PIPE, say
 from cove.cli.options import (
+    AllowOption,
     CommandArgument,
     CpusOption,
     CwdOption,
@@ -42,6 +43,7 @@ def exec(
     cwd: CwdOption = None,
     inside: InOption = None,
     network: NetworkOption = None,
+    allow: AllowOption = None,
     mount: MountOption = None,
     isolation: IsolationOption = None,
     memory: MemoryOption = None,
@@ -62,7 +64,7 @@ def exec(
 
     cove exec --in my-sandbox 'tail -n 5 report.txt'
     """
-    shape = Shape(isolation, network, mount, memory, cpus, pids, disk)
+    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk)
     workplace = choose_workplace(inside, url, api_key, shape)
     finish(_run(workplace, parse_command(command), cwd, parse_variables(env), timeout))
 

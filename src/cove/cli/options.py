@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cove.errors import ValidationFailed
-from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
+from cove.model import Isolation, Limits, Mount, Network, NetworkPolicy, SandboxSpec
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -16,7 +16,13 @@ EnvOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help=
 CwdOption = Annotated[
     str | None, typer.Option(metavar="DIR", help="Directory inside the sandbox; /workspace by default.")
 ]
-NetworkOption = Annotated[Network | None, typer.Option(help="What the sandbox can reach; none by default.")]
+NetworkOption = Annotated[
+    Network | None, typer.Option(help="What the sandbox can reach: none, the internet, or all that the host can.")
+]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Let it reach this name (`*.name`, `name:port`) and no other. Repeatable."),
+]
 MountOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -50,6 +56,7 @@ class Shape:
 
     isolation: Isolation | None
     network: Network | None
+    allow: list[str] | None
     mounts: list[str] | None
     memory: str | None
     cpus: float | None
@@ -59,13 +66,20 @@ class Shape:
     @property
     def is_given(self) -> bool:
         """Return whether any of them was used."""
-        return self != Shape(None, None, None, None, None, None, None)
+        return self != Shape(None, None, None, None, None, None, None, None)
+
+    def _network(self) -> Network | NetworkPolicy:
+        if not self.allow:
+            return self.network or Network.NONE
+        if self.network is not None:
+            raise ValidationFailed("--allow names all that the sandbox can reach: it does not go with --network")
+        return NetworkPolicy(allow=self.allow)
 
     def spec(self, *, on_server: bool) -> SandboxSpec:
         """The sandbox that they ask for."""
         return SandboxSpec(
             isolation=self.isolation or Isolation.BUBBLEWRAP,
-            network=self.network or Network.NONE,
+            network=self._network(),
             mounts=tuple(_parse_mount(text, on_server=on_server) for text in self.mounts or ()),
             limits=Limits(
                 memory=parse_size("--memory", self.memory),

@@ -14,6 +14,7 @@ from cove.api import AsyncSandbox, CodeContext
 from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
 from cove.cli.descriptors import BROKEN_PIPE, STDERR, STDOUT, say
 from cove.cli.options import (
+    AllowOption,
     CpusOption,
     DiskOption,
     EnvOption,
@@ -57,6 +58,7 @@ def run(
         str | None, typer.Option(metavar="ID", help="With --in: a context that keeps its state; made if not there.")
     ] = None,
     network: NetworkOption = None,
+    allow: AllowOption = None,
     mount: MountOption = None,
     isolation: IsolationOption = None,
     memory: MemoryOption = None,
@@ -79,7 +81,7 @@ def run(
     """
     if context is not None and inside is None:
         raise ValidationFailed("--context names a context of a sandbox that stays: say which with --in")
-    shape = Shape(isolation, network, mount, memory, cpus, pids, disk)
+    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk)
     workplace = choose_workplace(inside, url, api_key, shape)
     program = _read(file, code, language)
     if images is not None:

@@ -11,6 +11,7 @@ from cove.api import AsyncSandbox
 from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import FAILURE, say, show
 from cove.cli.options import (
+    AllowOption,
     CpusOption,
     DiskOption,
     EnvOption,
@@ -27,7 +28,7 @@ from cove.cli.options import (
 from cove.cli.signals import finish
 from cove.cli.table import age, print_json, print_record, print_table
 from cove.errors import NotFound, SandboxAlreadyExists, ValidationFailed
-from cove.model import SandboxInfo, SandboxSpec, Usage
+from cove.model import Network, NetworkPolicy, SandboxInfo, SandboxSpec, Usage
 
 ForceOption = Annotated[bool, typer.Option("-f", "--force", help="What is not there is as good as removed.")]
 
@@ -39,6 +40,7 @@ def create(
     ] = None,
     env: EnvOption = None,
     network: NetworkOption = None,
+    allow: AllowOption = None,
     mount: MountOption = None,
     isolation: IsolationOption = None,
     memory: MemoryOption = None,
@@ -64,7 +66,7 @@ def create(
     cove create --id my-sandbox --memory 1G --idle-timeout 600
     """
     spec = msgspec.structs.replace(
-        Shape(isolation, network, mount, memory, cpus, pids, disk).spec(on_server=True),
+        Shape(isolation, network, allow, mount, memory, cpus, pids, disk).spec(on_server=True),
         env=parse_variables(env),
         labels=parse_variables(label, "--label"),
         idle_timeout=idle_timeout,
@@ -172,7 +174,7 @@ def _facts(info: SandboxInfo) -> dict[str, str]:
         "status": info.status,
         "created": _local(info.created_at),
         "isolation": info.isolation,
-        "network": spec.network,
+        "network": _network(spec.network),
         "limits": _pairs(_given(spec.limits)),
         "enforced": ", ".join(info.limits_enforced),
         "environment": _pairs(spec.env),
@@ -183,6 +185,12 @@ def _facts(info: SandboxInfo) -> dict[str, str]:
         "warnings": "; ".join(info.warnings),
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def _network(network: Network | NetworkPolicy) -> str:
+    if isinstance(network, Network):
+        return network
+    return "only " + (", ".join(rule.host for rule in network.rules) or "nothing")
 
 
 def _usage_facts(usage: Usage) -> dict[str, str]:

@@ -13,6 +13,7 @@ from cove.api import AsyncSandbox, Terminal
 from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
 from cove.cli.descriptors import STDIN, say
 from cove.cli.options import (
+    AllowOption,
     CpusOption,
     CwdOption,
     DiskOption,
@@ -47,6 +48,7 @@ def shell(
         str, typer.Option(metavar="KEY", help="With --in: leaves the terminal as it is; `none` for no such key.")
     ] = "ctrl-]",
     network: NetworkOption = None,
+    allow: AllowOption = None,
     mount: MountOption = None,
     isolation: IsolationOption = None,
     memory: MemoryOption = None,
@@ -72,7 +74,7 @@ def shell(
         raise ValidationFailed("standard input is not a terminal: `cove exec` takes pipes and files")
     if terminal is not None and inside is None:
         raise ValidationFailed("--terminal names a terminal of a sandbox that stays: say which with --in")
-    shape = Shape(isolation, network, mount, memory, cpus, pids, disk)
+    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk)
     workplace = choose_workplace(inside, url, api_key, shape)
     work = _run(workplace, terminal, program or None, cwd, parse_variables(env), _parse_key(detach_key))
     finish(work, (*STOP_SIGNALS, signal.SIGQUIT))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from cove.core.jail import BUILT_IN_ENV, HOME, HOSTNAME, USER, USER_ID
+from cove.core.jail import BUILT_IN_ENV, HOME, HOSTNAME, NAME_SERVER, USER, USER_ID
 
 # What daily tools read from /etc and what says nothing about the host's people or secrets.
 HOST_ETC = (
@@ -78,5 +78,6 @@ SYNTHETIC_ETC: Mapping[str, str] = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
     "machine-id": "c0fec0fec0fec0fec0fec0fec0fec0fe\n",
     "profile": _PROFILE,
-    "resolv.conf": "",  # with network="host" the host's stands over it
+    # Where a network policy answers; without one nothing listens there. With network="host" the host's stands over it.
+    "resolv.conf": f"nameserver {NAME_SERVER}\n",
 }

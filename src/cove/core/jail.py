@@ -13,6 +13,7 @@ USER_ID = 1000
 HOME = "/home/user"
 WORKSPACE = "/workspace"
 HOSTNAME = "cove"
+NAME_SERVER = "127.0.0.53"
 AGENT_DIRECTORY = "/run/cove/agent"
 EXECUTOR_DIRECTORY = "/run/cove/executor"
 PYTHON_DIRECTORY = "/opt/cove/python"
@@ -154,7 +155,7 @@ def jail_arguments(
 
 def _namespaces(spec: SandboxSpec) -> list[str]:
     arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    if spec.network is Network.NONE:
+    if spec.network is not Network.HOST:
         arguments.append("--unshare-net")
     arguments += ["--disable-userns", "--uid", str(USER_ID), "--gid", str(USER_ID), "--hostname", HOSTNAME]
     arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]

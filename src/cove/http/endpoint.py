@@ -20,8 +20,10 @@ class Endpoint(asyncio.Protocol):
         self._transport.write(data)
 
     def write_eof(self) -> None:
-        """Half-close: nothing more will be written."""
-        if not self._transport.is_closing():
+        """Half-close: nothing more will be written. A TLS connection has no half-closed state: there it is the end."""
+        if not self._transport.can_write_eof():
+            self._transport.close()
+        elif not self._transport.is_closing():
             with suppress(OSError):  # the other end is gone, which the transport is about to say
                 self._transport.write_eof()
 

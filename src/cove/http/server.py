@@ -90,13 +90,17 @@ class HttpServer:
             connection.shut_down()
         try:
             async with asyncio.timeout(self._grace):
-                await self._until_all_gone()
+                await self.until_all_gone()
         except TimeoutError:
-            for connection in list(self._connections):
-                connection.abort()
-            await self._until_all_gone()
+            self.abort()
+            await self.until_all_gone()
         finally:
             self._watch.close()
+
+    def abort(self) -> None:
+        """End all connections at once."""
+        for connection in list(self._connections):
+            connection.abort()
 
     @property
     def is_in_use(self) -> bool:
@@ -144,7 +148,8 @@ class HttpServer:
     def _connect(self) -> HttpConnection:
         return HttpConnection(self, self._limits)
 
-    async def _until_all_gone(self) -> None:
+    async def until_all_gone(self) -> None:
+        """Wait until there is no connection left."""
         while self._connections:
             self._all_gone.clear()
             await self._all_gone.wait()

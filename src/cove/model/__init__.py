@@ -33,8 +33,18 @@ from cove.model.info import (
     TreeKill,
     Usage,
 )
+from cove.model.network import (
+    Network,
+    NetworkDenial,
+    NetworkEvent,
+    NetworkEventKind,
+    NetworkLimits,
+    NetworkPolicy,
+    NetworkRule,
+    Secret,
+)
 from cove.model.result import ExecResult, Outcome, ProcessExit, ProcessStatus
-from cove.model.spec import Isolation, Limits, Mount, Network, SandboxSpec, SpecFields, make_spec
+from cove.model.spec import Isolation, Limits, Mount, SandboxSpec, SpecFields, make_spec
 
 __all__ = [
     "Changes",
@@ -67,6 +77,12 @@ __all__ = [
     "MemoryMeasure",
     "Mount",
     "Network",
+    "NetworkDenial",
+    "NetworkEvent",
+    "NetworkEventKind",
+    "NetworkLimits",
+    "NetworkPolicy",
+    "NetworkRule",
     "Outcome",
     "Output",
     "ProcessExit",
@@ -77,6 +93,7 @@ __all__ = [
     "SandboxSpec",
     "SandboxStatus",
     "SearchMatch",
+    "Secret",
     "SessionInfo",
     "SessionStatus",
     "SpecFields",

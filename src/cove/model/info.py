@@ -51,6 +51,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     `cpu_seconds` is since it was started. `disk_bytes` and `files` are those of its writable directories;
     logs of its processes that are on disk are part of `disk_bytes`.
     `memory_kills` is how many processes were ended because its memory was used up: None without that limit.
+    The network's bytes are those that a policy let pass since the sandbox was started: None without a policy.
     """
 
     memory_bytes: int | None = None
@@ -60,6 +61,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int | None = None
     files: int | None = None
     memory_kills: int | None = None
+    network_sent_bytes: int | None = None
+    network_received_bytes: int | None = None
 
 
 class SessionStatus(StrEnum):

@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from cove.errors import CommandFailed
+from cove.model.network import NetworkDenial
 
 
 class Outcome(StrEnum):
@@ -72,13 +73,14 @@ class CommandEnd(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     session_restarted: bool = False
     restored_command: str | None = None
+    denied: tuple[NetworkDenial, ...] = ()
 
 
 class ExecResult(CommandEnd, frozen=True, kw_only=True):
     """The end of a command and what it printed; bytes are exact, text is decoded with replacement.
 
     With `session_restarted` the session's shell had to be replaced; its state is as after `restored_command`
-    (None: as the session was created).
+    (None: as the session was created). `denied` is what the network policy refused to the sandbox meanwhile.
     """
 
     stdout_bytes: bytes

@@ -7,6 +7,7 @@ from typing import Literal, TypedDict
 import msgspec
 
 from cove.errors import ValidationFailed
+from cove.model.network import Network, NetworkPolicy, check_network
 
 # With less no sandbox starts, or no command in it.
 _LEAST_LIMITS = {"memory": 16 << 20, "pids": 4, "open_files": 64}
@@ -17,13 +18,6 @@ class Isolation(StrEnum):
 
     BUBBLEWRAP = "bubblewrap"
     NONE = "none"
-
-
-class Network(StrEnum):
-    """The network access of the sandbox."""
-
-    NONE = "none"
-    HOST = "host"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +50,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     """All choices that are made when a sandbox is created."""
 
     isolation: Isolation = Isolation.BUBBLEWRAP
-    network: Network = Network.NONE
+    network: Network | NetworkPolicy = Network.NONE
     limits: Limits = Limits()
     env: dict[str, str] = {}
     workdir: str = "/workspace"
@@ -71,7 +65,7 @@ class SpecFields(TypedDict, total=False):
     """The fields of SandboxSpec as keyword arguments."""
 
     isolation: Isolation | Literal["bubblewrap", "none"]
-    network: Network | Literal["none", "host"]
+    network: Network | NetworkPolicy | Literal["none", "internet", "host"]
     limits: Limits
     env: Mapping[str, str]
     workdir: str
@@ -105,18 +99,25 @@ def check_spec(spec: SandboxSpec) -> None:
         for text in _texts(value):
             if "\0" in text:
                 raise ValidationFailed(f"{field}: {text!r} has a NUL, which no path, name or variable can have")
+    check_network(spec.network)
+    if spec.isolation is Isolation.NONE and spec.network not in (Network.NONE, Network.HOST):
+        raise ValidationFailed("a network policy needs isolation: with isolation='none' there is nothing to hold it")
     if not spec.workdir.startswith("/"):
         raise ValidationFailed(f"workdir must be an absolute path, not {spec.workdir!r}")
-    for name in spec.limits.__struct_fields__:
-        value = getattr(spec.limits, name)
-        if value is not None and not 0 < value < float("inf"):
-            raise ValidationFailed(f"limits.{name} must be more than 0, not {value!r}")
-        if value is not None and value < (least := _LEAST_LIMITS.get(name, 0)):
-            raise ValidationFailed(f"limits.{name} must be at least {least} for a sandbox to start, not {value}")
+    _check_limits(spec.limits)
     for name in ("idle_timeout", "lifetime"):
         seconds = getattr(spec, name)
         if seconds is not None and not 0 < seconds < float("inf"):
             raise ValidationFailed(f"{name} must be a number of seconds, more than 0, not {seconds!r}")
+
+
+def _check_limits(limits: Limits) -> None:
+    for name in limits.__struct_fields__:
+        value = getattr(limits, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise ValidationFailed(f"limits.{name} must be more than 0, not {value!r}")
+        if value is not None and value < (least := _LEAST_LIMITS.get(name, 0)):
+            raise ValidationFailed(f"limits.{name} must be at least {least} for a sandbox to start, not {value}")
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -38,6 +38,7 @@ class Sandbox(SandboxLifecycle):
         max_output: int | None = None,
     ) -> ExecResult:
         invocation = self._invocation(command, cwd, env)
+        mark = self._egress.mark()
         result = await run_command(
             self._spawner,
             command,
@@ -48,7 +49,7 @@ class Sandbox(SandboxLifecycle):
         )
         if result.outcome is Outcome.KILLED and self._closing.is_started:
             raise self._explain_end(True)
-        return result
+        return result if mark is None else await self._egress.add_denials(result, mark)
 
     async def start_process(
         self,

@@ -3,32 +3,45 @@
 import asyncio
 import builtins
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
 
 import msgspec
 
 from cove.api import AsyncSandbox, Process
+from cove.attach import BindFile
 from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
+from cove.core.network_grants import NetworkGrants
+from cove.core.network_log import NetworkLog
+from cove.core.network_policy import network_warnings
+from cove.core.trust import BUNDLE, TRUST_VARIABLES
 from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
 from cove.local.threads import in_thread
 from cove.model import (
+    Network,
+    NetworkEvent,
+    NetworkPolicy,
     Outcome,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
     TreeKill,
     Usage,
+    make_spec,
 )
 from cove.runtime.cgroups import SandboxGroups, make_groups
 from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.connection import connect_inside
 from cove.runtime.disk import MOUNT_POINT, attach_disk
 from cove.runtime.disk_watch import DiskWatch, Watched
+from cove.runtime.egress import Egress, attachments, open_listeners
+from cove.runtime.egress_process import EgressFiles
 from cove.runtime.errand import Errands
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
@@ -45,8 +58,13 @@ from cove.runtime.programs import PROLOGUE
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.terminals import Terminals
+from cove.runtime.trust import BUNDLE_FILE, KEY_FILE, placeholders, write_bundle
 from cove.runtime.usage import measure_usage, processes_of
 from cove.tasks import Once
+
+
+async def _nobody_keeps_it(_: SandboxSpec) -> None:
+    """Do nothing: the spec of a sandbox in a program of your own is in no record."""
 
 
 class SandboxLifecycle(AsyncSandbox):
@@ -69,6 +87,9 @@ class SandboxLifecycle(AsyncSandbox):
         self._destroying: Once[None] = Once()
         self._death: asyncio.TimerHandle | None = None
         self.enforces_idle_timeout = False
+        self._network_log = NetworkLog()
+        self.read_grants: Callable[[], NetworkGrants | None] = lambda: None
+        self.on_spec: Callable[[SandboxSpec], Awaitable[None]] = _nobody_keeps_it
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
         self.publish_ports(PortListeners(self._connect))
@@ -108,7 +129,9 @@ class SandboxLifecycle(AsyncSandbox):
     async def _start(self) -> None:
         groups = await in_thread(self._make_groups)
         try:
-            jail = await start_jail(self._machine, self._place, self._spec, groups, self.lose)
+            jail = await start_jail(
+                self._machine, self._place, self._spec, groups, self.lose, attach=attachments(self._spec.network)
+            )
         except BaseException:
             await in_thread(groups.remove)
             raise
@@ -138,10 +161,12 @@ class SandboxLifecycle(AsyncSandbox):
         errands = Errands(self._spawner, inside.interpreter, inside.agent)
         self.files = Files(access, errands, self._base)
         self.git = Git(self._spawner, access, errands, self._base, lambda: self._env)
+        self._egress = Egress(partial(open_listeners, jail), self._egress_files(), self._network_log)
         self._sessions = Sessions(
             self._spawner,
             self._processes,
             self._place,
+            self._egress,
             make_files=partial(Files, access, errands),
             inside=inside.shell,
             prologue=f"{inside.agent}/{PROLOGUE}",
@@ -150,6 +175,7 @@ class SandboxLifecycle(AsyncSandbox):
         interpreters = replace(inside.interpreters, home=self._env["HOME"])
         self._contexts = CodeContexts(self._spawner, interpreters, limit=self._spec.limits.contexts)
         await self._spawner.open()
+        await self.apply_network()
         if jail.groups.is_disk_watched:
             self._spawner.background.start(self._watch_disk(jail).run())
 
@@ -177,6 +203,9 @@ class SandboxLifecycle(AsyncSandbox):
         if self._spec.idle_timeout is not None and not self.enforces_idle_timeout:
             warnings.append("idle_timeout has no effect on a sandbox inside your program: it ends when you destroy it")
         warnings += backend_of(self._spec.isolation).warnings
+        warnings += network_warnings(self._spec.network)
+        if self._egress.failure is not None:
+            warnings.append(self._egress.failure)
         return SandboxInfo(
             id=self.id,
             status=self._status,
@@ -195,10 +224,59 @@ class SandboxLifecycle(AsyncSandbox):
         self._check_running()
         directories = (self._place.workspace, self._place.home, self._place.tmp)
         usage = await in_thread(measure_usage, self._jail.groups, self._jail.pid, directories)
-        return msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._processes.log_bytes)
+        usage = msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._processes.log_bytes)
+        if not self._egress.is_open:
+            return usage
+        totals = await self._egress.sync()
+        return msgspec.structs.replace(
+            usage, network_sent_bytes=totals.sent_bytes, network_received_bytes=totals.received_bytes
+        )
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         self._env = merge_environment(self._env, check_environment(env))
+
+    async def set_network(self, network: Network | NetworkPolicy | Literal["none", "internet"]) -> None:
+        self._check_running()
+        spec = make_spec(self._spec, {"network": network})
+        if spec.network != self._spec.network and Network.HOST in (spec.network, self._spec.network):
+            raise ValidationFailed("a sandbox has the host's network from its creation to its end, or never")
+        await self._apply_network(spec.network)
+        self._spec = spec
+        await self.on_spec(spec)
+
+    async def apply_network(self) -> None:
+        """Let the policy of the spec hold: of a jail that has just started, or of a spec that was adopted."""
+        if self._spec.network in (Network.NONE, Network.HOST):
+            return
+        try:
+            await self._apply_network(self._spec.network, self._jail.sockets)
+        except BaseException:
+            await self._egress.close()
+            raise
+        self._jail.sockets = []  # they are the egress's
+
+    async def _apply_network(self, network: Network | NetworkPolicy, sockets: Sequence[socket.socket] = ()) -> None:
+        grants = await in_thread(self.read_grants)
+        if grants is not None:
+            grants.check(network)
+        certificate = await self._egress.set_network(network, grants, sockets)
+        self._env = merge_environment(self._env, placeholders(network, self._env))
+        if certificate is not None:
+            bundle = self._place.path / BUNDLE_FILE
+            await in_thread(write_bundle, bundle, certificate)
+            await self._jail.attach([BindFile(str(bundle), BUNDLE)])
+            self._env = merge_environment(self._env, TRUST_VARIABLES)
+
+    def _egress_files(self) -> EgressFiles:
+        return EgressFiles(key=self._place.path / KEY_FILE, cassettes=self._machine.home.path / "cassettes")
+
+    async def network_log(
+        self, *, since: str | None = None, follow: bool = False
+    ) -> AsyncGenerator[NetworkEvent, None]:
+        self._check_running()
+        async with aclosing(self._egress.events(since, follow)) as events:
+            async for event in events:
+                yield event
 
     async def restart(self) -> None:
         if self._restarting is None:
@@ -246,6 +324,7 @@ class SandboxLifecycle(AsyncSandbox):
         self._status = SandboxStatus.STOPPED
         self._jail.kill()
         self.ports.end_connections()
+        await self._egress.close()
         await self._spawner.close(Outcome.KILLED)
         await self._terminals.close()
         await self._contexts.close()

@@ -29,6 +29,7 @@ from cove.errors import (
     ValidationFailed,
 )
 from cove.model import ExecResult, Outcome, SessionInfo, SessionStatus
+from cove.runtime.egress import Egress
 from cove.runtime.files import Files
 from cove.runtime.process import Process
 from cove.runtime.processes import Processes
@@ -59,6 +60,7 @@ class Session(api.Session):
         timeout: float | None,
         spawner: Spawner,
         processes: Processes,
+        egress: Egress,
         make_files: Callable[[Callable[[], str]], Files],
         on_deleted: Callable[[], None],
     ) -> None:
@@ -67,6 +69,7 @@ class Session(api.Session):
         self._timeout = timeout
         self._spawner = spawner
         self._processes = processes
+        self._egress = egress
         self.files = make_files(self._base)
         self._started: list[Process] = []
         self._on_deleted = on_deleted
@@ -113,7 +116,9 @@ class Session(api.Session):
             return call.give_up(self.id)
         try:
             self._check()
-            return await self._exec(call)
+            mark = self._egress.mark()
+            result = await self._exec(call)
+            return result if mark is None else await self._egress.add_denials(result, mark)
         finally:
             self._turn.release()
 

@@ -12,6 +12,7 @@ from cove.core.shell_protocol import loop_script
 from cove.errors import FileNotFound, LimitExceeded, SessionAlreadyExists, SessionNotFound, SpawnFailed
 from cove.local.threads import finished, in_thread, start_in_thread
 from cove.model import SessionInfo
+from cove.runtime.egress import Egress
 from cove.runtime.files import Files
 from cove.runtime.home import Place
 from cove.runtime.processes import Processes
@@ -34,6 +35,7 @@ class Sessions:
         spawner: Spawner,
         processes: Processes,
         place: Place,
+        egress: Egress,
         *,
         make_files: Callable[[Callable[[], str]], Files],
         inside: str,
@@ -42,6 +44,7 @@ class Sessions:
         self._spawner = spawner
         self._processes = processes
         self._place = place
+        self._egress = egress
         self._make_files = make_files
         self._inside = inside
         self._prologue = prologue
@@ -77,6 +80,7 @@ class Sessions:
             timeout=timeout,
             spawner=self._spawner,
             processes=self._processes,
+            egress=self._egress,
             make_files=self._make_files,
             on_deleted=lambda: self._forget(session),
         )

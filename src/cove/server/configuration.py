@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from cove.core.limits import MOST_PROCESSES
+from cove.core.network_grants import NetworkGrants
 from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
 from cove.model.spec import check_spec
@@ -63,6 +64,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow_isolation_none: bool = False
     allow_host_network: bool = False
     allow_mounts: tuple[str, ...] = ()
+    network: NetworkGrants = NetworkGrants()
     default_limits: Limits = Limits()
     maximum_limits: Limits = Limits()
     max_sandboxes: int | None = None
@@ -115,6 +117,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise PermissionDenied("this server does not allow isolation='none'")
         if spec.network is Network.HOST and not self.allow_host_network:
             raise PermissionDenied("this server does not allow network='host'")
+        self.network.check(spec.network)
         self._check_limits(spec.limits)
         return self.complete(msgspec.structs.replace(spec, mounts=tuple(map(self._admit_mount, spec.mounts))))
 

@@ -31,6 +31,7 @@ from cove.server.gateway.api_key import KEY_FILE, leave_key, load_key
 from cove.server.preview.address import address_of, write_address
 from cove.server.sandboxes.destroy_sandbox import collect_garbage, destroy, seconds_to_next
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.network_grants import write_grants
 from cove.server.sandboxes.warm_pool import WarmPool
 from cove.server.worker import Work, run_worker
 
@@ -90,6 +91,7 @@ class Supervisor:
         self._directory.open()
         self._pool.open()
         with self._only_server():
+            write_grants(self._home, self._configuration.network)
             zygote = _Child("zygote", self._start_zygote)
             self._children.append(zygote)
             try:

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
 import msgspec
 
 from cove import api
-from cove.model import CodeEvent, ExecResult, FileEvent, LogEvent, Outcome, ProcessStatus, SandboxInfo
+from cove.model import CodeEvent, ExecResult, FileEvent, LogEvent, NetworkEvent, Outcome, ProcessStatus, SandboxInfo
 from cove.model.result import CommandEnd
 from cove.wire.frames import OUTPUT_EVENTS, EventCodec, json_events
 from cove.wire.target import Target
@@ -191,6 +191,9 @@ JSON_PAGE: Final = _page("application/json")
 HTML_PAGE: Final = _page("text/html; charset=utf-8")
 CODE_EVENT: Final[Reply[CodeEvent]] = events(CodeEvent, json_events(CodeEvent))
 FILE_EVENT: Final[Reply[FileEvent]] = events(FileEvent, json_events(FileEvent, lambda event: event.kind.value))
+NETWORK_EVENT: Final[Reply[NetworkEvent]] = events(
+    NetworkEvent, json_events(NetworkEvent, lambda event: event.kind.value)
+)
 LOG_EVENT: Final = events(LogEvent, OUTPUT_EVENTS)
 EXEC: Final[Reply[ExecResult]] = Reply(ExecReply, exec_reply, lambda reply, _: reply.result())
 SANDBOX: Final = cast(Reply[api.AsyncSandbox], _handle(Target.SANDBOX, SandboxInfo))

@@ -10,7 +10,7 @@ from cove import api
 from cove.core.command import check_environment, check_timeout
 from cove.core.identifier import check_sandbox_id
 from cove.errors import ValidationFailed
-from cove.model import SandboxSpec
+from cove.model import Network, NetworkPolicy, SandboxSpec
 
 Environment = dict[str, str | None]
 Command = str | list[str]
@@ -107,6 +107,19 @@ class SetEnv(Request, frozen=True):
     """Variables to export; None unsets."""
 
     env: Environment
+
+
+class SetNetwork(Request, frozen=True):
+    """A mode, or a policy."""
+
+    network: Network | NetworkPolicy
+
+
+class NetworkLog(Request, frozen=True):
+    """From which cursor on; with `follow`, what comes later too."""
+
+    since: str | None = None
+    follow: bool = False
 
 
 class Exec(Request, frozen=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cove.core.exposure import Label
 from cove.http import Request
 from cove.http.headers import HOP_BY_HOP, hop_by_hop, render_framing
-from cove.server.preview.response_parser import ResponseHead
+from cove.http.response_parser import ResponseHead
 
 _NOT_PASSED_ON = HOP_BY_HOP | frozenset(
     (

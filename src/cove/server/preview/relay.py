@@ -12,8 +12,8 @@ from cove.errors import ServiceNotResponding
 from cove.http import Exchange, HttpError, Relay, Response
 from cove.http.deadline import Deadline
 from cove.http.response import has_body
+from cove.http.response_parser import BadResponse, ResponseHead, ResponseParser
 from cove.server.preview.headers import Visit, render_answer, render_request
-from cove.server.preview.response_parser import BadResponse, ResponseHead, ResponseParser
 from cove.server.preview.service_connection import ServiceConnection
 
 _OPEN_SECONDS = 30.0

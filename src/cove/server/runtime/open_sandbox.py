@@ -5,6 +5,7 @@ import os
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -20,6 +21,7 @@ from cove.server.preview.exposures import RecordedPorts, read_exposures
 from cove.server.runtime.listener import listen
 from cove.server.sandboxes.destroy_sandbox import remove
 from cove.server.sandboxes.directory import Directory, Record
+from cove.server.sandboxes.network_grants import read_grants
 from cove.server.sandboxes.reservation import Reservation
 from cove.server.sandboxes.start_protocol import Create, Start
 
@@ -66,6 +68,7 @@ class SandboxOpener:
         if warm is not None:
             reservation.assign(place.key)
             sandbox.adopt(request.id, request.spec, datetime.now(UTC))
+            await sandbox.apply_network()
         return await self._record(sandbox, place, reservation, is_new=True)
 
     async def start(self, request: Start) -> OpenedSandbox | Record:
@@ -105,11 +108,16 @@ class SandboxOpener:
         try:
             log_to(place.path)
             spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
-            sandbox = Sandbox(id, spec, machine, place, created_at=created_at)
+            sandbox = self._make(id, spec, machine, place, created_at)
             await sandbox.start()
         except BaseException:
             await in_thread(machine.home.release, place)
             raise
+        return sandbox
+
+    def _make(self, id: str, spec: SandboxSpec, machine: Machine, place: Place, created_at: datetime) -> Sandbox:
+        sandbox = Sandbox(id, spec, machine, place, created_at=created_at)
+        sandbox.read_grants = partial(read_grants, machine.home.path)
         return sandbox
 
     async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> OpenedSandbox:
@@ -144,7 +152,7 @@ class SandboxOpener:
             reservation.close()
             return record
         log_to(place.path)
-        sandbox = Sandbox(record.id, record.spec, machine, place, created_at=record.created_at)
+        sandbox = self._make(record.id, record.spec, machine, place, record.created_at)
         try:
             await sandbox.start()
         except BaseException:

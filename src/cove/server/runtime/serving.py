@@ -7,7 +7,7 @@ import msgspec
 
 from cove.http import HttpLimits, HttpServer
 from cove.local.threads import in_thread
-from cove.model import SandboxStatus
+from cove.model import SandboxSpec, SandboxStatus
 from cove.server.bridge.runtime import with_bridge
 from cove.server.error_response import describe_error
 from cove.server.runtime.activity import Activity
@@ -32,6 +32,12 @@ class Serving:
         self._sandbox = opened.sandbox
         self._told_to_stop = told_to_stop
         self._is_lost = False
+        self._sandbox.on_spec = self._keep_spec
+
+    async def _keep_spec(self, spec: SandboxSpec) -> None:
+        """Write a spec that was changed into the record: the sandbox is started again with it."""
+        self._opened.record = msgspec.structs.replace(self._opened.record, spec=spec)
+        await in_thread(self._directory.write, self._opened.record)
 
     async def run(self) -> None:
         """Serve. Returns when the sandbox has ended and what is left of it is recorded."""

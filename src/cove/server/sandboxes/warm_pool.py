@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from cove.core.identifier import new_identifier
-from cove.model import SandboxSpec
+from cove.model import Network, SandboxSpec
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.start_protocol import Prepare, encode
 
@@ -89,5 +89,5 @@ class WarmPool:
 
     def _kind(self, spec: SandboxSpec) -> Path:
         """Jails are alike when these are; all else is decided when it gets its id."""
-        kind = msgspec.json.encode((spec.isolation, spec.network, spec.limits, spec.mounts))
+        kind = msgspec.json.encode((spec.isolation, spec.network is Network.HOST, spec.limits, spec.mounts))
         return self._waiting / hashlib.sha256(kind).hexdigest()[:16]

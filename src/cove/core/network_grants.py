@@ -1,0 +1,34 @@
+"""Decide what a client of a server may put into a network policy: only its configuration grants these."""
+
+import msgspec
+
+from cove.errors import PermissionDenied
+from cove.model.network import Network, NetworkPolicy, NetworkRule
+from cove.model.secret import SecretSource
+
+
+class NetworkGrants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Private hosts that a rule may name (`name` or `name:port`), secrets, and a name server for all lookups."""
+
+    private: tuple[str, ...] = ()
+    secrets: dict[str, SecretSource] = {}
+    resolver: str | None = None
+
+    def check(self, network: Network | NetworkPolicy) -> None:
+        """Raise PermissionDenied for what the configuration does not grant, naming the rule."""
+        for rule in network.rules if isinstance(network, NetworkPolicy) else ():
+            if rule.private and not self._grants_private(rule):
+                raise PermissionDenied(f"network rule {rule.host!r}: this server does not allow private=True for it")
+            for secret in rule.secrets:
+                self._check_secret(secret.name, rule.target.name)
+
+    def _grants_private(self, rule: NetworkRule) -> bool:
+        target = rule.target
+        return all(target.name in self.private or f"{target.name}:{port}" in self.private for port in target.ports)
+
+    def _check_secret(self, name: str, host: str) -> None:
+        source = self.secrets.get(name)
+        if source is None:
+            raise PermissionDenied(f"this server defines no secret {name}")
+        if host not in (source.hosts or ()):
+            raise PermissionDenied(f"secret {name} may not be sent to {host}: its `hosts` say where")

@@ -1,0 +1,171 @@
+"""Judge names, ports and addresses by a network policy."""
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cove.model.network import INTERNET_PORTS, Network, NetworkPolicy, NetworkRule, Target, parse_target
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_SMTP = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """It may be reached, by this rule; without one, because every public name may."""
+
+    rule: NetworkRule | None
+
+    @property
+    def text(self) -> str:
+        """The rule as the log names it."""
+        return "internet" if self.rule is None else self.rule.host
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It may not be reached; `rule` would allow it, if any would."""
+
+    reason: str
+    rule: str | None = None
+
+
+Verdict = Allowed | Refused
+
+
+@dataclass(slots=True)
+class _Names:
+    """Rules by the name they are for: looking one up costs as much as the name has labels."""
+
+    exact: dict[str, list[tuple[Target, NetworkRule]]] = field(default_factory=dict)
+    wildcards: dict[str, list[tuple[Target, NetworkRule]]] = field(default_factory=dict)
+
+    def add(self, target: Target, rule: NetworkRule) -> None:
+        kind = self.wildcards if target.is_wildcard else self.exact
+        kind.setdefault(target.name, []).append((target, rule))
+
+    def find(self, name: str) -> list[tuple[Target, NetworkRule]]:
+        """Those for this name, exact ones first, then from the longest wildcard to the shortest."""
+        found = list(self.exact.get(name, ()))
+        rest = name
+        while "." in rest:
+            rest = rest.partition(".")[2]
+            found += self.wildcards.get(rest, ())
+        return found
+
+
+class Policy:
+    """A policy made ready for many questions. Deny goes before allow, exact names before wildcards."""
+
+    def __init__(self, network: Network | NetworkPolicy, *, any_port: bool = False) -> None:
+        self.is_internet = network is Network.INTERNET
+        self._any_port = any_port and self.is_internet
+        policy = network if isinstance(network, NetworkPolicy) else NetworkPolicy()
+        self.limits = policy.limits
+        self.record, self.replay = policy.record, policy.replay
+        self._allow, self._deny = _Names(), _Names()
+        ports = set[int](INTERNET_PORTS if self.is_internet else ())
+        addresses = set[str]()
+        for rule in policy.rules:
+            target = rule.target
+            self._allow.add(target, rule)
+            ports |= set(target.ports)
+            if target.is_address:
+                addresses.add(target.name)
+        for text in policy.deny:
+            self._deny.add(parse_target(text), NetworkRule(text))
+        self.ports = tuple(sorted(ports))
+        self.addresses = tuple(sorted(addresses))
+
+    def judge_name(self, name: str) -> Verdict:
+        """Decide whether the name resolves: whether any port of it may be reached."""
+        if any(not target.ports for target, _ in self._deny.find(name)):
+            return Refused(f"{name} is denied")
+        if found := self._allow.find(name):
+            return Allowed(found[0][1])
+        if self.is_internet:
+            return Allowed(None)
+        return Refused(f"{name} is not allowed", name)
+
+    def judge(self, name: str, port: int) -> Verdict:
+        """Decide whether a connection to that name and port is allowed, and by which rule."""
+        if any(not target.ports or port in target.ports for target, _ in self._deny.find(name)):
+            return Refused(f"{name}:{port} is denied")
+        found = self._allow.find(name)
+        for target, rule in found:
+            if port in target.ports:
+                return Allowed(rule)
+        if self.is_internet and port in self.ports:
+            return Allowed(None)
+        if self._any_port and port != _SMTP:
+            return Allowed(None)
+        if found or self.is_internet:
+            return Refused(f"port {port} of {name} is not allowed", f"{name}:{port}")
+        return Refused(f"{name} is not allowed", f"{name}:{port}")
+
+    def intercepts(self, allowed: Allowed) -> bool:
+        """Return whether the single requests of such a connection are judged, recorded or replayed."""
+        if self.record is not None or self.replay is not None:
+            return allowed.rule is None or not allowed.rule.target.is_address
+        return allowed.rule is not None and allowed.rule.is_intercepted
+
+    @property
+    def intercepted_names(self) -> tuple[str, ...]:
+        """Patterns whose TLS ends at the host, sorted."""
+        rules = [rule for rules in self._all_rules() for _, rule in rules if self.intercepts(Allowed(rule))]
+        return tuple(sorted({rule.target.pattern for rule in rules}))
+
+    def _all_rules(self) -> Iterable[list[tuple[Target, NetworkRule]]]:
+        yield from self._allow.exact.values()
+        yield from self._allow.wildcards.values()
+
+
+def network_warnings(network: Network | NetworkPolicy) -> list[str]:
+    """Return warnings of what a policy allows and its author may not have meant."""
+    wildcards = (
+        [rule.target.pattern for rule in network.rules if rule.target.is_wildcard]
+        if isinstance(network, NetworkPolicy)
+        else []
+    )
+    if not wildcards:
+        return []
+    return [f"whoever can have a name below {', '.join(wildcards)} can be reached: name hosts where you can"]
+
+
+def judge_address(address: Address, *, private: bool) -> str | None:
+    """Return why this address of an allowed name is not connected to, or None. `private` is what its rule says.
+
+    Link-local addresses (the metadata services of clouds), multicast and what a tunnel or translator would lead to
+    are refused always.
+    """
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return judge_address(address.ipv4_mapped, private=private)
+    if not address.is_loopback and _is_in(address, _NEVER):
+        return f"{address} is a link-local, multicast or translated address"
+    if private or _is_public(address):
+        return None
+    return f"{address} is a private address"
+
+
+def _is_public(address: Address) -> bool:
+    return address.is_global and not _is_in(address, _NOT_PUBLIC) and (address.version == 4 or address in _UNICAST)
+
+
+def _is_in(address: Address, networks: Iterable[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
+
+
+# Whatever a rule says: no name of the internet leads here by right.
+_NEVER = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        *("0.0.0.0/32", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "198.18.0.0/15"),
+        *("::/128", "fe80::/10", "ff00::/8"),
+        # IPv4-compatible, NAT64 (well-known and local), 6to4 and Teredo: a way round every check of the outer address.
+        *("::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"),
+    )
+)
+# Of the special registries, what Python's `is_global` counts as public: RFC 6890, RFC 7526.
+_NOT_PUBLIC = tuple(ipaddress.ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24"))
+_UNICAST = ipaddress.ip_network("2000::/3")

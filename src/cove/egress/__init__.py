@@ -1,0 +1,1 @@
+"""The egress process of a sandbox: resolves, judges and carries its connections to the outside."""

@@ -1,0 +1,209 @@
+"""Carry one connection of a sandbox: find its name, judge it, connect outside, pass bytes, report.
+
+The address that the program connected to is the accepted socket's own, and stands for exactly one name. Nothing that
+the program sends decides where the connection goes. On port 443 the name in its TLS hello must be the same, so that an
+allowed address is no door to other names of a shared front.
+"""
+
+import asyncio
+import socket
+import struct
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cove.core.client_hello import ACCESS_DENIED, NotTls, read_server_name
+from cove.core.network_policy import Allowed, Refused, Verdict
+from cove.egress.intercept import Interception
+from cove.egress.refusal import render_refusal
+from cove.egress.relay import LimitReached, relay
+from cove.egress.resolver import AddressRefused, NameUnknown, Unreachable
+from cove.model.network import NetworkEventKind
+
+if TYPE_CHECKING:
+    from cove.egress.gate import Gate
+
+_HELLO_SECONDS = 15.0
+_GOODBYE_SECONDS = 2.0
+_READ_BYTES = 16 << 10
+_HANDSHAKE_RECORD = b"\x16"
+_TLS_PORT = 443
+_HTTP_PORT = 80
+
+
+class Connection:
+    """One accepted connection, to `host`:`port`. `run` ends it in any case."""
+
+    def __init__(self, gate: "Gate", sock: socket.socket) -> None:
+        self._gate = gate
+        self._sock = sock
+        address, port = sock.getsockname()[:2]
+        self.port = int(port)
+        self.host = gate.name_of(address) or ""
+        self._address = str(address)
+        self._sent = self._received = 0
+        self._started = time.monotonic()
+        self._is_told = False
+
+    async def run(self) -> None:
+        """Carry it to its end, and report it."""
+        verdict: Verdict = self.judge()
+        try:
+            if isinstance(verdict, Allowed):
+                verdict = await self._carry(verdict)
+            if isinstance(verdict, Refused) and not self._is_told:
+                await self._say_refused(verdict)
+        except LimitReached as error:
+            verdict = Refused(str(error))
+        except OSError as error:  # one side broke it
+            verdict = Refused(error.strerror or str(error)) if isinstance(verdict, Refused) else verdict
+        except asyncio.CancelledError:
+            verdict = Refused("the policy was changed")
+            raise
+        finally:
+            if isinstance(verdict, Refused) and not self._is_told:
+                reset(self._sock)
+            self._sock.close()
+            self._report(verdict)
+
+    def judge(self) -> Verdict:
+        """Judge it by the policy that holds now."""
+        if not self.host:
+            return Refused(f"{self._address} has no name: names are allowed, not addresses")
+        return self._gate.policy.judge(self.host, self.port)
+
+    async def _carry(self, allowed: Allowed) -> Verdict:
+        if self._gate.policy.intercepts(allowed):
+            return await self._intercept(allowed)
+        first = b""
+        if self.port == _TLS_PORT:
+            try:
+                async with asyncio.timeout(_HELLO_SECONDS):
+                    first = await self._read_hello()
+            except (NotTls, TimeoutError) as error:
+                return Refused(f"{self.host}:443: {str(error) or 'no TLS hello came'}")
+            if not first:
+                return allowed  # it ended before it said anything
+        try:
+            outside = await self._gate.resolver.connect(
+                self.host, self.port, private=allowed.rule is not None and allowed.rule.private
+            )
+        except (NameUnknown, AddressRefused, Unreachable) as error:
+            return Refused(str(error))
+        with outside:
+            if first:
+                self._take_sent(len(first))
+                await asyncio.get_running_loop().sock_sendall(outside, first)
+            await relay(self._sock, outside, self._take_sent, self._take_received)
+        return allowed
+
+    async def _intercept(self, allowed: Allowed) -> Verdict:
+        """Judge its requests. On a port of neither kind, what comes first says whether it is TLS."""
+        try:
+            async with asyncio.timeout(_HELLO_SECONDS):
+                is_tls = self.port == _TLS_PORT or (
+                    self.port != _HTTP_PORT and await _peek(self._sock) == _HANDSHAKE_RECORD
+                )
+        except TimeoutError:
+            return Refused(f"{self.host}:{self.port}: nothing came")
+        context = self._gate.authority_context(self.host) if is_tls else None
+        try:
+            await Interception(self, self._gate).serve(self._sock.dup(), context)
+        except OSError as error:
+            self._is_told = True  # by TLS itself
+            return Refused(f"{self.host}:{self.port}: no TLS handshake: {error.strerror or error}")
+        if self._gate.is_exhausted is not None:
+            return Refused(self._gate.is_exhausted)
+        return allowed
+
+    async def _read_hello(self) -> bytes:
+        """Everything up to the end of the TLS hello, which must name this host. Empty: it ended at once."""
+        data = b""
+        hello = None
+        while hello is None:
+            try:
+                more = await asyncio.get_running_loop().sock_recv(self._sock, _READ_BYTES)
+            except OSError:
+                return b""
+            if not more:
+                if data:
+                    raise NotTls("it ended within the TLS hello")
+                return b""
+            data += more
+            hello = read_server_name(data)
+        if hello.server_name != self.host:
+            named = "no server" if hello.server_name is None else hello.server_name
+            raise NotTls(f"the TLS hello names {named}")
+        return data
+
+    def count_sent(self, size: int) -> bool:
+        """Count bytes that go out; whether more may."""
+        self._sent += size
+        return self._gate.count(sent_bytes=size)
+
+    def count_received(self, size: int) -> bool:
+        """Count bytes that come in; whether more may."""
+        self._received += size
+        return self._gate.count(received_bytes=size)
+
+    def _take_sent(self, size: int) -> None:
+        if not self.count_sent(size):
+            raise LimitReached(self._gate.is_exhausted)
+
+    def _take_received(self, size: int) -> None:
+        if not self.count_received(size):
+            raise LimitReached(self._gate.is_exhausted)
+
+    async def _say_refused(self, refused: Refused) -> None:
+        """Tell the program why, where its protocol has words for it. What it sent is read, so that it can read us."""
+        message = b""
+        if self.port == _TLS_PORT:
+            message = ACCESS_DENIED
+        elif self.port == _HTTP_PORT:
+            message = render_refusal(refused)
+        if not message:
+            return
+        loop = asyncio.get_running_loop()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                if self.port == _HTTP_PORT:
+                    await loop.sock_recv(self._sock, _READ_BYTES)
+                await loop.sock_sendall(self._sock, message)
+                self._sock.shutdown(socket.SHUT_WR)
+                while await loop.sock_recv(self._sock, _READ_BYTES):
+                    pass
+                self._is_told = True
+
+    def _report(self, verdict: Verdict) -> None:
+        self._gate.report_connection(
+            NetworkEventKind.CONNECTION,
+            self.host or self._address,
+            self.port,
+            verdict,
+            sent_bytes=self._sent,
+            received_bytes=self._received,
+            duration=time.monotonic() - self._started,
+        )
+
+
+def reset(sock: socket.socket) -> None:
+    """Make its end a reset: the program inside sees a broken connection, never an orderly end of a stream."""
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+async def _peek(sock: socket.socket) -> bytes:
+    """The first byte, which stays there; nothing at the end."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def on_readable() -> None:
+        loop.remove_reader(sock)
+        readable.set_result(None)
+
+    loop.add_reader(sock, on_readable)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(sock)
+    return sock.recv(1, socket.MSG_PEEK)

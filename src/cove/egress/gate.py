@@ -1,0 +1,189 @@
+"""Gate of one sandbox to the outside: its policy, its names, its listeners and its open connections."""
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+
+from cove.core.cassette import MOST_BYTES, Player, Recorded, encode_recorded
+from cove.core.egress_protocol import DNS_TCP, DNS_UDP, Configure
+from cove.core.network_policy import Policy, Refused, Verdict
+from cove.core.synthetic_address import SyntheticAddresses
+from cove.egress.certificates import Authority
+from cove.egress.connection import Connection, reset
+from cove.egress.event_report import EventReport
+from cove.egress.name_server import NameServer
+from cove.egress.resolver import Resolver
+from cove.model.network import Network, NetworkEventKind
+from cove.tasks import Tasks
+
+MOST_CONNECTIONS = 2048
+_MINUTE = 60.0
+
+log = logging.getLogger("cove.egress")
+
+
+def _log_failure(error: BaseException) -> None:
+    log.error("a connection or a listener failed", exc_info=error)
+
+
+class Gate:
+    """One sandbox's. Until it is configured nothing is allowed."""
+
+    def __init__(self, report: EventReport) -> None:
+        self._report = report
+        self.policy = Policy(Network.NONE)
+        self.secrets: Mapping[str, str] = {}
+        self.resolver = Resolver(None)
+        self._resolver_address: str | None = None
+        self._authority: Authority | None = None
+        self._cassette: int | None = None
+        self._player: Player | None = None
+        self._requests: deque[float] = deque()
+        self._tasks = Tasks(_log_failure)
+        self._open: dict[Connection, asyncio.Task[None]] = {}
+        self._names = SyntheticAddresses(lambda name: any(each.host == name for each in self._open))
+        self._name_server = NameServer(
+            self.resolver,
+            self._judge_name,
+            self._names.address_of,
+            lambda name, refused: report.refuse(NetworkEventKind.NAME, name, None, refused),
+        )
+        self._listening: dict[int | str, asyncio.Task[None]] = {}
+
+    def _judge_name(self, name: str) -> Verdict:
+        return self.policy.judge_name(name)
+
+    def configure(
+        self, message: Configure, key_file: int, cassette: int | None, sockets: list[socket.socket]
+    ) -> str | None:
+        """Let this policy hold at once; returns the certificate of the authority where it intercepts.
+
+        Listeners on ports that it does not have are closed.
+        """
+        self.policy = Policy(message.network)
+        self.secrets = message.secrets
+        if message.resolver != self._resolver_address:
+            self._resolver_address = message.resolver
+            self.resolver = self._name_server.resolver = Resolver(message.resolver)
+        if self._report.totals.connections == 0:
+            self._report.totals = message.totals
+        self._use_cassette(cassette)
+        names = self.policy.intercepted_names
+        self._authority = Authority(key_file, names) if names else None
+        self._listen(message, sockets)
+        for connection, task in list(self._open.items()):
+            if isinstance(connection.judge(), Refused):
+                task.cancel()
+        return None if self._authority is None else self._authority.certificate
+
+    def _listen(self, message: Configure, sockets: list[socket.socket]) -> None:
+        for what, sock in zip(message.sockets, sockets, strict=True):
+            sock.setblocking(False)
+            self._stop_listening(what)
+            work = {DNS_UDP: self._name_server.serve_datagrams, DNS_TCP: self._serve_dns}.get(str(what), self._accept)
+            self._listening[what] = self._tasks.start(work(sock))
+        for port in [each for each in self._listening if isinstance(each, int) and each not in self.policy.ports]:
+            self._stop_listening(port)
+
+    def _stop_listening(self, what: int | str) -> None:
+        if (task := self._listening.pop(what, None)) is not None:
+            task.cancel()
+
+    async def _serve_dns(self, sock: socket.socket) -> None:
+        server = await asyncio.start_server(self._name_server.serve_stream, sock=sock)
+        async with server:
+            await server.serve_forever()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listener:
+            while True:
+                try:
+                    sock, _ = await loop.sock_accept(listener)
+                except OSError as error:  # too many open files: what waits is accepted when others have ended
+                    log.warning("cannot accept a connection: %s", error)
+                    await asyncio.sleep(0.1)
+                    continue
+                self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(self, sock)
+        most = min(self.policy.limits.connections or MOST_CONNECTIONS, MOST_CONNECTIONS)
+        if len(self._open) >= most:
+            reset(sock)
+            sock.close()
+            refused = Refused(f"more than {most} connections at a time")
+            self.report_connection(NetworkEventKind.CONNECTION, connection.host, connection.port, refused)
+            return
+        self._report.add_to_totals(connections=1)
+        self._open[connection] = self._tasks.start(connection.run(), on_end=partial(self._open.__delitem__, connection))
+
+    def name_of(self, address: str) -> str | None:
+        """The name behind an address that the sandbox connected to."""
+        return address if address in self.policy.addresses else self._names.name_of(address)
+
+    def authority_context(self, name: str) -> ssl.SSLContext:
+        """TLS for a name that is intercepted."""
+        assert self._authority is not None, "a policy that intercepts has an authority"
+        return self._authority.context_for(name)
+
+    def count(self, **counts: int) -> bool:
+        """Count bytes; whether more may pass."""
+        self._report.add_to_totals(**counts)
+        return self.is_exhausted is None
+
+    @property
+    def is_exhausted(self) -> str | None:
+        """Reason why no more bytes may pass, if so."""
+        totals, most = self._report.totals, self.policy.limits.total_bytes
+        if most is not None and totals.sent_bytes + totals.received_bytes > most:
+            return f"the sandbox has used its {most} bytes (limits.total_bytes)"
+        return None
+
+    def admit_request(self) -> Refused | None:
+        """Count an intercepted request; why it is refused, if there were too many in the last minute."""
+        self._report.add_to_totals(requests=1)
+        most = self.policy.limits.requests_per_minute
+        if most is None:
+            return None
+        now = asyncio.get_running_loop().time()
+        while self._requests and self._requests[0] <= now - _MINUTE:
+            self._requests.popleft()
+        if len(self._requests) >= most:
+            return Refused(f"more than {most} requests in a minute (limits.requests_per_minute)")
+        self._requests.append(now)
+        return None
+
+    def _use_cassette(self, cassette: int | None) -> None:
+        if self._cassette is not None:
+            os.close(self._cassette)
+        self._cassette, self._player = cassette, None
+        if self.policy.replay is not None and cassette is not None:
+            self._player = Player(os.pread(cassette, MOST_BYTES, 0))
+
+    def record(self, recorded: Recorded) -> None:
+        """Keep an exchange, as long as the cassette has room."""
+        if self._cassette is not None and os.fstat(self._cassette).st_size < MOST_BYTES:
+            os.write(self._cassette, encode_recorded(recorded))
+
+    def replay(self, method: str, url: str, body: bytes) -> Recorded | None:
+        """The answer that the cassette has next for this request."""
+        return None if self._player is None else self._player.take(method, url, body)
+
+    def report_connection(
+        self, kind: NetworkEventKind, host: str, port: int, verdict: Verdict, **facts: object
+    ) -> None:
+        """Report the end of a connection or a request."""
+        if isinstance(verdict, Refused):
+            self._report.refuse(kind, host, port, verdict, **facts)
+        else:
+            self._report.add(kind, host, port, verdict, **facts)

@@ -1,0 +1,179 @@
+"""Resolve names as the host does, judge every address, and connect to one that may be reached.
+
+The address that was judged is the one that is connected to: a name that answers something else the next time (DNS
+rebinding) gains nothing. The host's own addresses count as private, also its public ones.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import dns.asyncresolver
+import dns.exception
+import dns.rdatatype
+
+from cove.core.network_policy import Address, judge_address
+from cove.tasks import Tasks, shared
+
+_RESOLVE_SECONDS = 10.0
+_CONNECT_SECONDS = 15.0
+_ADDRESS_SECONDS = 5.0
+_MOST_ADDRESSES = 8
+_MOST_RESOLVING = 64
+_CACHED_SECONDS = 20.0
+_CACHED_NAMES = 4096
+_USER_TIMEOUT_MILLISECONDS = 30_000
+
+
+class NameUnknown(Exception):
+    """There is no such name, or it has no address."""
+
+
+class AddressRefused(Exception):
+    """The name exists, but no address of it may be reached."""
+
+
+class Unreachable(Exception):
+    """No address that may be reached answers."""
+
+
+class Resolver:
+    """Resolve by the host's own means, or by the name server `address:port`."""
+
+    def __init__(self, server: str | None) -> None:
+        self._resolve = self._ask_host if server is None else _NameServer(server).resolve
+        self._threads = ThreadPoolExecutor(16, thread_name_prefix="resolve")
+        self._known: OrderedDict[str, tuple[float, tuple[Address, ...]]] = OrderedDict()
+        self._resolving: dict[str, asyncio.Task[tuple[Address, ...]]] = {}
+        self._tasks = Tasks(lambda _: None)  # whoever waits hears of a failure
+
+    async def resolve(self, name: str) -> tuple[Address, ...]:
+        """All addresses of a name. Raises NameUnknown."""
+        loop = asyncio.get_running_loop()
+        if (known := self._known.get(name)) is not None and known[0] > loop.time():
+            return known[1]
+        if (asking := self._resolving.get(name)) is None:
+            if len(self._resolving) >= _MOST_RESOLVING:
+                raise NameUnknown(f"too many names are being resolved: {name} is not")
+            asking = self._resolving[name] = self._tasks.start(
+                self._look_up(name), on_end=partial(self._resolving.__delitem__, name)
+            )
+        return await shared(asking)
+
+    async def _look_up(self, name: str) -> tuple[Address, ...]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_RESOLVE_SECONDS):
+                found = await self._resolve(name)
+        except TimeoutError:
+            raise NameUnknown(f"{name} could not be resolved in {_RESOLVE_SECONDS:.0f} s") from None
+        if not found:
+            raise NameUnknown(f"{name} has no address")
+        self._known[name] = (loop.time() + _CACHED_SECONDS, found)
+        self._known.move_to_end(name)
+        if len(self._known) > _CACHED_NAMES:
+            self._known.popitem(last=False)
+        return found
+
+    async def _ask_host(self, name: str) -> tuple[Address, ...]:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(
+                self._threads, lambda: socket.getaddrinfo(f"{name}.", None, type=socket.SOCK_STREAM)
+            )
+        except (OSError, UnicodeError):
+            raise NameUnknown(f"{name} is not known") from None
+        addresses = dict.fromkeys(ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found)
+        return tuple(addresses)
+
+    async def connect(self, name: str, port: int, *, private: bool) -> socket.socket:
+        """A connection to that name. Raises NameUnknown, AddressRefused or Unreachable."""
+        try:
+            addresses: Sequence[Address] = (ipaddress.IPv4Address(name),)
+        except ValueError:
+            addresses = await self.resolve(name)
+        allowed = choose(addresses, private=private)
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                return await _connect_first(allowed, port)
+        except TimeoutError:
+            raise Unreachable(f"{name}:{port} did not answer in {_CONNECT_SECONDS:.0f} s") from None
+        except OSError as error:
+            raise Unreachable(f"{name}:{port}: {error.strerror or error}") from None
+
+
+def choose(addresses: Sequence[Address], *, private: bool) -> list[Address]:
+    """Return those that may be reached, IPv4 first. Raises AddressRefused when there are none."""
+    reasons = {address: _judge(address, private=private) for address in addresses}
+    allowed = [address for address, reason in reasons.items() if reason is None]
+    if not allowed:
+        raise AddressRefused(next(reason for reason in reasons.values() if reason is not None))
+    return sorted(allowed, key=lambda address: address.version)[:_MOST_ADDRESSES]
+
+
+def _judge(address: Address, *, private: bool) -> str | None:
+    reason = judge_address(address, private=private)
+    if reason is None and not private and _is_own(address):
+        return f"{address} is an address of this host"
+    return reason
+
+
+def _is_own(address: Address) -> bool:
+    """Return whether this host has the address: the kernel would then send from it. A UDP connect sends nothing."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), 9))
+            return str(probe.getsockname()[0]) == str(address)
+    except OSError:
+        return False  # no route: nothing is reached
+
+
+async def _connect_first(addresses: Sequence[Address], port: int) -> socket.socket:
+    failure: OSError = OSError("no address")
+    for address in addresses:
+        try:
+            return await _connect_one(address, port)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _connect_one(address: Address, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MILLISECONDS)
+        async with asyncio.timeout(_ADDRESS_SECONDS):
+            await asyncio.get_running_loop().sock_connect(sock, (str(address), port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class _NameServer:
+    """One name server instead of the host's own way: for machines whose sandboxes have a resolver of their own."""
+
+    def __init__(self, server: str) -> None:
+        host, _, port = server.rpartition(":")
+        self._resolver = dns.asyncresolver.Resolver(configure=False)
+        self._resolver.nameservers = [host]
+        self._resolver.port = int(port)
+        self._resolver.cache = None
+
+    async def resolve(self, name: str) -> tuple[Address, ...]:
+        found: list[Address] = []
+        for kind in (dns.rdatatype.A, dns.rdatatype.AAAA):
+            try:
+                answer = await self._resolver.resolve(f"{name}.", kind, raise_on_no_answer=False)
+            except dns.exception.DNSException:
+                continue
+            found += [ipaddress.ip_address(record.address) for record in answer]
+        return tuple(found)

@@ -1,0 +1,334 @@
+import asyncio
+import re
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from support.upstream import Upstream, running_upstream
+
+from cove import (
+    AsyncSandbox,
+    Network,
+    NetworkEvent,
+    NetworkLimits,
+    NetworkPolicy,
+    NetworkRule,
+    Output,
+    PortInUse,
+    ValidationFailed,
+)
+
+pytestmark = pytest.mark.anyio
+
+CONNECT = """
+import socket, sys
+try:
+    with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as sock:
+        sock.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        print(sock.recv(100))
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
+    with running_upstream(tmp_path) as upstream:
+        monkeypatch.setenv("COVE_RESOLVER", upstream.resolver)
+        monkeypatch.setenv("SSL_CERT_FILE", str(upstream.ca))
+        yield upstream
+
+
+def private(host: str, port: int) -> NetworkRule:
+    return NetworkRule(f"{host}:{port}", private=True)
+
+
+@asynccontextmanager
+async def sandbox_with(*allow: str | NetworkRule, **fields: object) -> AsyncIterator[AsyncSandbox]:
+    policy = NetworkPolicy(allow=allow, **fields)  # type: ignore[arg-type]
+    async with AsyncSandbox.create(network=policy) as sandbox:
+        yield sandbox
+
+
+async def fetch(sandbox: AsyncSandbox, url: str, *options: str) -> str:
+    result = await sandbox.exec(["curl", "-sS", "--max-time", "20", *options, url])
+    return (result.stdout + result.stderr).strip()
+
+
+async def first_event(sandbox: AsyncSandbox) -> NetworkEvent:
+    """Of a connection, when it has ended outside too."""
+    async with aclosing(sandbox.network_log(follow=True)) as events, asyncio.timeout(30):
+        return await anext(events)
+
+
+async def test_an_allowed_name_is_reached_and_logged(world: Upstream) -> None:
+    port = world.serve_http("files.example", body=b"x" * 1000)
+    async with sandbox_with(private("files.example", port)) as sandbox:
+        assert await fetch(sandbox, f"http://files.example:{port}/") == "x" * 1000
+        event = await first_event(sandbox)
+        assert (event.kind, event.host, event.port, event.allowed) == ("connection", "files.example", port, True)
+        assert event.rule == f"files.example:{port}"
+        assert event.received_bytes > 1000
+        assert event.sent_bytes > 10
+        usage = await sandbox.usage()
+        assert (usage.network_sent_bytes, usage.network_received_bytes) == (event.sent_bytes, event.received_bytes)
+
+
+async def test_a_name_that_is_not_allowed_does_not_exist_and_the_result_says_so(world: Upstream) -> None:
+    world.addresses["other.example"] = ["127.0.0.1"]
+    async with sandbox_with("files.example") as sandbox:
+        result = await sandbox.exec(["curl", "-sS", "https://other.example/"])
+        assert "Could not resolve host" in result.stderr
+        (denial,) = result.denied
+        assert (denial.host, denial.rule) == ("other.example", "other.example")
+        assert "not allowed" in denial.reason
+        assert (await sandbox.exec("true")).denied == ()
+    assert world.asked == []
+
+
+async def test_nothing_is_denied_where_nothing_is_asked_for() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        result = await sandbox.exec(["curl", "-sS", "http://a.example/"])
+        assert result.denied == ()
+        assert "Could not resolve host" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "target", ["10.0.0.1", "127.0.0.1", "169.254.169.254", "8.8.8.8", "198.18.77.7", "192.168.0.1"]
+)
+async def test_an_address_without_a_name_is_refused_at_once(world: Upstream, target: str) -> None:
+    port = world.serve_http("files.example")
+    async with sandbox_with(private("files.example", port), "web.example") as sandbox:
+        for each in (port, 80, 9):
+            result = await sandbox.exec(["python3", "-c", CONNECT, target, str(each)])
+            assert re.match(
+                "ConnectionRefusedError|OSError.*unreachable|ConnectionResetError|b'HTTP/1.1 403", result.stdout
+            )
+
+
+async def test_udp_is_refused_at_once(world: Upstream) -> None:
+    async with sandbox_with("a.example") as sandbox:
+        code = "from socket import *; s = socket(type=SOCK_DGRAM); s.connect(('a.example', 9)); s.send(b'x'); s.recv(1)"
+        result = await sandbox.exec(["python3", "-c", code])
+        assert "ConnectionRefusedError" in result.stderr
+
+
+async def test_a_port_that_no_rule_has_is_refused(world: Upstream) -> None:
+    one, other = world.serve_http("one.example"), world.serve_http("other.example")
+    async with sandbox_with(private("one.example", one), private("other.example", other)) as sandbox:
+        result = await sandbox.exec(["curl", "-sS", f"http://one.example:{other}/"])
+        assert result.exit_code in (52, 56)
+        (denial,) = result.denied
+        assert (denial.host, denial.port, denial.rule) == ("one.example", other, f"one.example:{other}")
+
+
+@pytest.mark.parametrize("answer", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::ffff:127.0.0.1", "64:ff9b::7f00:1"])
+async def test_a_name_that_leads_to_a_private_address_is_refused(world: Upstream, answer: str) -> None:
+    port = world.serve_http("trap.example")
+    world.addresses["trap.example"] = [answer]
+    async with sandbox_with(f"trap.example:{port}", "*.trap.example") as sandbox:
+        result = await sandbox.exec(["curl", "-sS", f"http://trap.example:{port}/"])
+        assert result.exit_code != 0
+        assert any("address" in denial.reason for denial in result.denied)
+    assert world.requests == []
+
+
+async def test_the_address_that_was_judged_is_the_one_that_is_used(world: Upstream) -> None:
+    port = world.serve_http("rebind.example")
+    world.addresses["rebind.example"] = ["192.0.2.1,127.0.0.1"]
+    async with sandbox_with(f"*.example:{port}") as sandbox:
+        result = await sandbox.exec(["curl", "-sS", "--max-time", "30", f"http://rebind.example:{port}/"])
+        assert result.exit_code != 0
+    assert world.requests == []
+
+
+async def test_tls_passes_through_to_the_name_it_is_for(world: Upstream, tmp_path: Path) -> None:
+    port = world.serve_http("secure.example", tls=True, body=b"secret garden")
+    async with sandbox_with(private("secure.example", port)) as sandbox:
+        await sandbox.files.write("ca.pem", world.ca.read_bytes())
+        assert await fetch(sandbox, f"https://secure.example:{port}/", "--cacert", "ca.pem") == "secret garden"
+
+
+async def test_a_policy_can_come_and_go_while_the_sandbox_runs(world: Upstream) -> None:
+    port = world.serve_http("files.example")
+    async with AsyncSandbox.create() as sandbox:
+        assert "Could not resolve" in await fetch(sandbox, f"http://files.example:{port}/")
+        await sandbox.set_network(NetworkPolicy(allow=[private("files.example", port)]))
+        assert await fetch(sandbox, f"http://files.example:{port}/") == "hello"
+        assert isinstance((await sandbox.info()).spec.network, NetworkPolicy)
+        await sandbox.set_network("none")
+        assert "Could not resolve" in await fetch(sandbox, f"http://files.example:{port}/")
+        await sandbox.set_network(NetworkPolicy(allow=[private("files.example", port)]))
+        assert await fetch(sandbox, f"http://files.example:{port}/") == "hello"
+
+
+async def test_a_policy_change_ends_what_is_open(world: Upstream) -> None:
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"open\n")
+        await reader.read()
+        writer.close()
+
+    port, other = world.serve(hold, "hold.example"), world.serve_http("files.example")
+    async with sandbox_with(private("hold.example", port)) as sandbox:
+        code = f"import socket; s = socket.create_connection(('hold.example', {port})); print(s.recv(9)); s.recv(9)"
+        process = await sandbox.start_process(["python3", "-u", "-c", code])
+        await process.wait_for_log("open", timeout=30)
+        await sandbox.set_network(NetworkPolicy(allow=[private("files.example", other)]))
+        await process.wait(timeout=30)
+        logs = b"".join([event.data async for event in process.logs() if isinstance(event, Output)])
+        assert b"ConnectionResetError" in logs
+        assert await fetch(sandbox, f"http://files.example:{other}/") == "hello"
+
+
+async def test_a_port_that_something_inside_has_taken_is_an_error_and_the_old_policy_stays(world: Upstream) -> None:
+    port, taken = world.serve_http("files.example"), world.serve_http("late.example")
+    async with sandbox_with(private("files.example", port)) as sandbox:
+        process = await sandbox.start_process(["python3", "-u", "-m", "http.server", str(taken)])
+        await process.wait_for_port(taken, timeout=30)
+        with pytest.raises(PortInUse, match=str(taken)):
+            await sandbox.set_network(NetworkPolicy(allow=[private("late.example", taken)]))
+        assert await fetch(sandbox, f"http://files.example:{port}/") == "hello"
+
+
+async def test_servers_inside_go_on_working_beside_a_policy(world: Upstream) -> None:
+    async with sandbox_with("files.example") as sandbox:
+        process = await sandbox.start_process(["python3", "-u", "-m", "http.server", "8123"])
+        await process.wait_for_port(8123, timeout=30)
+        assert "Directory listing" in await fetch(sandbox, "http://127.0.0.1:8123/")
+        assert "Directory listing" in await fetch(sandbox, "http://localhost:8123/")
+
+
+async def test_a_killed_egress_process_comes_back_and_the_policy_holds(world: Upstream) -> None:
+    port = world.serve_http("files.example")
+    async with sandbox_with(private("files.example", port)) as sandbox:
+        assert await fetch(sandbox, f"http://files.example:{port}/") == "hello"
+        for _ in range(2):
+            process = sandbox._egress._process  # type: ignore[attr-defined]
+            signal.pidfd_send_signal(process._pidfd, signal.SIGKILL)
+            await process.ended
+            assert await fetch(sandbox, f"http://files.example:{port}/") == "hello"
+            assert "Could not resolve" in await fetch(sandbox, "http://other.example/")
+
+
+async def test_limits_end_in_a_refusal_that_says_which(world: Upstream) -> None:
+    port = world.serve_http("files.example", body=b"x" * 100_000)
+    limits = NetworkLimits(total_bytes=250_000)
+    async with sandbox_with(private("files.example", port), limits=limits) as sandbox:
+        assert len(await fetch(sandbox, f"http://files.example:{port}/")) == 100_000
+        assert len(await fetch(sandbox, f"http://files.example:{port}/")) == 100_000
+        result = await sandbox.exec(["curl", "-sS", f"http://files.example:{port}/"])
+        assert result.exit_code != 0
+        assert "total_bytes" in result.denied[0].reason
+
+
+async def test_more_connections_than_allowed_are_reset_at_once(world: Upstream) -> None:
+    port = world.serve_http("files.example")
+    limits = NetworkLimits(connections=3)
+    async with sandbox_with(private("files.example", port), limits=limits) as sandbox:
+        code = f"""
+import socket
+held = [socket.create_connection(("files.example", {port})) for _ in range(3)]
+for each in held:
+    each.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+    print(each.recv(15))
+try:
+    more = socket.create_connection(("files.example", {port}))
+    more.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+    print(more.recv(15))
+except ConnectionError as error:
+    print(error)
+"""
+        result = await sandbox.exec(["python3", "-c", code])
+        assert result.stdout.count("200 OK") == 3
+        assert "reset" in result.stdout
+        assert "more than 3 connections" in result.denied[0].reason
+
+
+async def test_the_network_of_the_host_is_had_from_the_beginning_or_never(world: Upstream) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        with pytest.raises(ValidationFailed, match="or never"):
+            await sandbox.set_network(Network.HOST)
+
+
+async def test_without_isolation_there_is_no_policy() -> None:
+    with pytest.raises(ValidationFailed, match="needs isolation"):
+        await AsyncSandbox.create(isolation="none", network="internet")
+
+
+async def test_a_policy_holds_after_a_restart(world: Upstream) -> None:
+    port = world.serve_http("files.example")
+    async with sandbox_with(private("files.example", port)) as sandbox:
+        await sandbox.restart()
+        assert await fetch(sandbox, f"http://files.example:{port}/") == "hello"
+        assert "Could not resolve" in await fetch(sandbox, "http://other.example/")
+
+
+async def test_a_follower_of_the_log_sees_what_happens(world: Upstream) -> None:
+    async with sandbox_with("files.example") as sandbox:
+        events = sandbox.network_log(follow=True)
+        reading = asyncio.ensure_future(anext(events))
+        await fetch(sandbox, "http://first.example/")
+        assert (await asyncio.wait_for(reading, 30)).host == "first.example"
+        await fetch(sandbox, "http://second.example/")
+        second = await asyncio.wait_for(anext(events), 30)
+        assert second.host == "second.example"
+        await events.aclose()
+        assert [event.host async for event in sandbox.network_log(since=second.cursor)] == []
+
+
+async def test_wildcards_are_warned_about() -> None:
+    async with sandbox_with("*.cdn.example", "files.example") as sandbox:
+        (warning,) = (each for each in (await sandbox.info()).warnings if "below" in each)
+        assert "*.cdn.example" in warning
+        assert "files.example" not in warning
+
+
+async def test_every_public_name_exists_on_the_internet_and_no_private_one(world: Upstream) -> None:
+    world.addresses |= {"public.example": ["192.0.2.7,8.8.8.8", "8.8.4.4"], "inner.example": ["10.0.0.1"]}
+    world.addresses["public.example"] = ["8.8.8.8"]
+    async with AsyncSandbox.create(network="internet") as sandbox:
+        shown = await sandbox.exec("getent ahostsv4 public.example inner.example nowhere.example")
+        assert shown.stdout.startswith("198.18.")
+        result = await sandbox.exec("getent ahostsv4 inner.example; getent ahostsv4 nowhere.example")
+        assert result.stdout == ""
+        assert [denial.host for denial in result.denied] == ["inner.example"]
+        assert "private address" in result.denied[0].reason
+
+
+async def test_a_thousand_connections_are_carried_at_once(world: Upstream) -> None:
+    port = world.serve_http("files.example")
+    async with sandbox_with(private("files.example", port)) as sandbox:
+        code = f"""
+import resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+held = [socket.create_connection(("files.example", {port})) for _ in range(1000)]
+for each in held:
+    each.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+print(sum(b"200 OK" in each.recv(100) for each in held))
+"""
+        assert (await sandbox.exec(["python3", "-c", code], timeout=60)).stdout.strip() == "1000"
+
+
+async def test_raw_bytes_to_the_name_server_harm_nobody(world: Upstream) -> None:
+    port = world.serve_http("files.example")
+    async with sandbox_with(private("files.example", port)) as sandbox:
+        code = """
+import os, socket
+udp = socket.socket(type=socket.SOCK_DGRAM)
+udp.connect(("127.0.0.53", 53))
+for size in (0, 1, 11, 12, 13, 100, 512, 4000, 9000):
+    for _ in range(50):
+        udp.send(os.urandom(size))
+for data in (b"", b"\\0", b"\\xff\\xff" + bytes(65535), b"\\0\\x0c" + bytes(12), os.urandom(5000)):
+    with socket.create_connection(("127.0.0.53", 53)) as tcp:
+        tcp.sendall(data)
+        tcp.shutdown(socket.SHUT_WR)
+        try:
+            tcp.recv(10)
+        except ConnectionError:
+            pass
+"""
+        (await sandbox.exec(["python3", "-c", code], timeout=60)).check()
+        assert await fetch(sandbox, f"http://files.example:{port}/") == "hello"
