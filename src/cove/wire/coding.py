@@ -73,7 +73,7 @@ def quote_text(text: str) -> str:
 
 def unquote_text(text: str) -> str:
     """Percent-decoded completely; what is not UTF-8 becomes surrogate escapes."""
-    return unquote_to_bytes(text).decode("utf-8", "surrogateescape")
+    return unquote_to_bytes(text).decode("utf-8", "surrogateescape") if "%" in text else text
 
 
 def quote_segment(text: str) -> str:

@@ -6,7 +6,7 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 
 from cove.api import Process
-from cove.http import Answer, Body, Handler, Request, Response, Stream, Upgrade
+from cove.http import Answer, Body, Handler, Relay, Request, Response, Stream, Upgrade
 
 _INFO_SLASHES = "/v1/sandboxes/id".count("/")
 
@@ -19,20 +19,27 @@ class Activity:
         self._calls = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._last = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
 
     @contextmanager
     def busy(self) -> Iterator[None]:
         """A call is being answered."""
-        self._calls += 1
-        self._quiet.clear()
+        self._begin()
         try:
             yield
         finally:
-            self._calls -= 1
-            self.touch()
-            if self._calls == 0:
-                self._quiet.set()
+            self._end()
+
+    def _begin(self) -> None:
+        self._calls += 1
+        self._quiet.clear()
+
+    def _end(self) -> None:
+        self._calls -= 1
+        self.touch()
+        if self._calls == 0:
+            self._quiet.set()
 
     @property
     def is_quiet(self) -> bool:
@@ -50,14 +57,14 @@ class Activity:
                 await asyncio.gather(*(process.wait() for process in running))
                 self.touch()
                 continue
-            left = self._last + seconds - asyncio.get_running_loop().time()
+            left = self._last + seconds - self._loop.time()
             if left <= 0:
                 return
             await asyncio.sleep(left)  # the earliest moment that it can be; activity moves it, and it is looked again
 
     def touch(self) -> None:
         """Note activity: it is not idle from here on."""
-        self._last = asyncio.get_running_loop().time()
+        self._last = self._loop.time()
 
     def count(self, handler: Handler) -> Handler:
         """Return the handler, with each request counted until its response is complete."""
@@ -67,13 +74,16 @@ class Activity:
                 return handler(request)
             answer = handler(request)
             self.touch()
-            return self._wait_for(answer) if isinstance(answer, Coroutine) else self._wrap(answer)
+            return self._wrap(answer) if isinstance(answer, (Response, Relay, Upgrade)) else self._wait_for(answer)
 
         return handle
 
     async def _wait_for(self, coming: Coroutine[object, object, Answer]) -> Answer:
-        with self.busy():
+        self._begin()
+        try:
             return self._wrap(await coming)
+        finally:
+            self._end()
 
     def _wrap(self, answer: Answer) -> Answer:
         if isinstance(answer, Upgrade):
