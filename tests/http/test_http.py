@@ -578,6 +578,21 @@ async def test_something_is_said_in_the_pauses_of_a_stream_and_never_within_what
         assert set(seen) == {b"<>", b"?", b"end"}
 
 
+async def test_a_stream_whose_client_cancels_when_its_handler_has_just_ended_is_not_begun() -> None:
+    async def body() -> AsyncGenerator[bytes, None]:
+        yield b"first"
+        await asyncio.Event().wait()
+
+    async def answer(request: Request) -> Answer:
+        # The client's end is read after the handler has returned and before anybody has looked at what.
+        asyncio.get_running_loop().call_soon(request._source.eof_received)  # type: ignore[attr-defined]  # a connection
+        return Response(200, (), body())
+
+    async with serve(answer) as address, connect(address) as client:
+        client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"first" not in await client.rest()
+
+
 async def test_nobody_speaks_after_a_stream_has_ended() -> None:
     async def body() -> AsyncGenerator[bytes, None]:
         yield b"x"

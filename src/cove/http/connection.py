@@ -387,8 +387,8 @@ class HttpConnection(Endpoint):
 
     async def _stream_body(self, status: int, body: Body, ping: Ping | None) -> None:
         async with aclosing(body):
-            if not has_body(self.request.method, status):
-                return
+            if not has_body(self.request.method, status) or self._has_client_ended:
+                return  # who has cancelled between the handler's end and this would be waited for without end
             chunks = ChunkedBody(self._transport, is_chunked=self.request.version == "1.1", ping=ping)
             try:
                 async for data in body:
