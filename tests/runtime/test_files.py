@@ -25,7 +25,8 @@ from cove import (
     SessionTerminated,
     ValidationFailed,
 )
-from cove.runtime.file_access import SMALL_BYTES
+from cove.runtime.file_access import SMALL_BYTES, make_info
+from cove.runtime.files import sort_by_path
 
 pytestmark = pytest.mark.anyio
 
@@ -704,3 +705,10 @@ async def test_modes_of_the_files_made_outside_are_ordinary() -> None:
         result = await sandbox.exec("stat -c '%U %a' x; echo more >> x; rm x")
         assert result.check().stdout.split()[0] == "user"
         assert not stat.S_IFMT(int(result.stdout.split()[1], 8))
+
+
+@pytest.mark.parametrize("count", [0, 1, 4096, 10_000])
+def test_a_large_listing_that_is_sorted_in_runs_is_in_order(count: int) -> None:
+    names = [f"{number * 7919 % 10_007:05}" for number in range(count)]
+    infos = [make_info(f"/{name}".encode(), stat.S_IFREG, 0, 0, None) for name in names]
+    assert [info.name for info in sort_by_path(infos)] == sorted(names)

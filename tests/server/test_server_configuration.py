@@ -150,3 +150,20 @@ def test_only_limits_can_be_unlimited_and_only_by_that_word(text: str, tmp_path:
     path.write_text(text)
     with pytest.raises(ValidationFailed, match="not valid"):
         load(path, {}, built_in_defaults(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[bridge_spec]\nnetwrk = "host"', "bridge_spec has no setting 'netwrk'"),
+        ("[bridge_spec.limits]\nmem = 1", r"bridge_spec\.limits has no setting 'mem'"),
+        ("[bridge_specs.open]\nidle = 1", "bridge_spec has no setting 'idle'"),
+        ('[[bridge_spec.mounts]]\nfrom = "/srv"', r"bridge_spec\.mounts has no setting 'from'"),
+        ("[default_limits]\nmem = 1", "default_limits has no setting 'mem'"),
+    ],
+)
+def test_a_misspelt_setting_is_refused_wherever_it_stands(text: str, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text(text)
+    with pytest.raises(ValidationFailed, match=complaint):
+        load(path, {})

@@ -13,7 +13,7 @@ from cove.core.file_path import decode_path, name_of
 from cove.errors import FileNotFound, IsDirectory, NotDirectory, ValidationFailed
 from cove.linux.descriptors import Kind, is_kind
 from cove.local.files import translated
-from cove.local.threads import finished
+from cove.local.threads import close_in_thread, finished
 from cove.model import FileInfo, FileKind
 from cove.runtime.file_content import write_over
 from cove.runtime.link import Link
@@ -79,7 +79,7 @@ class FileAccess:
         descriptor = await self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         if is_kind(descriptor, Kind.DIRECTORY):
             return descriptor
-        os.close(descriptor)
+        close_in_thread([descriptor])
         raise NotDirectory(f"{decode_path(path)}: a directory of the kernel's own is not listed")
 
     async def _open(self, path: bytes, flags: int) -> int:
@@ -104,7 +104,7 @@ class FileAccess:
             await self._discard(file)
             raise
         finally:
-            os.close(file.descriptor)
+            await close_in_thread([file.descriptor])  # what is open for writing cannot be executed: ETXTBSY
 
     async def _commit(self, file: NewFile, mode: int | None, path: bytes) -> bool:
         asked = b"" if mode is None else b"%d" % mode
@@ -122,7 +122,7 @@ class FileAccess:
             with translated(decode_path(path)):
                 await finished(write_over, file.descriptor, descriptor)
         finally:
-            os.close(descriptor)
+            await close_in_thread([descriptor])
 
     async def _create(self, path: bytes) -> NewFile:
         request = self._link.request(b"create", path, expect_fields=2, expect_descriptors=1, subject=decode_path(path))
@@ -132,12 +132,12 @@ class FileAccess:
         except asyncio.CancelledError:
             if not creating.cancelled() and creating.exception() is None:
                 file = NewFile(creating.result().descriptors[0], *creating.result().fields)
-                os.close(file.descriptor)
+                close_in_thread([file.descriptor])
                 await self._discard(file)
             raise
         file = NewFile(answer.descriptors[0], *answer.fields)
         if not is_kind(file.descriptor, Kind.FILE):
-            os.close(file.descriptor)
+            close_in_thread([file.descriptor])
             raise ValidationFailed(f"{decode_path(path)} is not a regular file")
         return file
 
@@ -196,7 +196,7 @@ def _check_file(descriptor: int, path: bytes) -> int:
     if is_kind(descriptor, Kind.FILE):
         return descriptor
     is_directory = is_kind(descriptor, Kind.DIRECTORY)
-    os.close(descriptor)
+    close_in_thread([descriptor])
     if is_directory:
         raise IsDirectory(f"{decode_path(path)}: Is a directory")
     raise ValidationFailed(f"{decode_path(path)} is not a regular file")

@@ -25,7 +25,7 @@ from cove.local.files import (
     unpack_tree,
 )
 from cove.local.pipe import Stdin, make_pipe, read_pipe
-from cove.local.threads import Stop, Stopped, finished, in_thread, start_transfer
+from cove.local.threads import Stop, Stopped, close_in_thread, finished, in_thread, start_transfer
 from cove.runtime.errand import Errand, Errands
 from cove.runtime.file_access import FileAccess
 from cove.runtime.file_content import copy_all
@@ -60,7 +60,7 @@ async def download(access: FileAccess, errands: Errands, path: bytes, local: str
         try:
             await _download_file(source, local, max_bytes)
         finally:
-            os.close(source)
+            close_in_thread([source])
 
 
 async def copy_between(read: int, write: int, subject: str, most_bytes: int = MOST_BYTES) -> None:

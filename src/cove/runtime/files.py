@@ -1,6 +1,7 @@
 """Files of a sandbox, or of a session: resolve paths, then do each operation in the cheapest safe place."""
 
 import builtins
+import heapq
 import os
 import stat
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
@@ -13,7 +14,7 @@ from cove.core.command import encode_text
 from cove.core.file_path import below, decode_path, name_of, resolve_path
 from cove.errors import FileNotFound, FileTooLarge, LimitExceeded, ValidationFailed
 from cove.local.files import check_most, translated
-from cove.local.threads import finished, start_transfer
+from cove.local.threads import close_in_thread, finished, start_transfer
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
 from cove.model.file import MOST_DOWNLOAD_BYTES
 from cove.runtime import file_watch
@@ -29,6 +30,7 @@ T = TypeVar("T")
 MOST_READ_BYTES = 1 << 30
 MOST_MATCHES = 100_000
 _MOST_PATTERN_BYTES = 1 << 16
+_RUN_ENTRIES = 4096
 
 
 class Files(api.Files):
@@ -52,7 +54,7 @@ class Files(api.Files):
             with translated(path):
                 return await finished(read_range, descriptor, 0, size)
         finally:
-            os.close(descriptor)
+            close_in_thread([descriptor])
 
     async def read_text(self, path: str, encoding: str = "utf-8") -> str:
         data = await self.read(path)
@@ -76,7 +78,7 @@ class Files(api.Files):
                 at += len(data)
                 yield data
         finally:
-            os.close(descriptor)
+            close_in_thread([descriptor])
 
     async def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
         content = check_content(data)
@@ -122,7 +124,7 @@ class Files(api.Files):
             with translated(path):
                 await finished(write_all, descriptor, content)
         finally:
-            os.close(descriptor)
+            await close_in_thread([descriptor])
 
     async def mkdir(self, path: str, *, parents: bool = True) -> None:
         await self._access.mkdir(self._path(path), parents=parents)
@@ -159,7 +161,7 @@ class Files(api.Files):
                 await copy_between(descriptor, file.descriptor, destination)
                 await finished(os.utime, file.descriptor, ns=(found.modified_ns, found.modified_ns))
         finally:
-            os.close(descriptor)
+            close_in_thread([descriptor])
 
     async def _target(self, source: bytes, destination: bytes) -> bytes:
         """Return where a file moved or copied to that destination ends up: as `mv` and `cp` do it."""
@@ -175,7 +177,7 @@ class Files(api.Files):
             with translated(path):
                 return await finished(list_directory, descriptor, where, hidden)
         finally:
-            os.close(descriptor)
+            close_in_thread([descriptor])
 
     async def _list_tree(self, where: bytes, path: str, hidden: bool) -> builtins.list[FileInfo]:
         hide = b"1" if hidden else b"0"
@@ -231,7 +233,7 @@ class Files(api.Files):
         try:
             return await self._replace_large(found, path, text, other, count)
         finally:
-            os.close(found)
+            close_in_thread([found])
 
     async def _replace_large(self, descriptor: int, path: str, old: bytes, new: bytes, count: int | None) -> int:
         """In a thread, a window at a time: the file is never in memory as a whole."""
@@ -311,8 +313,19 @@ def list_directory(descriptor: int, path: bytes, hidden: bool) -> builtins.list[
                 continue  # removed while we looked
             full = below(path, os.fsencode(entry.name))
             found.append(make_info(full, facts.st_mode, facts.st_size, facts.st_mtime_ns, target))
-    found.sort(key=lambda info: info.path)
-    return found
+    return sort_by_path(found)
+
+
+def sort_by_path(found: builtins.list[FileInfo]) -> builtins.list[FileInfo]:
+    """Sort in runs, then merge: one sort of all would keep the interpreter from the event loop for its whole time."""
+    runs = [found[at : at + _RUN_ENTRIES] for at in range(0, len(found), _RUN_ENTRIES)]
+    for run in runs:
+        run.sort(key=_path_of)
+    return runs[0] if len(runs) == 1 else list(heapq.merge(*runs, key=_path_of))
+
+
+def _path_of(info: FileInfo) -> str:
+    return info.path
 
 
 def check_content(data: bytes | str) -> bytes:

@@ -184,11 +184,31 @@ def load(
             raise ValidationFailed(f"cannot read {path}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValidationFailed(f"{path} is not valid TOML: {error}") from None
+    for name in ("default_limits", "maximum_limits"):
+        _refuse_unknown(settings.get(name), Limits, name)
+    for table in (settings.get("bridge_spec"), *_values(settings.get("bridge_specs"))):
+        _refuse_unknown(table, SandboxSpec, "bridge_spec")
     given = {name: value for name, value in options.items() if value is not None}
     try:
         return msgspec.convert(_without_unlimited(_merge(defaults or {}, {**settings, **given})), Configuration)
     except msgspec.ValidationError as error:
         raise ValidationFailed(f"the configuration is not valid: {error}") from None
+
+
+def _values(table: object) -> Iterable[object]:
+    return table.values() if isinstance(table, dict) else ()
+
+
+def _refuse_unknown(table: object, kind: type[msgspec.Struct], where: str) -> None:
+    """A client of another version may send fields that are not known here; who misspells a setting wants to know."""
+    if not isinstance(table, dict):
+        return  # of the wrong type, which is told when it is converted
+    for name in table.keys() - set(kind.__struct_fields__):
+        raise ValidationFailed(f"the configuration is not valid: {where} has no setting {name!r}")
+    _refuse_unknown(table.get("limits"), Limits, f"{where}.limits")
+    mounts = table.get("mounts")
+    for mount in mounts if isinstance(mounts, list) else ():
+        _refuse_unknown(mount, Mount, f"{where}.mounts")
 
 
 def _merge(defaults: Mapping[str, object], settings: Mapping[str, object]) -> dict[str, object]:
