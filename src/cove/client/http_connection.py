@@ -29,7 +29,7 @@ class Broken(Exception):
 
 
 class NotHttp(Broken):
-    """What came is no HTTP."""
+    """The bytes that came are no HTTP."""
 
 
 class Owner(Protocol):
