@@ -334,6 +334,7 @@ async def test_a_stopped_sandbox_is_not_woken_by_its_preview_and_keeps_its_expos
         exposed = await sandbox.ports.expose(3000)
         record = await server.record(sandbox.id)
         await eventually(lambda: server.directory.status(server.directory.read(record.key)) is SandboxStatus.STOPPED)  # type: ignore[arg-type]
+        await eventually(lambda: not server.directory.is_held(record.key))  # who comes before finds it running still
         reply = await Visitor(exposed).get()
         assert (reply.status, json.loads(reply.body)["code"]) == (502, "SERVICE_NOT_RESPONDING")
         assert await server.status(sandbox.id) is SandboxStatus.STOPPED
