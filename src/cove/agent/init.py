@@ -19,8 +19,10 @@ if __name__ == "__main__":
     # Inside a sandbox this package is all there is of Cove.
     sys.modules["cove"] = sys.modules["cove.agent"] = package = type(sys)("cove.agent")
     package.__path__ = sys.argv[1:2]
+    # The jail stands: what is still to be done to it from outside is done while the rest is imported here.
+    posix.write(int(sys.argv[2]), b"hello")
 
-from cove.agent import files, kernel, launcher, protocol
+from cove.agent import kernel, launcher, protocol
 
 CONTROL = 3
 EVERY_DESCRIPTOR = 1 << 20
@@ -60,7 +62,6 @@ class Init:
         }
 
     def serve(self) -> None:
-        self.send(b"hello")
         import resource  # noqa: F401  # for what is forked later: now nobody waits for it
 
         while True:
@@ -106,10 +107,12 @@ class Init:
         fields = packet.split(b"\0")
         tag = fields[1]
         try:
-            if fields[0] in files.VERBS:
-                self.answer(tag, *files.VERBS[fields[0]](fields[2:]))
-            else:
+            if fields[0] in self.verbs:
                 self.verbs[fields[0]](tag, fields[2:], descriptors)
+            else:
+                from cove.agent import files
+
+                self.answer(tag, *files.VERBS[fields[0]](fields[2:]))
         except OSError as error:
             self.send(b"error", tag, protocol.encode_number(error.errno or errno.EIO))
         for fd in descriptors:
@@ -131,6 +134,7 @@ class Init:
             self.eagerness.restore()
         self.launchers.add(pid)
         self.send(b"ok", tag, protocol.encode_number(pid))
+        from cove.agent import files  # noqa: F401  # for requests to come: now nobody waits for it
 
     def end(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
         pid = int(fields[0])

@@ -25,7 +25,7 @@ memfd is its last descriptor.
                           rename tag old new                      rename a file
                           chmod tag mode path                     change a file's mode
                           terminal tag                            a new pty: its name, master and slave
-    init -> runtime       hello                                   ready for requests
+    init -> runtime       hello                                   it runs, and will answer requests
                           ok tag ...                 (+ fd)       the answer to the request with that tag
                           error tag errno                         the request failed
 

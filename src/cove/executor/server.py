@@ -70,6 +70,7 @@ def main() -> None:
     _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
     server = init.Init(init.control_socket(), init.make_wakeup(), namespace=False, launcher_type=ForkLauncher)
     try:
+        server.send(b"hello")
         server.serve()
     finally:
         server.leave()

@@ -143,10 +143,12 @@ async def start_jail(
     groups: SandboxGroups,
     on_lost: Callable[[str], None],
     attach: Sequence[Action] = (),
+    on_settled: Callable[[Jail], None] = lambda _: None,
 ) -> Jail:
     """Start the agent, confined as the spec says, and wait for its first word. The caller shields it from cancel.
 
-    What is to be attached is, before anything runs inside; the sockets are the jail's.
+    What is to be attached is, before anything runs inside; the sockets are the jail's. `on_settled` is called when the
+    agent is in its control groups, and so will be what it forks: from then on it can be asked for launchers.
     """
     with ExitStack() as stack:
         ours, theirs = socket_pair()
@@ -173,7 +175,7 @@ async def start_jail(
         jail = Jail(pid, link, groups, errors[0], _watch(pidfd, pid), _machine=machine, _user_id=place.user_id)
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await _begin(jail, info[0], launch)
+                await _begin(jail, info[0], launch, on_settled)
                 if attachment is not None:  # nothing has run inside yet
                     await in_thread(_finish, jail, attachment, mounts)
         except BaseException as error:
@@ -218,7 +220,7 @@ def _launch(
 
 def _actions(launch: Launch, attach: Sequence[Action]) -> list[Action]:
     """All that is done to a jail before anything runs in it."""
-    masks = copied_masks(launch.machine.host(launch.place))
+    masks = copied_masks(launch.host)
     return [*shared_limits(), *([Binds(masks)] if masks else []), *launch.mounts.moves, *attach]
 
 
@@ -289,21 +291,22 @@ def _guess(error: Exception, spec: SandboxSpec) -> str:
     return f"it ended before it was ready: {memory} bytes of memory may be too few, try a higher limit"
 
 
-async def _begin(jail: Jail, info: int, launch: Launch) -> None:
+async def _begin(jail: Jail, info: int, launch: Launch, on_settled: Callable[[Jail], None]) -> None:
     """Wait for the agent's first word; meanwhile, while its interpreter still starts, move it to its groups."""
     async with Tasks() as tasks:
-        entering = tasks.start(_settle(jail, info, launch))
+        entering = tasks.start(_settle(jail, info, launch, on_settled))
         await _await_hello(jail)
         await entering
 
 
-async def _settle(jail: Jail, info: int, launch: Launch) -> None:
+async def _settle(jail: Jail, info: int, launch: Launch, on_settled: Callable[[Jail], None]) -> None:
     """Do what is done to the agent from outside while it starts."""
     jail.agent_pid = jail.pid
     if backend_of(launch.spec.isolation).tells_agent_pid:
         jail.agent_pid = await _read_child_pid(info)
         jail._agent = os.pidfd_open(jail.agent_pid)
     await in_thread(_settle_agent, jail, launch)
+    on_settled(jail)
 
 
 def _settle_agent(jail: Jail, launch: Launch) -> None:

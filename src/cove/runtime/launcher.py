@@ -18,6 +18,8 @@ from cove.tasks import Tasks, shared
 MOST_PARKED = 8
 # From the request to the launcher's first word and its control group; for an overloaded machine.
 START_SECONDS = 30.0
+# Another launcher is made when the last parked one is not back after so long.
+_REFILL_SECONDS = 0.005
 # The longest message of a launcher is `exit` with five numbers.
 _MOST_BYTES, _MOST_FIELDS = 256, 7
 
@@ -182,10 +184,18 @@ class LauncherPool:
         self._making = 0
         self._count = 0
         self._closed = False
+        self._begun = asyncio.Event()
+
+    def begin(self) -> None:
+        """Have the first launcher made while whoever will `open` does something else."""
+        self._background.start(self._refill(), on_end=self._begun.set)
 
     async def open(self) -> None:
-        """Park the first launcher."""
-        self._parked.append(await self._make())
+        """Park the first launcher, which may have begun."""
+        if self._making:
+            await self._begun.wait()
+        if not self._parked:
+            self._parked.append(await self._make())
 
     async def acquire(self) -> Launcher:
         """A parked launcher, or a new one."""
@@ -197,7 +207,7 @@ class LauncherPool:
         while self._parked:
             launcher = self._parked.pop()
             if not self._parked and not self._making:
-                self._background.start(self._refill())
+                self._background.start(self._refill_later())
             if not launcher.closed:
                 return launcher
             self.release(launcher)  # killed while parked
@@ -249,6 +259,16 @@ class LauncherPool:
         for launcher in self._all:
             launcher.close()
         self._parked.clear()
+
+    async def _refill_later(self) -> None:
+        """Refill unless the launcher comes back soon, as it does from most commands."""
+        self._making += 1
+        try:
+            await asyncio.sleep(_REFILL_SECONDS)
+        finally:
+            self._making -= 1
+        if not self._parked:
+            await self._refill()
 
     async def _refill(self) -> None:
         self._making += 1

@@ -128,15 +128,24 @@ class SandboxLifecycle(AsyncSandbox):
 
     async def _start(self) -> None:
         groups = await in_thread(self._make_groups)
+        begun: list[Spawner] = []
         try:
             jail = await start_jail(
-                self._machine, self._place, self._spec, groups, self.lose, attach=attachments(self._spec.network)
+                self._machine,
+                self._place,
+                self._spec,
+                groups,
+                self.lose,
+                attach=attachments(self._spec.network),
+                on_settled=lambda jail: begun.append(_spawn(jail)),
             )
         except BaseException:
+            for spawner in begun:
+                await spawner.close(Outcome.LOST)
             await in_thread(groups.remove)
             raise
         try:
-            await self.open(jail)
+            await self.open(jail, *begun)
         except BaseException:
             await jail.close()
             raise
@@ -147,12 +156,11 @@ class SandboxLifecycle(AsyncSandbox):
         has_disk = attach_disk(place.path, limits, place.user_id)
         return make_groups(self._machine.hierarchies, place.key, limits, has_disk=has_disk)
 
-    async def open(self, jail: Jail) -> None:
+    async def open(self, jail: Jail, spawner: Spawner) -> None:
         """Take over a started jail."""
         self._jail = jail
         jail.link.explain = self._explain_end
-        kills = MemoryKills(jail.groups) if "memory" in jail.groups.controlled else None
-        self._spawner = Spawner(jail.link, jail.groups.tree, self.lose, kills)
+        self._spawner = spawner
         disk = self._spec.limits.disk
         logs = self._place.path / MOUNT_POINT if jail.groups.has_disk else self._place.logs
         self._processes = Processes(self._spawner, logs, LOG_BYTES if disk is None else disk // LOG_SHARES)
@@ -403,3 +411,11 @@ class SandboxLifecycle(AsyncSandbox):
             raise ValidationFailed(
                 f"sandbox {self.id} belongs to the event loop it was created in: use it there, or take cove.Sandbox"
             )
+
+
+def _spawn(jail: Jail) -> Spawner:
+    """Make what starts processes in a jail, and its first launcher while the jail is finished."""
+    kills = MemoryKills(jail.groups) if "memory" in jail.groups.controlled else None
+    spawner = Spawner(jail.link, jail.groups.tree, lambda reason: jail.lose(reason), kills)  # noqa: PLW0108  # it changes
+    spawner.begin()
+    return spawner

@@ -45,6 +45,10 @@ class Spawner:
         """Return whether anything runs that was started here, or left behind by it."""
         return bool(self._pool.tenants())
 
+    def begin(self) -> None:
+        """Have the first launcher made, of which `open` sees the end."""
+        self._pool.begin()
+
     async def open(self) -> None:
         """Park the first launcher."""
         await self._pool.open()

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
+from cove.core.jail import Host
 from cove.model import SandboxSpec
 from cove.runtime.home import Place
 from cove.runtime.interpreters import Interpreters
@@ -24,7 +26,7 @@ class Inside:
     interpreters: Interpreters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Launch:
     """The arguments with which a backend starts the agent.
 
@@ -40,6 +42,11 @@ class Launch:
     limits: Mapping[str, int]
     control: int
     info: int
+
+    @cached_property
+    def host(self) -> Host:
+        """The host as this jail shows it: looked at once. Blocks."""
+        return self.machine.host(self.place)
 
 
 class Backend(Protocol):

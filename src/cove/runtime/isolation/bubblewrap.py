@@ -45,10 +45,9 @@ class Bubblewrap:
     def command(self, launch: Launch, stack: ExitStack) -> tuple[list[str], list[int]]:
         """Run bwrap, which becomes the agent's parent."""
         machine, spec = launch.machine, launch.spec
-        host = machine.host(launch.place)
         program = stack.enter_context(sealed_file(machine.require_filter()))
         arguments = jail_arguments(
-            spec, host, launch.mounts.staged, info_descriptor=launch.info, filter_descriptor=program.fileno()
+            spec, launch.host, launch.mounts.staged, info_descriptor=launch.info, filter_descriptor=program.fileno()
         )
         file = stack.enter_context(sealed_file(arguments.encode()))
         command = [machine.require_bubblewrap(), "--args", str(file.fileno()), *_agent(launch)]
