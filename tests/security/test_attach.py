@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.servers import serving
 
 from cove import AsyncSandbox
 from cove.attach import Action, BindFile, Binds, MountOptions, MoveMounts, NetworkSetup, Sysctls, Target, plan
@@ -351,6 +352,7 @@ def before_step(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[Pro
 
 async def test_a_helper_that_is_killed_at_any_step_fails_the_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(helper: Process) -> None:
+        assert helper.process is not None
         helper.process.kill()
         os.waitid(os.P_PID, helper.process.pid, os.WEXITED | os.WNOWAIT)
 
@@ -376,9 +378,14 @@ async def test_a_helper_that_is_killed_at_any_step_fails_the_call_alone(monkeypa
 @pytest.mark.parametrize("number", [0, 3, 8])
 async def test_a_helper_that_hangs_is_ended_at_the_deadline(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(attach_helper, "SECONDS", 1.0)
+
+    def stop(helper: Process) -> None:
+        assert helper.process is not None
+        helper.process.send_signal(signal.SIGSTOP)
+
     async with AsyncSandbox.create() as sandbox:
         jail = by_process(sandbox)
-        before_step(monkeypatch, number, lambda helper: helper.process.send_signal(signal.SIGSTOP))
+        before_step(monkeypatch, number, stop)
         with pytest.raises(SandboxUnavailable, match="longer than 1 s"):
             await jail.attach([NetworkSetup(ports=[443])])
         assert (await sandbox.exec("echo 1")).stdout == "1\n"
@@ -441,3 +448,32 @@ async def test_nothing_inside_sees_the_helper(monkeypatch: pytest.MonkeyPatch) -
         assert b"mounts" in asked
         assert "init.pyc" in shown
         assert "attach.pyc" not in shown
+
+
+async def test_a_servers_zygote_forks_helpers_and_without_one_they_are_started(
+    monkeypatch: pytest.MonkeyPatch, other_home: Path
+) -> None:
+    forked = list[bool]()
+
+    def note(helper: Process) -> None:
+        forked.append(helper.process is None)
+
+    async with AsyncSandbox.create() as sandbox:
+        jail = by_process(sandbox)
+        assert jail._machine is not None
+        with serving(other_home, "--on-stop", "destroy") as server:
+            path = server.directory.helpers(jail._machine.attach.parent.name)
+            jail._machine = replace(jail._machine, attach_socket=str(path))
+            actions: list[Action] = [NetworkSetup(ports=[443]), BindFile(names_file(sandbox), NAMES)]
+            with monkeypatch.context() as patch:
+                before_step(patch, 0, note)
+                async with attached(sandbox, *actions) as sockets:
+                    assert len(sockets) == 3
+                    assert await connect(sandbox, "198.18.0.2", 443)
+            assert (await sandbox.exec(["cat", NAMES])).stdout == "nameserver 127.0.0.53\n"
+        assert not path.exists()
+        with monkeypatch.context() as patch:
+            before_step(patch, 0, note)
+            async with attached(sandbox, *actions) as sockets:
+                assert len(sockets) == 3
+    assert forked == [True, False]

@@ -28,7 +28,15 @@ from cove.attach.actions import (
     Sysctls,
     plan,
 )
-from cove.attach.helper import Attached, Helper, Process, Thread, can_enter_namespaces, start_process
+from cove.attach.helper import (
+    Attached,
+    Helper,
+    Process,
+    Thread,
+    can_enter_namespaces,
+    fork_process,
+    start_process,
+)
 from cove.attach.target import Target
 
 __all__ = [
@@ -45,6 +53,7 @@ __all__ = [
     "Target",
     "Thread",
     "can_enter_namespaces",
+    "fork_process",
     "plan",
     "start_process",
 ]

@@ -21,6 +21,7 @@ from cove.linux.thread_user import as_user
 
 SECONDS = 10.0
 _ANSWER_BYTES = 4096
+_CONNECT_SECONDS = 1.0
 _CAP_SYS_ADMIN = 21
 _ABOUT_PATHS = frozenset({"tree", "place", "move"})
 
@@ -87,18 +88,26 @@ class _Visit(threading.Thread):
 class Process(Helper):
     """A process of the sandbox's user, whose interpreter starts while there is nothing to do for it yet."""
 
-    def __init__(self, sock: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(
+        self, sock: socket.socket, process: "subprocess.Popen[bytes] | None" = None, *, becomes: int | None = None
+    ) -> None:
+        """`process` is our child, if it is; it `becomes` that user before all else."""
         self._sock = sock
         self.process = process
+        self._becomes = becomes
 
     def perform(self, target: Target, actions: Sequence[Action]) -> Attached:
         until = time.monotonic() + SECONDS
         try:
             self._ask(f"begin\0{SECONDS:.0f}".encode(), [], until)
+            if self._becomes is not None:
+                self._ask(f"become\0{self._becomes}".encode(), [], until)
             refused = _perform(target, plan(actions), lambda packet, sent: self._ask(packet, sent, until))
             given = self._ask(b"give", [], until)
         except TimeoutError as error:
             raise SandboxUnavailable(f"attaching to the sandbox took longer than {SECONDS:g} s") from error
+        except program.Failed as failure:
+            raise SandboxUnavailable(f"attaching to the sandbox failed: {os.strerror(failure.number)}") from failure
         except ConnectionError as error:
             raise SandboxUnavailable("the helper that attaches to the sandbox has ended: try again") from error
         return Attached([socket.socket(fileno=each) for each in given], refused)
@@ -119,7 +128,7 @@ class Process(Helper):
 
     def close(self) -> None:
         self._sock.close()
-        if self.process.returncode is None:
+        if self.process is not None and self.process.returncode is None:
             self.process.kill()
             self.process.wait()
 
@@ -130,6 +139,18 @@ def can_enter_namespaces() -> bool:
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)
     return False
+
+
+def fork_process(socket_path: str, user_id: int | None) -> Process | None:
+    """Have a helper forked by whoever listens there, as that user; None when nobody does."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(_CONNECT_SECONDS)
+    try:
+        sock.connect(socket_path)
+    except OSError:
+        sock.close()
+        return None
+    return Process(sock, becomes=user_id)
 
 
 def start_process(command: Sequence[str], user_id: int | None) -> Process:

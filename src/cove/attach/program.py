@@ -97,6 +97,7 @@ class Performer:
         self.trees: list[int] = []
         self.sockets: list[_socket.socket] = []
         self.verbs = {
+            b"become": self.become,
             b"user": self.enter_user,
             b"sysctl": self.set_sysctl,
             b"copy": self.copy_mounts,
@@ -128,6 +129,14 @@ class Performer:
             posix.close(tree)
         for sock in self.sockets:
             sock.close()
+
+    def become(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Be another user, in that user's group alone, for good: a fork of root's process."""
+        user_id = int(fields[0])
+        posix.setgroups([])
+        posix.setresgid(user_id, user_id, user_id)
+        posix.setresuid(user_id, user_id, user_id)
+        call("itself", _prctl, PR_SET_DUMPABLE, 0, 0, 0, 0)
 
     def enter_user(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Enter the user namespace that owns the others: its rights open them. For a process of one thread."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cove.attach import Action, Attached, BindFile, Helper, MoveMounts, Target, Thread, start_process
+from cove.attach import Action, Attached, BindFile, Helper, MoveMounts, Target, Thread, fork_process, start_process
 from cove.runtime.machine import Machine
 
 
@@ -17,9 +17,11 @@ class Attachment:
     _helper: Helper | None = None
 
     def prepare(self) -> None:
-        """Begin what takes time: an interpreter starts while the jail does."""
+        """Begin what takes time: a fork of a server's zygote, or an interpreter, starts while the jail does."""
         if any(map(self._needs_process, self.actions)):
-            self._helper = start_process(self.machine.attach_command, self.user_id)
+            path = self.machine.attach_socket
+            forked = None if path is None else fork_process(path, self.user_id)
+            self._helper = forked or start_process(self.machine.attach_command, self.user_id)
 
     def perform(self, target: Target) -> Attached:
         """Do all, in a thread of ours what can be done there. Not before `prepare`."""

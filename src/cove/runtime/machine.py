@@ -46,6 +46,7 @@ class Machine:
     can_enter_namespaces: bool
     filter: bytes | None
     descriptor_limits: tuple[int, int]
+    attach_socket: str | None = None  # where a process listens that forks helpers of this version
 
     def host(self, place: Place) -> Host:
         """Describe the host for the jail of a sandbox at that place."""

@@ -223,7 +223,7 @@ class Supervisor:
         self._end([worker.pid for worker in workers if worker.pid])
         self._pool.drain()
         self._end([pid for pid in (zygote.pid, self._sweeper) if pid])
-        self._directory.zygote.unlink(missing_ok=True)
+        self._directory.forget_zygote()
         leave_key(self._home, None)
         if self._configuration.on_stop is OnStop.DESTROY:
             hierarchies = find_hierarchies()

@@ -1,4 +1,6 @@
-"""The zygote: a process with everything imported that forks runtimes. It accepts, forks, and reads nothing itself.
+"""The zygote: a process with everything imported that forks runtimes and the helpers that attach to their jails.
+
+It accepts, forks, and reads nothing itself.
 
 It is single-threaded, since a fork of a process with several threads can deadlock. It holds no key and no socket of the
 gateway's, and ends with the supervisor. Runtimes do not.
@@ -7,11 +9,15 @@ gateway's, and ends with the supervisor. Runtimes do not.
 import gc
 import logging
 import os
+import select
 import signal
 import socket
 import sys
+from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
+from cove.attach.program import serve
 from cove.errors import CoveError
 from cove.linux.forking import work_and_exit
 from cove.linux.prctl import end_with_parent, name_process
@@ -35,13 +41,17 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
     machine = _examine()
     directory = Directory(default_home())
-    directory.zygote.unlink(missing_ok=True)
-    listener = listen(directory.zygote)
+    directory.forget_zygote()
+    listeners = [listen(directory.zygote)]
+    if machine is not None:
+        helpers = directory.helpers(machine.attach.parent.name)
+        listeners.append(listen(helpers, socket.SOCK_SEQPACKET))
+        machine = replace(machine, attach_socket=str(helpers))
     gc.collect()
     gc.freeze()  # pages that the collector never touches stay shared with every runtime
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps: waitpid(2)
     os.close(ready)
-    _accept_and_fork(listener, directory, machine)
+    _accept_and_fork(listeners, directory, machine)
 
 
 def _examine() -> Machine | None:
@@ -52,32 +62,40 @@ def _examine() -> Machine | None:
         return None
 
 
-def _accept_and_fork(listener: socket.socket, directory: Directory, machine: Machine | None) -> NoReturn:
+def _accept_and_fork(listeners: list[socket.socket], directory: Directory, machine: Machine | None) -> NoReturn:
     while True:
-        connection, _ = listener.accept()
-        try:
-            child = os.fork()
-        except OSError as error:  # too many processes: whoever asked sees its connection end
-            log.error("cannot fork a runtime: %s", error)
-            child = -1
-        if child == 0:
-            listener.detach()
-            _become_runtime(connection.detach(), directory, machine)
-        connection.close()
+        for listener in select.select(listeners, [], [])[0]:
+            connection, _ = listener.accept()
+            try:
+                child = os.fork()
+            except OSError as error:  # too many processes: whoever asked sees its connection end
+                log.error("cannot fork: %s", error)
+                child = -1
+            if child == 0:
+                for each in listeners:
+                    each.detach()
+                is_helper = connection.type == socket.SOCK_SEQPACKET
+                descriptor = connection.detach()
+                work_and_exit(
+                    partial(_help, descriptor) if is_helper else partial(_run, descriptor, directory, machine)
+                )
+            connection.close()
 
 
-def _become_runtime(descriptor: int, directory: Directory, machine: Machine | None) -> NoReturn:
-    def work() -> None:
-        _let_go_of_the_zygote(descriptor)
-        run_runtime(socket.socket(fileno=_CONNECTION), directory, machine)
-
-    work_and_exit(work)
+def _run(descriptor: int, directory: Directory, machine: Machine | None) -> None:
+    _let_go_of_the_zygote(descriptor, "cove-runtime")
+    run_runtime(socket.socket(fileno=_CONNECTION), directory, machine)
 
 
-def _let_go_of_the_zygote(connection: int) -> None:
+def _help(descriptor: int) -> None:
+    _let_go_of_the_zygote(descriptor, "cove-attach")
+    serve(socket.socket(fileno=_CONNECTION))
+
+
+def _let_go_of_the_zygote(connection: int, name: str) -> None:
     """A session of its own, signals as they are by default, and no descriptor but the connection and stderr."""
     os.setsid()
-    name_process("cove-runtime")
+    name_process(name)
     for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     if connection != _CONNECTION:

@@ -78,7 +78,17 @@ class Directory:
         self.ids = home / "ids"
         self.server = home / "server"
         self.zygote = self.server / "zygote.sock"
+        self._helpers = self.server / "attach"
         self._sandboxes = home / "sandboxes"
+
+    def helpers(self, version: str) -> Path:
+        """Return where the zygote forks helpers of that version: runtimes of another one start their own."""
+        return self._helpers.with_suffix(f".{version}.sock")
+
+    def forget_zygote(self) -> None:
+        """Remove the sockets of a zygote that has ended."""
+        for path in (self.zygote, *self.server.glob(f"{self._helpers.name}.*.sock")):
+            path.unlink(missing_ok=True)
 
     def open(self) -> None:
         """Make what a server needs beside the sandboxes."""
