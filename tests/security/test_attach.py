@@ -477,3 +477,16 @@ async def test_a_servers_zygote_forks_helpers_and_without_one_they_are_started(
             async with attached(sandbox, *actions) as sockets:
                 assert len(sockets) == 3
     assert forked == [True, False]
+
+
+async def test_a_pid_that_has_come_to_be_another_processs_is_not_taken_for_the_agents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def somebody_elses(info: int) -> int:
+        await read_child_pid(info)
+        return os.getpid()
+
+    read_child_pid = jail_module._read_child_pid
+    monkeypatch.setattr(jail_module, "_read_child_pid", somebody_elses)
+    with pytest.raises(SandboxUnavailable, match="ended"):
+        await AsyncSandbox.create()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-_START_TIME = 19  # of the fields after the name: proc(5)
+_PARENT, _START_TIME = 1, 19  # of the fields after the name: proc(5)
 
 
 def reap(pid: int) -> int | None:
@@ -23,6 +23,11 @@ def reap(pid: int) -> int | None:
 def start_time(pid: int) -> int:
     """Return when it started, in clock ticks since boot: with the pid, this names one process for ever."""
     return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[_START_TIME])
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process. Raises FileNotFoundError or ProcessLookupError when it is gone."""
+    return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[_PARENT])
 
 
 def open_process(pid: int, started: int) -> int | None:

@@ -17,7 +17,7 @@ from cove.core.limits import CORE_BYTES
 from cove.errors import CoveError, SandboxUnavailable, ValidationFailed
 from cove.linux.bubblewrap import explain_refusal
 from cove.linux.packets import socket_pair
-from cove.linux.pidfd import reap, wait_for_end
+from cove.linux.pidfd import parent_of, reap, wait_for_end
 from cove.linux.thread_user import as_user
 from cove.local.threads import close_in_thread, in_starter_thread, in_thread, start_in_thread
 from cove.model import SandboxSpec
@@ -304,9 +304,21 @@ async def _settle(jail: Jail, info: int, launch: Launch, on_settled: Callable[[J
     jail.agent_pid = jail.pid
     if backend_of(launch.spec.isolation).tells_agent_pid:
         jail.agent_pid = await _read_child_pid(info)
-        jail._agent = os.pidfd_open(jail.agent_pid)
+        jail._agent = await _pin(jail.agent_pid, jail.pid)
     await in_thread(_settle_agent, jail, launch)
     on_settled(jail)
+
+
+async def _pin(pid: int, parent: int) -> int:
+    """Open a pidfd of that child of our child, which is not reaped: a process that has its pid after it has another."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        if await in_thread(parent_of, pid) != parent:
+            raise ConnectionResetError("the agent has ended")
+    except BaseException:
+        os.close(pidfd)
+        raise
+    return pidfd
 
 
 def _settle_agent(jail: Jail, launch: Launch) -> None:
