@@ -131,7 +131,7 @@ class Performer:
             sock.close()
 
     def become(self, fields: list[bytes], descriptors: list[int]) -> None:
-        """Be another user, in that user's group alone, for good: a fork of root's process."""
+        """Drop to another user, in that user's group alone, for good: in a fork of root's process."""
         user_id = int(fields[0])
         posix.setgroups([])
         posix.setresgid(user_id, user_id, user_id)
