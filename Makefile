@@ -6,7 +6,7 @@ MINUTES := 30
 BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clients check bench beside scale soak docs load clean
+.PHONY: help setup demo test clients check coverage bench beside scale soak docs load clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
@@ -41,6 +41,12 @@ check: setup ## Format, lint, types, import layers, shell scripts, generated fil
 	shellcheck $(BASH_FILES)
 	$(BIN)/python scripts/make_blocking.py --check
 	$(BIN)/python scripts/make_reference.py --check
+
+coverage: setup ## Measure which branches of the pure packages their tests take
+	$(BIN)/coverage run -m pytest tests/core -m "pure and not timed" --hypothesis-profile=coverage -q
+	$(BIN)/coverage report --include="src/cove/core/*" --fail-under=90
+	$(BIN)/coverage report --include="src/cove/wire/*" --fail-under=90
+	$(BIN)/coverage report --include="src/cove/model/*" --fail-under=97
 
 bench: setup ## Measure, each figure beside its floor, then Cove beside its alternatives
 	$(BIN)/python -m bench

@@ -25,6 +25,8 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
 # A shared machine may pause for longer than any deadline per example.
 settings.register_profile("cove", deadline=None)
+# For `make coverage`: which branches are taken must not depend on chance.
+settings.register_profile("coverage", deadline=None, max_examples=20, derandomize=True)
 settings.load_profile("cove")
 
 

@@ -93,6 +93,7 @@ def test_whatever_is_printed_is_read_or_refused(data: bytes) -> None:
             parse(data)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("word", ["pathspec '", "branch '", "Repository ", "src refspec ", "cannot change to '", "\n"])
 def test_a_complaint_without_end_is_judged_at_once_and_cut(word: str) -> None:
     began = time.thread_time()

@@ -150,7 +150,7 @@ class LogMachine(RuleBasedStateMachine):
             assert reader.seen == expected
 
 
-LogMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+LogMachine.TestCase.settings = settings(stateful_step_count=60)
 TestEveryReaderSeesEveryByteOnceOrIsToldWhatIsGone = LogMachine.TestCase
 
 

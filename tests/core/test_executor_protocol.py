@@ -223,6 +223,7 @@ FLOODS: dict[str, tuple[bytes, bytes, Iterable[bytes]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", FLOODS)
 def test_a_message_without_measure_is_cut_flagged_and_taken_in_small_steps(name: str) -> None:
     kind, part, pieces = FLOODS[name]
@@ -243,6 +244,7 @@ def test_a_message_without_measure_is_cut_flagged_and_taken_in_small_steps(name:
     assert longest < 0.010, f"{longest * 1000:.1f} ms"
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("small", [frame(TEXT, b"a"), frame(PIECE, b"x"), frame(JSON, b"j") + frame(PIECE, b"[1]")])
 def test_frames_without_number_are_taken_some_at_a_time(small: bytes) -> None:
     decoder = FrameDecoder()

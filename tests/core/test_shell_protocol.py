@@ -85,6 +85,7 @@ def test_forged_exports_are_refused(forged: bytes) -> None:
         environment(forged)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "forged",
     [
