@@ -19,6 +19,25 @@ def test_a_secret_is_found_however_the_stream_is_cut(parts: list[bytes], size: i
     assert shown.replace(b"*", b"") in data.replace(SECRET, b"") or SECRET in data
 
 
+@given(st.lists(st.sampled_from([b"abcd", b"efgh", b"abc", b"cde", b"x"]), max_size=12), st.integers(1, 9))
+def test_a_stream_shows_what_its_whole_would_however_it_is_cut(parts: list[bytes], size: int) -> None:
+    data = b"".join(parts)
+    redactor = Redactor([b"abcd", b"abcdefgh", b"cdex"])
+    shown = b"".join(redactor.feed(data[at : at + size]) for at in range(0, len(data), size)) + redactor.end()
+    assert shown == Redactor([b"abcd", b"abcdefgh", b"cdex"]).whole(data)
+
+
+def test_a_longer_secret_that_is_cut_after_a_shorter_one_is_hidden_whole() -> None:
+    redactor = Redactor([b"abcd", b"abcdefgh"])
+    assert redactor.feed(b"abcd") + redactor.feed(b"efgh") + redactor.end() == b"********"
+
+
+def test_no_more_is_held_back_than_may_begin_a_secret() -> None:
+    redactor = Redactor([SECRET])
+    assert redactor.feed(b"0123456789") == b"0123"
+    assert redactor.end() == b"456789"
+
+
 def test_longer_secrets_go_before_the_shorter_ones_in_them() -> None:
     assert Redactor([b"abcd", b"abcdefgh"]).whole(b"x abcdefgh abcd y") == b"x ******** **** y"
 

@@ -30,12 +30,18 @@ class Redactor:
         """Take a piece; return what is safe to pass on now."""
         if self._pattern is None:
             return data
-        data = self.whole(self._held + data)
+        data = self._held + data
+        shown = bytearray(data)
         passed = max(len(data) - self._overlap, 0)
+        for match in self._pattern.finditer(data):
+            if match.start() >= passed:
+                break  # the bytes to come may make it a longer secret
+            shown[match.start() : match.end()] = _MASK * len(match[0])
+            passed = max(passed, match.end())
         self._held = data[passed:]
-        return data[:passed]
+        return bytes(shown[:passed])
 
     def end(self) -> bytes:
         """Return what was held back."""
         held, self._held = self._held, b""
-        return held
+        return self.whole(held)
