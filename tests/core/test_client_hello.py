@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cove.core.client_hello import MOST_BYTES, ClientHello, NotTls, read_server_name
+from cove.core.client_hello import ACCESS_DENIED, MOST_BYTES, ClientHello, NotTls, read_server_name
 
 pytestmark = pytest.mark.pure
 
@@ -42,6 +42,27 @@ def test_a_hello_is_incomplete_until_its_last_byte() -> None:
     assert all(read_server_name(whole[:end]) is None for end in range(len(whole)))
 
 
+def test_records_may_differ_in_size() -> None:
+    message = hello("files.example")[5:]
+    data = in_records(message[:10], 10) + in_records(message[10:], 3) + in_records(b"more", 2)
+    assert read_server_name(data) == ClientHello("files.example")
+
+
+def test_all_records_are_of_a_handshake() -> None:
+    message = hello("files.example")[5:]
+    for other in (b"\x17\x03\x01", b"\x16\x02\x01", b"\x16\x04\x01"):
+        with pytest.raises(NotTls, match="handshake"):
+            read_server_name(in_records(message[:10], 10) + other + b"\0\1x")
+
+
+def test_a_record_has_a_byte_at_least_and_16_kibibytes_at_most() -> None:
+    for length in (1, 1 << 14):
+        assert read_server_name(b"\x16\x03\x01" + length.to_bytes(2, "big") + b"\1") is None
+    for length in (0, (1 << 14) + 1):
+        with pytest.raises(NotTls, match="not allowed"):
+            read_server_name(b"\x16\x03\x01" + length.to_bytes(2, "big") + hello("a.example"))
+
+
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_a_hello_may_come_in_many_records(size: int) -> None:
     assert read_server_name(in_records(hello("files.example")[5:], size)) == ClientHello("files.example")
@@ -61,6 +82,8 @@ def test_what_follows_the_hello_is_not_read() -> None:
         b"\x16\x03\x01\xff\xff",
         b"\x16\x03\x01\x00\x01\x02",
         b"\x16\x03\x01\x00\x04\x01\x00\xff\xff",
+        b"\x16\x03\x01\x00\x04\x01\x01\x00\x00",
+        b"\x16\x03\x01\x00\x04\x01\x00\x00\x00",
         in_records(b"\x01\x00\x00\x02\x03\x03", 6),
         in_records(b"\x01\x00\x00\x28" + bytes(34) + b"\x09abcde", 64),
     ],
@@ -74,8 +97,15 @@ def test_a_hello_that_does_not_end_is_refused() -> None:
     endless = in_records(b"\x01\x00\x7f\xff" + bytes(100), 1)
     while len(endless) <= MOST_BYTES:
         endless += b"\x16\x03\x01\x00\x01\x00"
+    assert read_server_name(endless[:MOST_BYTES]) is None
     with pytest.raises(NotTls, match="does not end"):
-        read_server_name(endless)
+        read_server_name(endless[: MOST_BYTES + 1])
+
+
+def test_a_hello_that_is_announced_too_large_is_refused_at_once() -> None:
+    assert read_server_name(in_records(b"\1" + MOST_BYTES.to_bytes(3, "big"), 4)) is None
+    with pytest.raises(NotTls, match="too large"):
+        read_server_name(in_records(b"\1" + (MOST_BYTES + 1).to_bytes(3, "big"), 4))
 
 
 def test_a_name_that_is_not_ascii_is_refused() -> None:
@@ -86,7 +116,9 @@ def test_a_name_that_is_not_ascii_is_refused() -> None:
 
 def test_a_hello_without_extensions_names_no_server() -> None:
     body = bytes(34) + b"\0" + b"\0\2\x13\1" + b"\1\0"
-    assert read_server_name(in_records(b"\1" + len(body).to_bytes(3, "big") + body, 64)) == ClientHello(None)
+    message = b"\1" + len(body).to_bytes(3, "big") + body
+    assert read_server_name(in_records(message, 64)) == ClientHello(None)
+    assert read_server_name(in_records(message + b"another message", 64)) == ClientHello(None)
 
 
 def test_a_name_of_another_kind_is_passed_over() -> None:
@@ -101,3 +133,15 @@ def test_any_bytes_are_read_or_refused(noise: bytes, at: int) -> None:
     whole = hello("files.example")
     with suppress(NotTls):
         read_server_name(whole[:at] + noise + whole[at:])
+
+
+def test_a_client_that_is_sent_the_alert_says_that_access_was_denied() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    incoming = ssl.MemoryBIO()
+    connection = context.wrap_bio(incoming, ssl.MemoryBIO(), server_hostname="a.example")
+    with pytest.raises(ssl.SSLWantReadError):
+        connection.do_handshake()
+    incoming.write(ACCESS_DENIED)
+    with pytest.raises(ssl.SSLError, match="ACCESS_DENIED"):
+        connection.do_handshake()
+    assert ACCESS_DENIED == b"\x15\x03\x03\x00\x02\x02\x31"

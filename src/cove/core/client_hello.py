@@ -29,12 +29,12 @@ class ClientHello:
 def read_server_name(data: bytes) -> ClientHello | None:
     """The hello that begins this stream, or None while it is incomplete. Raises NotTls."""
     message = _join_records(data)
-    if message[:1] and message[0] != _CLIENT_HELLO:
+    if message and message[0] != _CLIENT_HELLO:
         raise NotTls("the first handshake message is no ClientHello")
     length = int.from_bytes(message[1:4], "big")
     if length > MOST_BYTES:
         raise NotTls(f"a ClientHello of {length} bytes is too large")
-    if len(message) < 4 or len(message) < 4 + length:
+    if len(message) < 4 + length:
         if len(data) > MOST_BYTES:
             raise NotTls("the ClientHello does not end")
         return None
@@ -49,7 +49,7 @@ def _join_records(data: bytes) -> bytes:
         head = data[start : start + 5]
         if head[0] != _HANDSHAKE or head[1:2] not in (b"", b"\3"):
             raise NotTls("this is not a TLS handshake")
-        length = int.from_bytes(head[3:5], "big")
+        length = int.from_bytes(head[3:], "big")
         if len(head) == 5 and not 0 < length <= 1 << 14:
             raise NotTls(f"a record of {length} bytes is not allowed")
         parts.append(data[start + 5 : start + 5 + length])
