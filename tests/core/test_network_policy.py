@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cove.core.network_policy import Allowed, Policy, Refused, judge_address
+from cove.core.network_policy import Allowed, Policy, Refused, judge_address, network_warnings
 from cove.errors import ValidationFailed
 from cove.model.network import (
     Network,
@@ -62,6 +62,22 @@ def test_an_exact_rule_goes_before_a_wildcard() -> None:
     assert verdict.rule == exact
 
 
+def test_a_name_resolves_by_its_exact_rule_before_a_wildcard() -> None:
+    assert policy("*.example", "api.example").judge_name("api.example") == Allowed(NetworkRule("api.example"))
+    assert Policy(Network.INTERNET).judge_name("api.example") == Allowed(None)
+
+
+def test_a_rule_alone_allows_no_websockets_and_no_private_address() -> None:
+    rule = NetworkRule("api.example")
+    assert (rule.websocket, rule.private, rule.is_intercepted) == (False, False, False)
+
+
+def test_a_rule_with_secrets_is_for_tls_only() -> None:
+    rule = NetworkRule("api.example", inject={"Authorization": Secret("TOKEN", format="Bearer {}")})
+    check_network(NetworkPolicy(allow=[rule]))
+    assert rule.target.ports == (443,)
+
+
 def test_a_refusal_names_the_rule_that_would_allow_it() -> None:
     made = policy("files.example")
     assert made.judge("files.example", 8080) == Refused(
@@ -102,6 +118,22 @@ def test_names_with_rules_on_requests_are_intercepted() -> None:
     assert recorded.intercepted_names == ("a.example",)
 
 
+@pytest.mark.parametrize("tape", [{"record": "tape"}, {"replay": "tape"}])
+def test_with_a_cassette_every_name_is_intercepted_and_no_address(tape: dict[str, str]) -> None:
+    made = Policy(NetworkPolicy(allow=["a.example", "10.0.0.5"], **tape))
+    assert made.intercepts(Allowed(NetworkRule("a.example")))
+    assert made.intercepts(Allowed(None))
+    assert not made.intercepts(Allowed(NetworkRule("10.0.0.5")))
+    assert not Policy(Network.INTERNET).intercepts(Allowed(None))
+
+
+def test_a_wildcard_is_warned_of() -> None:
+    (warning,) = network_warnings(NetworkPolicy(allow=["a.example", "*.b.example", "*.c.example:22"]))
+    assert "*.b.example, *.c.example can" in warning
+    assert network_warnings(NetworkPolicy(allow=["a.example"])) == []
+    assert network_warnings(Network.INTERNET) == []
+
+
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
@@ -123,7 +155,8 @@ def test_names_with_rules_on_requests_are_intercepted() -> None:
         ("a" * 64 + ".example", "not a host name"),
         ("a.example:53", "name server"),
         (NetworkRule("a.example:443", ports=[443]), "not in both"),
-        (NetworkRule("a.example", ports=[70000]), "not a port"),
+        (NetworkRule("a.example", ports=[0]), "not a port"),
+        (NetworkRule("a.example", ports=[65536]), "not a port"),
         (NetworkRule("*.example", private=True), "exact name"),
         (NetworkRule("*.example", inject={"A": Secret("S")}), "exact name"),
         (NetworkRule("a.example", ports=[80], inject={"A": Secret("S")}), "over TLS only"),
@@ -131,6 +164,7 @@ def test_names_with_rules_on_requests_are_intercepted() -> None:
         (NetworkRule("a.example", inject={"A B": Secret("S")}), "cannot be injected"),
         (NetworkRule("a.example", query={"key": Secret("no name")}), "name of a secret"),
         (NetworkRule("a.example", basic_auth=Secret("S", format="x")), "once"),
+        (NetworkRule("a.example", basic_auth=Secret("S", format="{}{}")), "once"),
         (NetworkRule("a.example", basic_auth=Secret("S", format="{}\r\n")), "once"),
         (NetworkRule("a.example", methods=["get"]), "not a method"),
         (NetworkRule("a.example", paths=["v1"]), "begins with"),
@@ -149,12 +183,44 @@ def test_a_rule_that_makes_no_sense_is_refused_by_name(rule: str | NetworkRule, 
         (NetworkPolicy(deny=["*"]), "first label"),
         (NetworkPolicy(limits=NetworkLimits(total_bytes=0)), "at least 1"),
         (NetworkPolicy(allow=["a.example"] * 1001), "more than 1000 rules"),
+        (NetworkPolicy(allow=["a.example"] * 500, deny=["b.example"] * 501), "more than 1000 rules"),
         (NetworkPolicy(allow=[f"a.example:{port}" for port in range(1000, 1065)]), "more than 64"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(made: NetworkPolicy, said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         check_network(made)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        NetworkPolicy(allow=["a.example"] * 500, deny=["b.example"] * 500),
+        NetworkPolicy(allow=[f"a.example:{port}" for port in range(1000, 1064)]),
+        NetworkPolicy(limits=NetworkLimits(total_bytes=1, connections=1, requests_per_minute=1)),
+        NetworkPolicy(allow=[NetworkRule("a.example", ports=[1, 65535])]),
+    ],
+)
+def test_a_policy_at_its_bounds_is_accepted(made: NetworkPolicy) -> None:
+    check_network(made)
+
+
+@pytest.mark.parametrize(
+    "port", ["", "0", "65536", "000443", "0000165535", "1" + "0" * 5000, "²", "٣", " 1", "+1", "1\n"]
+)
+def test_what_follows_the_colon_is_a_port(port: str) -> None:
+    assert [parse_target(f"a.example:{number}").ports for number in (1, 65535)] == [(1,), (65535,)]
+    with pytest.raises(ValidationFailed, match="not a port"):
+        parse_target(f"a.example:{port}")
+
+
+def test_a_name_has_253_characters_at_most() -> None:
+    longest = ".".join(["a" * 49] * 5) + ".bcd"
+    assert len(normalize_name(longest)) == 253
+    assert normalize_name("a") == "a"
+    for name in ("", ".", longest + "e", "a" * 64):
+        with pytest.raises(ValueError, match="not a host name"):
+            normalize_name(name)
 
 
 def test_a_mode_needs_no_check() -> None:

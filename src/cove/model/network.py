@@ -13,6 +13,7 @@ from cove.errors import ValidationFailed
 WEB_PORTS = (80, 443)
 INTERNET_PORTS = (22, 80, 443)
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_PORT = re.compile(r"[0-9]{1,5}")
 _METHOD = re.compile(r"[A-Z]{1,32}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
@@ -196,7 +197,7 @@ def normalize_name(name: str) -> str:
     name = name.removesuffix(".").lower()
     if not name.isascii():
         name = name.encode("idna").decode("ascii")
-    if not 0 < len(name) <= 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
         raise ValueError(f"{name!r} is not a host name")
     return name
 
@@ -212,7 +213,7 @@ def _parse_name(text: str, name: str) -> str:
 
 
 def _parse_port(text: str, port: str) -> int:
-    if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
+    if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
         raise ValidationFailed(f"network rule {text!r}: {port!r} is not a port (1 to 65535)")
     return int(port)
 
