@@ -6,7 +6,7 @@ MINUTES := 30
 BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clients check coverage bench beside scale soak docs load clean
+.PHONY: help setup demo test clients check coverage mutants bench beside scale soak docs load clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
@@ -47,6 +47,9 @@ coverage: setup ## Measure which branches of the pure packages their tests take
 	$(BIN)/coverage report --include="src/cove/core/*" --fail-under=90
 	$(BIN)/coverage report --include="src/cove/wire/*" --fail-under=90
 	$(BIN)/coverage report --include="src/cove/model/*" --fail-under=97
+
+mutants: setup ## Change the parsers one operator at a time, and print what their tests do not notice
+	$(BIN)/python scripts/mutants.py
 
 bench: setup ## Measure, each figure beside its floor, then Cove beside its alternatives
 	$(BIN)/python -m bench

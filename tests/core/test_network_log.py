@@ -39,7 +39,9 @@ def test_a_reader_sees_every_event_once_or_in_a_gap(sizes: list[int], most: int,
 def test_what_the_sender_has_lost_is_a_gap_too() -> None:
     log = NetworkLog()
     log.append([event("a")], lost=7)
-    assert [(each.kind, each.lost) for each in log.read(0, 10)] == [("gap", 7), ("connection", 0)]
+    gap, connection = log.read(0, 10)
+    assert [(each.kind, each.lost) for each in (gap, connection)] == [("gap", 7), ("connection", 0)]
+    assert (gap.allowed, gap.sent_bytes, gap.received_bytes) == (False, 0, 0)
 
 
 def test_denials_are_told_once_each_and_no_older_ones() -> None:
