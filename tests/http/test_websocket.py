@@ -272,6 +272,13 @@ def test_a_mask_is_applied_byte_by_byte(data: bytes, mask: bytes) -> None:
     assert unmask(mask, data) == bytes(byte ^ mask[index % 4] for index, byte in enumerate(data))
 
 
+@pytest.mark.parametrize("length", [4095, 4096, 4097, 4099])
+@pytest.mark.parametrize("mask", [b"\x00\x01\xfe\xff", b"\xff\x80\x7f\x00"])
+def test_a_mask_is_applied_to_long_data_as_to_short(mask: bytes, length: int) -> None:
+    data = bytes(at * 7 % 256 for at in range(length))
+    assert unmask(mask, data) == bytes(byte ^ mask[index % 4] for index, byte in enumerate(data))
+
+
 @pytest.mark.parametrize("length", [0, 125, 126, 65535, 65536])
 def test_a_frame_of_ours_says_its_length(length: int) -> None:
     made = make_frame(Opcode.BINARY, bytes(length))
