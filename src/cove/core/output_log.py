@@ -109,13 +109,13 @@ class OutputLog:
         if self._writing is not None or self._memory_cost <= self.window_bytes:
             return None
         chunks: list[bytes] = []
-        size, cost = 0, 0
-        for record in self._memory:
+        size, kept = 0, self._memory_cost
+        records = iter(self._memory)
+        while kept > self.window_bytes // 2:
+            record = next(records)
             chunks += (_HEADER.pack(record.stream, len(record.data)), record.data)
             size += _HEADER.size + len(record.data)
-            cost += len(record.data) + _RECORD_OVERHEAD
-            if self._memory_cost - cost <= self.window_bytes // 2:
-                break
+            kept -= len(record.data) + _RECORD_OVERHEAD
         if self._segment_size >= self.segment_bytes:
             self._segment += 1
             self._segment_size = 0
