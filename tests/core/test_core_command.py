@@ -4,10 +4,14 @@ from collections.abc import Callable
 import pytest
 
 from cove.core.command import (
+    DEFAULT_MAX_OUTPUT,
     MAX_ENTRY_BYTES,
     SCRIPT_DESCRIPTOR,
     build_invocation,
     check_environment,
+    check_input,
+    check_max_output,
+    check_stdin,
     check_timeout,
     encode_environment,
     merge_environment,
@@ -119,3 +123,33 @@ def test_any_other_timeout_is_refused(timeout: object) -> None:
     check: Callable[[object], object] = check_timeout  # type: ignore[assignment]
     with pytest.raises(ValidationFailed, match="timeout"):
         check(timeout)
+
+
+@pytest.mark.parametrize(("given", "meant"), [(None, DEFAULT_MAX_OUTPUT), (0, 0), (5, 5)])
+def test_how_much_output_is_kept_has_a_default(given: int | None, meant: int) -> None:
+    assert check_max_output(given) == meant
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.5, "1"])
+def test_any_other_number_of_output_bytes_is_refused(value: object) -> None:
+    with pytest.raises(ValidationFailed, match="max_output"):
+        check_max_output(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [(None, None), (b"\xff", b"\xff"), ("é\udcff", b"\xc3\xa9\xff"), ("", b"")]
+)
+def test_input_is_bytes_or_text(given: bytes | str | None, meant: bytes | None) -> None:
+    assert check_stdin(given) == meant
+
+
+@pytest.mark.parametrize("stdin", ["\ud800", 5, ["a"], bytearray(b"a")])
+def test_any_other_input_is_refused(stdin: object) -> None:
+    with pytest.raises(ValidationFailed, match="stdin"):
+        check_stdin(stdin)  # type: ignore[arg-type]
+
+
+def test_a_running_process_is_written_something() -> None:
+    assert check_input("a") == b"a"
+    with pytest.raises(ValidationFailed, match="nothing to write"):
+        check_input(None)  # type: ignore[arg-type]

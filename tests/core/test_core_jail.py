@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from cove.core.etc import HOST_ETC, SYNTHETIC_ETC
+from cove.core.etc import HOST_ETC, SYNTHETIC_ETC, choose_names
 from cove.core.jail import (
     BUILT_IN_ENV,
     Arguments,
@@ -13,6 +13,7 @@ from cove.core.jail import (
     agent_command,
     copied_masks,
     jail_arguments,
+    place_mark,
 )
 from cove.core.mount import staged
 from cove.errors import ValidationFailed
@@ -180,3 +181,14 @@ def test_no_argument_can_carry_a_nul_or_what_has_no_bytes(word: str) -> None:
 
 def test_arguments_arrive_as_they_are() -> None:
     assert Arguments(["--bind", "/ä\udcff", ""]).encode() == b"--bind\0/\xc3\xa4\xff\0\0"
+
+
+def test_of_the_host_only_known_names_and_versioned_javas_are_shown() -> None:
+    found = ["shadow", "passwd", "maven", "java-21-openjdk", "java-11-openjdk", "java-11-openjdk.bak"]
+    assert choose_names(found) == (*HOST_ETC, "java-11-openjdk", "java-21-openjdk")
+
+
+def test_the_mark_of_a_place_is_its_own_and_does_not_tell_the_key() -> None:
+    mark = place_mark("abcdefghij23")
+    assert mark == place_mark("abcdefghij23") != place_mark("abcdefghij24")
+    assert "abcdefghij23" not in mark

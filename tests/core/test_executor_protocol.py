@@ -18,8 +18,10 @@ from cove.core.executor_protocol import (
     Ready,
     Said,
     Shown,
+    check_language,
     encode_run,
 )
+from cove.errors import UnsupportedLanguage
 from cove.executor.channel import (
     DISPLAY,
     DONE,
@@ -242,6 +244,44 @@ def test_a_message_without_measure_is_cut_flagged_and_taken_in_small_steps(name:
     is_small = name in ("single characters", "depth")
     assert (whole.result.truncated if isinstance(whole, Shown) else whole.truncated) or is_small
     assert longest < 0.010, f"{longest * 1000:.1f} ms"
+
+
+def pieces(kind: bytes, name: bytes, piece: bytes, count: int) -> bytes:
+    """One part of a message, in that many pieces."""
+    return frame(kind, name) + frame(PIECE, piece) * count
+
+
+def test_plain_text_beyond_the_budget_keeps_its_beginning_and_any_other_part_is_left_out() -> None:
+    too_many = MOST_MESSAGE_BYTES // 60_000 + 2
+    text, html = (pieces(TEXT, name, b"x" * 60_000, too_many) for name in (b"text/plain", b"text/html"))
+    json = frame(JSON, b"j") + frame(PIECE, b'["("]') + frame(PIECE, b'["\\"' + b"x" * 60_000 + b'"]') * too_many
+    for parts, kept in ((text, ["text/plain"]), (html, []), (json, [])):
+        (said,) = decode(frame(DISPLAY) + parts + frame(END))
+        assert isinstance(said, Shown)
+        assert said.result.truncated
+        assert list(said.result.data) == kept
+        assert all(len(str(value)) > MOST_MESSAGE_BYTES - 120_000 for value in said.result.data.values())
+
+
+def test_a_long_text_of_an_error_is_cut_and_the_others_are_whole() -> None:
+    long = pieces(TEXT, b"message", b"x" * 60_000, 100)
+    (said,) = decode(
+        frame(ERROR) + pieces(TEXT, b"name", b"E", 1) + long + pieces(TEXT, b"traceback", b"t", 1) + frame(END)
+    )
+    assert isinstance(said, Raised)
+    assert said.truncated
+    assert (said.error.name, said.error.traceback) == ("E", "t")
+    assert 1 << 20 < len(said.error.message) <= 2 << 20
+
+
+@pytest.mark.parametrize("language", ["python", "javascript", "typescript"])
+def test_a_language_that_runs_is_given_back(language: str) -> None:
+    assert check_language(language) == language
+
+
+def test_any_other_language_is_refused_with_those_that_run() -> None:
+    with pytest.raises(UnsupportedLanguage, match="use one of python, javascript"):
+        check_language("cobol")
 
 
 @pytest.mark.timed

@@ -270,3 +270,33 @@ def test_a_private_address_needs_a_rule_that_says_so(text: str) -> None:
 @pytest.mark.parametrize("text", PUBLIC)
 def test_a_public_address_may_be_reached(text: str) -> None:
     assert judge_address(ipaddress.ip_address(text), private=False) is None
+
+
+def test_the_log_names_the_rule_that_allowed_a_connection() -> None:
+    rule = policy("*.example").judge("a.example", 443)
+    assert isinstance(rule, Allowed)
+    assert rule.text == "*.example"
+    everything = Policy(Network.INTERNET).judge("a.example", 443)
+    assert isinstance(everything, Allowed)
+    assert everything.text == "internet"
+
+
+def test_with_the_internet_every_name_resolves() -> None:
+    assert isinstance(Policy(Network.INTERNET).judge_name("a.example"), Allowed)
+    assert isinstance(Policy(NetworkPolicy()).judge_name("a.example"), Refused)
+
+
+def test_secrets_may_be_injected_into_several_headers() -> None:
+    inject = {"authorization": Secret("ONE", format="Bearer {}"), "x-key": Secret("TWO")}
+    check_network(NetworkPolicy(allow=(NetworkRule("api.example:443", inject=inject),)))
+
+
+def test_a_path_of_a_rule_begins_with_a_slash() -> None:
+    check_network(NetworkPolicy(allow=(NetworkRule("api.example", paths=["/v1/*"]),)))
+    with pytest.raises(ValidationFailed, match="begins with `/`"):
+        check_network(NetworkPolicy(allow=(NetworkRule("api.example", paths=["/v1/*", "v2"]),)))
+
+
+def test_requests_to_a_bare_address_cannot_be_judged() -> None:
+    with pytest.raises(ValidationFailed, match="needs a name, not an address"):
+        check_network(NetworkPolicy(allow=(NetworkRule("192.0.2.1", methods=["GET"]),)))

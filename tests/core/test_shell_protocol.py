@@ -85,6 +85,12 @@ def test_forged_exports_are_refused(forged: bytes) -> None:
         environment(forged)
 
 
+def test_exports_are_parsed_in_steps() -> None:
+    text = b'declare -x A="' + b"\\\\" * 3000 + b'"\n' + b"declare -x B\n" * 3000
+    assert environment(text) == {"A": "\\" * 3000}
+    assert len(list(parse_exports(text))) >= 6
+
+
 @pytest.mark.timed
 @pytest.mark.parametrize(
     "forged",

@@ -41,10 +41,11 @@ def test_no_two_names_have_one_address(numbers: list[int]) -> None:
         assert addresses.name_of(addresses.address_of(str(number))) == str(number)
 
 
-def test_an_address_is_given_again_only_after_all_others() -> None:
-    addresses = SyntheticAddresses(lambda _: False, most=10)
+def test_an_address_is_given_again_only_after_all_others_and_not_while_it_is_in_use() -> None:
+    addresses = SyntheticAddresses(lambda name: name == "0", most=10)
     given_once = [addresses.address_of(str(number)) for number in range(NETWORK.num_addresses - 512)]
     assert len(set(given_once)) == len(given_once)
     assert all(ipaddress.IPv4Address(address) in NETWORK for address in (given_once[0], given_once[-1]))
-    assert addresses.address_of("again") == given_once[0]
+    assert addresses.address_of("again") == given_once[1]
+    assert addresses.name_of(given_once[0]) == "0"
     assert addresses.address_of(str(NETWORK.num_addresses - 513)) == given_once[-1]

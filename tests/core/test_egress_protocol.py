@@ -1,0 +1,43 @@
+"""Messages between a runtime and the egress process arrive as they were sent."""
+
+import msgspec
+import pytest
+
+from cove.core import egress_protocol
+from cove.core.egress_protocol import Configure, Configured, FromEgress, Report, Sync, Synced, Totals
+from cove.model.network import Network, NetworkPolicy, NetworkRule
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Configure(network=Network.INTERNET),
+        Configure(
+            network=NetworkPolicy(allow=("a.example", NetworkRule("b.example:22", private=True))),
+            sockets=(443, egress_protocol.DNS_UDP),
+            secrets={"KEY": "v\u00e9"},
+            totals=Totals(sent_bytes=5),
+        ),
+    ],
+)
+def test_a_configuration_arrives_whole(message: Configure) -> None:
+    assert egress_protocol.decode_configuration(egress_protocol.encode(message)) == message
+
+
+def test_a_sync_is_answered_by_its_tag() -> None:
+    assert egress_protocol.decode_sync(egress_protocol.encode(Sync(tag=7))).tag == 7
+
+
+@pytest.mark.parametrize(
+    "message", [Configured(certificate="c"), Synced(tag=7, totals=Totals(requests=1)), Report(events=(), lost=3)]
+)
+def test_what_the_egress_process_says_arrives_as_what_it_is(message: FromEgress) -> None:
+    assert egress_protocol.decode_from_egress(egress_protocol.encode(message)) == message
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"type":"sync","tag":1}', b'{"type":"report"}', b"\xff"])
+def test_nothing_else_is_taken_from_the_egress_process(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        egress_protocol.decode_from_egress(data)
