@@ -5,7 +5,12 @@ import pytest
 
 from cove.errors import CommandFailed, ValidationFailed
 from cove.model import (
+    CodeError,
     ExecResult,
+    Execution,
+    GitChange,
+    GitFile,
+    GitStatus,
     Isolation,
     Limits,
     Mount,
@@ -13,6 +18,7 @@ from cove.model import (
     Outcome,
     ProcessExit,
     ProcessStatus,
+    Result,
     SandboxSpec,
     make_spec,
 )
@@ -106,6 +112,7 @@ def test_fields_replace_those_of_the_given_spec() -> None:
         ({"env": {"A": 1}}, "env"),
         ({"keep_alive": "yes"}, "keep_alive"),
         ({"workdir": "src"}, "workdir must be an absolute path"),
+        ({"isolation": "none", "network": "internet"}, "a network policy needs isolation"),
         ({"workdir": ""}, "workdir must be an absolute path"),
         ({"workdir": "/a\0b"}, "workdir: "),
         ({"mounts": [Mount(source="/a\0--bind", target="/b")]}, "mounts: "),
@@ -145,3 +152,53 @@ def test_values_survive_the_wire() -> None:
     assert msgspec.json.decode(msgspec.json.encode(spec), type=SandboxSpec) == spec
     got = result(stdout_bytes=b"\xff\0")
     assert msgspec.json.decode(msgspec.json.encode(got), type=ExecResult) == got
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_only_a_lost_process_or_run_is_a_failure_of_the_infrastructure(outcome: Outcome) -> None:
+    assert ProcessExit(outcome=outcome, exit_code=None).is_infrastructure_failure == (outcome is Outcome.LOST)
+    assert execution(outcome=outcome).is_infrastructure_failure == (outcome is Outcome.LOST)
+
+
+def execution(*results: Result, outcome: Outcome = Outcome.EXITED) -> Execution:
+    error = CodeError(name="E", message="m", traceback="t")
+    return Execution(
+        results=results, stdout="", stderr="", error=error, execution_count=1, outcome=outcome, duration=0.1
+    )
+
+
+def test_a_result_is_a_bundle_with_names_for_the_usual_types() -> None:
+    got = Result(
+        data={
+            "text/plain": "t",
+            "text/html": "h",
+            "text/markdown": "m",
+            "text/latex": "l",
+            "image/svg+xml": "s",
+            "image/png": "aW1n",
+            "image/jpeg": "anBn",
+            "application/json": [1],
+        }
+    )
+    assert (got.text, got.html, got.markdown, got.latex, got.svg) == ("t", "h", "m", "l", "s")
+    assert (got.png, got.jpeg, got.json) == (b"img", b"jpg", [1])
+    assert got["text/html"] == "h"
+    assert "text/html" in got
+    assert "text/css" not in got
+
+
+@pytest.mark.parametrize("value", [None, 5, "not base64!", "a"])
+def test_an_image_that_is_no_base64_is_none(value: object) -> None:
+    assert Result(data={"image/png": value}).png is None
+
+
+def test_the_text_of_a_run_is_that_of_its_last_expression() -> None:
+    display, first, last = (Result(data={"text/plain": text}, is_main=text != "d") for text in ("d", "1", "2"))
+    assert execution(first, last, display).text == "2"
+    assert execution(display).text is None
+
+
+def test_a_checkout_is_clean_when_no_file_differs() -> None:
+    changed = GitFile(path="a", staged=GitChange.UNMODIFIED, unstaged=GitChange.MODIFIED)
+    assert GitStatus(branch="main", commit=None).is_clean
+    assert not GitStatus(branch="main", commit=None, files=(changed,)).is_clean

@@ -25,7 +25,15 @@ from cove.model import (
     Text,
 )
 from cove.wire import frames, operations, replies, requests
-from cove.wire.coding import decode_json, decode_query, encode_json, encode_query, quote_text, unquote_text
+from cove.wire.coding import (
+    decode_json,
+    decode_query,
+    encode_json,
+    encode_query,
+    quote_segment,
+    quote_text,
+    unquote_text,
+)
 from cove.wire.errors import STATUS, ErrorBody, decode_error, encode_error, make_error, status_of
 from cove.wire.openapi import make_document
 from cove.wire.operations import OPERATIONS, AnyOperation, Form
@@ -336,3 +344,53 @@ def test_the_document_has_the_bridge_as_its_clients_know_it() -> None:
     assert [row["name"] for row in terminal["parameters"]] == ["id", "cols", "rows", "shell", "session"]
     assert set(terminal["responses"]) == {"101", "400", "502"}
     assert "/v1/sandbox/{id}/file/{path}" in paths
+
+
+def test_what_is_no_text_does_not_travel_in_a_query() -> None:
+    with pytest.raises(ValidationFailed, match="UTF-8"):
+        quote_text("\ud800")
+
+
+def test_an_id_is_one_segment_of_a_path() -> None:
+    assert quote_segment("a-1") == "a-1"
+    assert quote_segment("a/../b?\ud800") == "a%2F..%2Fb%3F%ED%A0%80"
+    with pytest.raises(ValidationFailed, match="an id is a string, not int"):
+        quote_segment(5)  # type: ignore[arg-type]
+
+
+def test_an_upgrade_is_one_request_with_the_key_if_there_is_one() -> None:
+    head = frames.render_upgrade("/x?since=1", "host:80", "Bearer k").split(b"\r\n")
+    assert head[0] == b"GET /x?since=1 HTTP/1.1"
+    assert set(head[1:-2]) == {b"Host: host:80", b"Authorization: Bearer k", b"Connection: Upgrade", b"Upgrade: tcp"}
+    assert head[-2:] == [b"", b""]
+    assert b"Authorization" not in frames.render_upgrade("/", "h")
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "length"),
+    [
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: tcp", 101, 0),
+        (b"HTTP/1.1 404 Not Found\r\nA: b\r\nContent-LENGTH: 12", 404, 12),
+        (b"HTTP/1.0 500\r\nContent-Length: many", 500, 0),
+    ],
+)
+def test_the_answer_to_an_upgrade_has_a_status_and_a_length(head: bytes, status: int, length: int) -> None:
+    assert frames.parse_upgrade(head) == (status, length)
+
+
+@pytest.mark.parametrize("head", [b"", b"SSH-2.0-x", b"HTTP/1.1", b"HTTP/1.1 OK", b"HTTP/2 200", b"HTTP/1.1 -1 x"])
+def test_an_answer_to_an_upgrade_that_is_no_http_is_an_error(head: bytes) -> None:
+    with pytest.raises(Internal, match="no HTTP"):
+        frames.parse_upgrade(head)
+
+
+def test_a_stream_is_resumed_where_its_request_takes_a_cursor() -> None:
+    resumed = {operation.name for operation in OPERATIONS if operation.has_cursor}
+    assert resumed == {operations.PROCESS_LOGS.name, operations.NETWORK_LOG.name}
+
+
+def test_an_answer_without_content_is_none() -> None:
+    def nobody(target: Target, facts: object) -> object:
+        raise AssertionError("no handle is made of a plain value")
+
+    assert replies.NOTHING.decode(replies.NOTHING.encode(None), nobody) is None
