@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cove.core.capture import Capture
@@ -10,6 +10,7 @@ CHUNKS = st.lists(st.binary(max_size=40), max_size=40)
 
 
 @given(limit=st.integers(0, 64), chunks=CHUNKS)
+@example(limit=8, chunks=[b"", b"abc", b"d" * 9])
 def test_a_capture_keeps_the_first_and_the_last_bytes(limit: int, chunks: list[bytes]) -> None:
     capture = Capture(limit)
     for chunk in chunks:

@@ -1,7 +1,7 @@
 """Paths, messages and clones, decided without input or output."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cove.agent import files as agent_files
@@ -52,6 +52,7 @@ def encode(message: list[bytes]) -> bytes:
 
 
 @given(MESSAGES, st.lists(st.integers(0, 500)))
+@example([[b"ab", b"c"], [b"d"]], [2, 5])
 def test_messages_are_the_same_however_they_are_cut(messages: list[list[bytes]], cuts: list[int]) -> None:
     data = b"".join(map(encode, messages))
     reader, found, at = MessageReader(), [], 0

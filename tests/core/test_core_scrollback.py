@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cove.core.scrollback import Scrollback
@@ -58,6 +58,7 @@ LINES = st.lists(st.text(st.sampled_from("aä€𝄞\x1b[31m"), max_size=30), mi
 
 
 @given(LINES, st.integers(1, 200))
+@example(["ä€"] * 20, 10)
 def test_a_new_viewer_begins_at_the_beginning_or_after_a_line(lines: list[str], limit: int) -> None:
     whole = "".join(line + "\r\n" for line in lines).encode()
     scrollback = Scrollback(limit)
@@ -70,6 +71,7 @@ def test_a_new_viewer_begins_at_the_beginning_or_after_a_line(lines: list[str], 
 
 
 @given(st.lists(st.sampled_from(["\x1b[2;7H", "\x1b[0m", "ä", "€", "𝄞", "x"]), min_size=40, max_size=200))
+@example(["x", "\x1b[0m"] * 20)
 def test_where_no_lines_are_a_new_viewer_begins_at_an_escape_sequence_or_at_a_character(parts: list[str]) -> None:
     whole = "".join(parts).encode()
     scrollback = Scrollback(16)

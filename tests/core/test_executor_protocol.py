@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cove.agent.protocol import ProtocolError
@@ -79,6 +79,7 @@ MESSAGES = st.one_of(
 
 
 @given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(1, 40), min_size=1, max_size=30))
+@example([frame(READY), frame(PACKAGES), frame(DONE, b"7"), raised("é", "€", "\U0001f600")], [3])
 def test_what_was_said_comes_out_however_the_bytes_are_cut(sent: list[bytes], sizes: list[int]) -> None:
     data = b"".join(sent)
     decoder = FrameDecoder()

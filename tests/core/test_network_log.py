@@ -1,7 +1,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cove.core.network_log import NetworkLog, parse_cursor
@@ -19,6 +19,7 @@ def event(host: str, *, allowed: bool = True) -> NetworkEvent:
 
 
 @given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 20), st.integers(1, 5))
+@example([1, 8, 3], 5, 2)
 def test_a_reader_sees_every_event_once_or_in_a_gap(sizes: list[int], most: int, batch: int) -> None:
     log = NetworkLog(most)
     position, seen = 0, 0

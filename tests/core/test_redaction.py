@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cove.core.redaction import Redactor
@@ -10,6 +10,7 @@ SECRET = b"abcabcd"
 
 
 @given(st.lists(st.sampled_from([b"abc", b"d", b"abcabcd", b"x", b"abcd"]), max_size=20), st.integers(1, 5))
+@example([b"x", SECRET, b"x"], 3)
 def test_a_secret_is_found_however_the_stream_is_cut(parts: list[bytes], size: int) -> None:
     data = b"".join(parts)
     redactor = Redactor([SECRET])

@@ -2,7 +2,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.shell_exports import environment
 
@@ -19,6 +19,7 @@ REPORTS = st.lists(st.tuples(IDS, st.integers(0, 255), FIELD), max_size=5)
 
 
 @given(reports=REPORTS, cuts=st.lists(st.integers(1, 7), max_size=60))
+@example(reports=[("i7", 3, b"/a\xff"), ("8", 0, b"")], cuts=[4, 4])
 def test_reports_are_found_however_their_bytes_arrive(reports: list[tuple[str, int, bytes]], cuts: list[int]) -> None:
     stream = b"".join(b"%s\0%d\0%s\0" % (id.encode(), code, field) for id, code, field in reports)
     decoder = ReportDecoder()

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cove import errors
@@ -169,6 +169,18 @@ def test_frames_survive_any_cut(events: list[frames.OutputEvent], data: st.DataO
     assert [frames.decode_output(head, content) for _, head, content in found] == events
 
 
+def test_the_data_of_a_frame_are_put_together_from_its_pieces() -> None:
+    events: list[frames.OutputEvent] = [
+        Output("stdout", b"\xff" * 5, "1"),
+        Gap(5, "2"),
+        Output("stderr", b"x" * 100, "3"),
+    ]
+    stream = b"".join(map(frames.encode_frame, events))
+    reader = frames.FrameReader()
+    found = [each for at in range(0, len(stream), 3) for each in reader.feed(stream[at : at + 3])]
+    assert [frames.decode_output(head, content) for _, head, content in found] == events
+
+
 @pytest.mark.parametrize(
     ("event", "operation"),
     [
@@ -238,6 +250,7 @@ def test_a_failure_is_a_server_sent_event() -> None:
 
 
 @given(st.binary(max_size=100), st.binary(max_size=100), st.sampled_from(Outcome))
+@example(b"text", b"\xff", Outcome.EXITED)
 def test_results_arrive_byte_for_byte(stdout: bytes, stderr: bytes, outcome: Outcome) -> None:
     result = ExecResult(
         command=["a", "b"],
