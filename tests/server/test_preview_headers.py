@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cove.core.exposure import Label
 from cove.errors import Internal, ValidationFailed
 from cove.http import HttpLimits, Request
+from cove.http.headers import HOP_BY_HOP, hop_by_hop, render_framing
 from cove.http.parser import RequestParser
 from cove.http.response_parser import BadResponse, ResponseHead, ResponseParser
 from cove.server.configuration import Configuration
@@ -74,7 +75,7 @@ def test_no_bytes_give_anything_but_an_answer_or_a_refusal(data: bytes) -> None:
 
 
 def test_interim_answers_are_dropped() -> None:
-    taken = parse(b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\nA: b\r\n\r\n")
+    taken = parse(b"HTTP/1.1 199 Early\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\nA: b\r\n\r\n")
     assert taken.head is not None
     assert (taken.head.status, taken.head.headers, taken.ends) == (204, [(b"a", b"b")], 1)
 
@@ -87,6 +88,98 @@ def test_an_answer_to_head_ends_with_its_head() -> None:
 def test_after_a_switch_everything_is_raw() -> None:
     taken = parse(b"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00")
     assert taken.raw == b"\x81\x00"
+    assert taken.head is not None
+    assert (taken.head.status, taken.head.reason, taken.ends) == (101, b"X", 0)
+
+
+SWITCH = b"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nraw"
+
+
+@pytest.mark.parametrize("rest", [SWITCH, b"\0garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"])
+@pytest.mark.parametrize(
+    "answer", [CHUNKED, b"HTTP/1.1 204 No\r\n\r\n", b"HTTP/1.1 200 X\r\nContent-Length: 0\r\n\r\n"]
+)
+def test_what_follows_an_answer_is_not_looked_at(answer: bytes, rest: bytes) -> None:
+    for taken in (parse(answer + rest), parse(answer, rest), parse(answer, rest, rest)):
+        alone = parse(answer)
+        assert (taken.head, taken.body, taken.ends, taken.raw) == (alone.head, alone.body, 1, None)
+
+
+def test_a_head_tells_its_headers_and_not_its_trailers() -> None:
+    head = parse(CHUNKED).head
+    assert head is not None
+    assert (head.reason, head.headers) == (b"OK", [(b"transfer-encoding", b"chunked")])
+    assert (head.get(b"transfer-encoding"), head.get(b"x"), head.has_length) == (b"chunked", None, False)
+    head = parse(b"HTTP/1.1 200 Very\tgood ~\r\nA: 1\r\nContent-Length: 0\r\na: 2\r\n\r\n").head
+    assert head is not None
+    assert (head.reason, head.get(b"a"), head.has_length) == (b"Very\tgood ~", b"1", True)
+
+
+@pytest.mark.parametrize("status", [203, 205, 303, 305])
+def test_only_two_kinds_of_answers_have_no_body(status: int) -> None:
+    assert parse(b"HTTP/1.1 %d X\r\nContent-Length: 5\r\n\r\nhello" % status).body == b"hello"
+    assert [parse(b"HTTP/1.1 %d X\r\nContent-Length: 5\r\n\r\n" % none).ends for none in (204, 304)] == [1, 1]
+
+
+def test_an_answer_without_a_length_ends_with_the_connection() -> None:
+    taken = parse(b"HTTP/1.1 200 OK\r\n\r\n", b"abc", b"de")
+    assert (taken.body, taken.ends) == (b"abcde", 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"SSH-2.0-x\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 O\x01K\r\n\r\n", "control character"),
+        (b"HTTP/1.1 200 O\x0bK\r\n\r\n", "control character"),
+        (b"HTTP/1.1 200 O\x1fK\r\n\r\n", "control character"),
+        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 201 + b"\r\n", "more than 200 headers"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "other than chunked"),
+        (b"", "in the middle"),
+        (b"HTTP/1.1 200 OK\r\nA: b\r\n", "in the middle"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", "in the middle"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabcd", "in the middle"),
+        (CHUNKED[:-1], "in the middle"),
+    ],
+)
+def test_what_is_no_answer_is_refused(data: bytes, said: str) -> None:
+    with pytest.raises(BadResponse, match=said):
+        parse(data)
+
+
+def test_an_answer_has_200_headers_at_most() -> None:
+    head = parse(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n").head
+    assert head is not None
+    assert len(head.headers) == 200
+
+
+@pytest.mark.parametrize(
+    ("before", "framing"),
+    [
+        (b"", b"HTTP/1.1 200 OK\r\nA: "),
+        (CHUNKED[: CHUNKED.index(b"2\r\nde")], b"2;"),
+    ],
+    ids=["head", "between pieces of a body"],
+)
+def test_64_kibibytes_without_a_body_are_too_much(before: bytes, framing: bytes) -> None:
+    parser = ResponseParser(Taken(), is_head_only=False)
+    parser.feed(before)
+    parser.feed(framing + b"x" * ((64 << 10) - len(framing)))
+    with pytest.raises(BadResponse, match="too large"):
+        parser.feed(b"x")
+
+
+def test_the_framing_of_our_own_connection_is_rendered() -> None:
+    assert render_framing(None, is_chunked=False) == b""
+    assert render_framing(None, is_chunked=True) == b"transfer-encoding: chunked\r\n"
+    upgrade = b"connection: upgrade\r\nupgrade: websocket\r\n"
+    assert render_framing(b"websocket", is_chunked=False) == upgrade
+    assert render_framing(b"websocket", is_chunked=True) == upgrade + b"transfer-encoding: chunked\r\n"
+
+
+def test_headers_that_a_connection_names_concern_it_alone() -> None:
+    assert hop_by_hop(None) == hop_by_hop(b"close, Keep-Alive,") == HOP_BY_HOP
+    assert hop_by_hop(b"X-One, close, Host, content-length") == HOP_BY_HOP | {b"x-one"}
 
 
 @pytest.mark.parametrize(

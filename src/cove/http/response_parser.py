@@ -71,8 +71,9 @@ class ResponseParser:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._is_complete = True
-            self._taker.answer_switch(self._head, data[upgrade.args[0] :])
+            if not self._is_complete:  # what follows an answer in the same piece switches nothing
+                self._is_complete = True
+                self._taker.answer_switch(self._head, data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
             if isinstance(error.__context__, BadResponse):
                 raise error.__context__ from None
