@@ -15,7 +15,18 @@ from websockets.typing import Subprotocol
 
 from cove.http import Answer, HttpLimits, Request
 from cove.http.websocket import WebSocket, accept
-from cove.http.websocket_frames import Closed, Event, FrameReader, Opcode, Ping, WebSocketError, make_frame, unmask
+from cove.http.websocket_frames import (
+    Closed,
+    Event,
+    FrameReader,
+    Opcode,
+    Ping,
+    WebSocketError,
+    make_close,
+    make_frame,
+    make_masked_frame,
+    unmask,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -283,3 +294,55 @@ def test_a_mask_is_applied_to_long_data_as_to_short(mask: bytes, length: int) ->
 def test_a_frame_of_ours_says_its_length(length: int) -> None:
     made = make_frame(Opcode.BINARY, bytes(length))
     assert len(made) == length + (2 if length < 126 else 4 if length < 65536 else 10)
+
+
+@pytest.mark.parametrize("length", [0, 1, 125, 126, 65535, 65536])
+def test_either_side_reads_what_the_other_makes_and_not_what_its_own_does(length: int) -> None:
+    data = bytes(at % 251 for at in range(length))
+    unmasked, masked = make_frame(Opcode.BINARY, data), make_masked_frame(Opcode.BINARY, data, MASK)
+    assert FrameReader(LIMIT, is_masked=False).feed(unmasked + unmasked) == [data, data]
+    assert FrameReader(LIMIT).feed(masked + masked) == [data, data]
+    for reader, frames in ((FrameReader(LIMIT, is_masked=False), masked), (FrameReader(LIMIT), unmasked)):
+        assert [error_code(event) for event in reader.feed(frames)] == [1002]
+
+
+def error_code(event: Event) -> int | None:
+    return event.code if isinstance(event, WebSocketError) else None
+
+
+@pytest.mark.parametrize(("data", "code"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_reader_tells_what_breaks_the_protocol(data: bytes, code: int) -> None:
+    assert error_code(FrameReader(LIMIT).feed(data)[-1]) == code
+
+
+@pytest.mark.parametrize("limit", [0, 1, 125, 126, 70_000])
+def test_a_message_is_as_long_as_the_limit_and_no_longer(limit: int) -> None:
+    whole = bytes(limit)
+    assert FrameReader(limit).feed(frame(0x82, whole)) == [whole]
+    assert FrameReader(limit).feed(frame(0x02, whole) + frame(0x80, b"")) == [whole]
+    assert [error_code(event) for event in FrameReader(limit).feed(frame(0x82, whole + b"x"))] == [1009]
+    assert [error_code(event) for event in FrameReader(limit).feed(frame(0x02, whole) + frame(0x80, b"x"))] == [1009]
+
+
+def test_after_a_fragmented_message_the_next_has_the_whole_limit() -> None:
+    fragments = frame(0x01, b"ab") + frame(0x89, b"x" * 125) + frame(0x00, b"") + frame(0x80, b"cd")
+    expected = [Ping(b"x" * 125), "abcd"]
+    assert FrameReader(4).feed(fragments * 2 + frame(0x82, b"1234")) == [*expected, *expected, b"1234"]
+
+
+@pytest.mark.parametrize("code", [1000, 1003, 1007, 1011, 1014, 3000, 4999])
+def test_a_close_code_for_the_wire_is_read(code: int) -> None:
+    assert FrameReader(LIMIT).feed(frame(0x88, code.to_bytes(2, "big") + b"bye")) == [Closed(code, "bye")]
+    assert FrameReader(LIMIT).feed(frame(0x88, code.to_bytes(2, "big"))) == [Closed(code, "")]
+
+
+@pytest.mark.parametrize("code", [0, 3, 999, 1004, 1005, 1006, 1015, 2999, 5000, 65535])
+def test_a_close_code_that_is_not_for_the_wire_is_refused(code: int) -> None:
+    assert [error_code(event) for event in FrameReader(LIMIT).feed(frame(0x88, code.to_bytes(2, "big")))] == [1002]
+
+
+def test_a_close_frame_has_125_bytes_at_most_and_no_half_character() -> None:
+    assert make_close(1000, "x" * 200) == b"\x88\x7d\x03\xe8" + b"x" * 123
+    assert make_close(1000, "x" * 122 + "ü") == b"\x88\x7c\x03\xe8" + b"x" * 122
+    assert make_close(1005, "not sent") == b"\x88\x00"
+    assert FrameReader(LIMIT).feed(frame(0x88, b"")) == [Closed(1005, "")]
