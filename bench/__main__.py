@@ -28,6 +28,7 @@ SUBJECTS = {
     "http": "bench.http",
     "server": "bench.server",
     "preview": "bench.preview",
+    "network": "bench.network",
     "bombs": "bench.bombs",
     "scale": "bench.scale",
 }

@@ -297,6 +297,18 @@ async def test_every_public_name_exists_on_the_internet_and_no_private_one(world
         assert "private address" in result.denied[0].reason
 
 
+async def test_an_address_can_be_allowed_by_itself(world: Upstream) -> None:
+    port = world.serve_http("unused.example")
+    async with AsyncSandbox.create() as sandbox:
+        for address in ("127.0.0.9", "10.255.255.1"):
+            await sandbox.set_network(NetworkPolicy(allow=[NetworkRule(f"{address}:{port}", private=True)]))
+            result = await sandbox.exec(["python3", "-c", CONNECT, address, str(port)])
+            other = await sandbox.exec(["python3", "-c", CONNECT, "10.255.255.2", str(port)])
+            assert "nreachable" in other.stdout
+        assert "ConnectionResetError" in result.stdout
+        assert result.denied[0].host == "10.255.255.1"
+
+
 async def test_a_thousand_connections_are_carried_at_once(world: Upstream) -> None:
     port = world.serve_http("files.example")
     async with sandbox_with(private("files.example", port)) as sandbox:

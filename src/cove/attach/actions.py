@@ -70,7 +70,7 @@ class BindFile:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSetup:
-    """Make 198.18.0.0/15 local addresses of the jail's own network and listen on them.
+    """Make 198.18.0.0/15, and `addresses`, local addresses of the jail's own network and listen on them.
 
     Gives one listening socket for each of `ports`, on every address, then, with `dns`, a datagram and a listening
     stream socket at 127.0.0.53:53. All are non-blocking. Raises PortInUse, and has changed nothing, when something
@@ -79,6 +79,7 @@ class NetworkSetup:
 
     ports: Sequence[int] = ()
     dns: bool = True
+    addresses: Sequence[str] = ()
 
 
 Action = Sysctls | MountOptions | Binds | MoveMounts | BindFile | NetworkSetup
@@ -149,5 +150,5 @@ def _in_network(action: Action) -> list[Step]:
     return [
         *sockets,
         Step("listen", (str(_BACKLOG),)),
-        *(Step("netlink", (message.hex(),)) for message in messages()),
+        *(Step("netlink", (message.hex(),)) for message in messages(action.addresses)),
     ]

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from collections.abc import Sequence
 
 # 198.18.0.0/15 is for benchmarks (RFC 2544): it is nobody's on the internet, and no private network's either.
 ADDRESS = "198.18.0.1"
@@ -23,9 +24,12 @@ _HOST_BITS = 32
 _LOOPBACK = 1  # the first interface of every namespace
 
 
-def messages() -> tuple[bytes, bytes]:
-    """Build one address, without which glibc looks up no names, and AnyIP: every address of the range is local."""
-    return _address(), _route()
+def messages(addresses: Sequence[str] = ()) -> list[bytes]:
+    """Build one address, without which glibc looks up no names, and AnyIP: every address of the range is local.
+
+    So are these single addresses.
+    """
+    return [_address(), _route(RANGE, RANGE_BITS), *(_route(address, _HOST_BITS) for address in addresses)]
 
 
 def _address() -> bytes:
@@ -34,10 +38,10 @@ def _address() -> bytes:
     return _message(_RTM_NEWADDR, head, {_IFA_LOCAL: address, _IFA_ADDRESS: address})
 
 
-def _route() -> bytes:
-    head = _ROUTE.pack(socket.AF_INET, RANGE_BITS, 0, 0, _TABLE_LOCAL, _PROTOCOL_STATIC, _SCOPE_HOST, _TYPE_LOCAL, 0)
+def _route(network: str, bits: int) -> bytes:
+    head = _ROUTE.pack(socket.AF_INET, bits, 0, 0, _TABLE_LOCAL, _PROTOCOL_STATIC, _SCOPE_HOST, _TYPE_LOCAL, 0)
     attributes = {
-        _RTA_DST: socket.inet_aton(RANGE),
+        _RTA_DST: socket.inet_aton(network),
         _RTA_OIF: struct.pack("=I", _LOOPBACK),
         _RTA_PREFSRC: socket.inet_aton(ADDRESS),
     }

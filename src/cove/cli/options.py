@@ -21,7 +21,10 @@ NetworkOption = Annotated[
 ]
 AllowOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Let it reach this name (`*.name`, `name:port`) and no other. Repeatable."),
+    typer.Option(
+        metavar="NAME",
+        help="Let it reach this name (`*.name`, `name:port`) and no other; `packages` is a preset. Repeatable.",
+    ),
 ]
 MountOption = Annotated[
     list[str] | None,
@@ -68,18 +71,11 @@ class Shape:
         """Return whether any of them was used."""
         return self != Shape(None, None, None, None, None, None, None, None)
 
-    def _network(self) -> Network | NetworkPolicy:
-        if not self.allow:
-            return self.network or Network.NONE
-        if self.network is not None:
-            raise ValidationFailed("--allow names all that the sandbox can reach: it does not go with --network")
-        return NetworkPolicy(allow=self.allow)
-
     def spec(self, *, on_server: bool) -> SandboxSpec:
         """The sandbox that they ask for."""
         return SandboxSpec(
             isolation=self.isolation or Isolation.BUBBLEWRAP,
-            network=self._network(),
+            network=choose_network(self.network, self.allow),
             mounts=tuple(_parse_mount(text, on_server=on_server) for text in self.mounts or ()),
             limits=Limits(
                 memory=parse_size("--memory", self.memory),
@@ -88,6 +84,15 @@ class Shape:
                 disk=parse_size("--disk", self.disk),
             ),
         )
+
+
+def choose_network(network: Network | None, allow: list[str] | None) -> Network | NetworkPolicy:
+    """Return what --network and --allow ask for; they exclude each other."""
+    if not allow:
+        return network or Network.NONE
+    if network is not None:
+        raise ValidationFailed("--allow names all that the sandbox can reach: it does not go with --network")
+    return NetworkPolicy(allow=allow)
 
 
 def parse_command(words: list[str]) -> str | list[str]:

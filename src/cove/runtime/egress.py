@@ -47,23 +47,26 @@ _STEADY_SECONDS = 30.0
 _BATCH = 256
 
 Listening = dict[int | str, socket.socket]
-OpenSockets = Callable[[Sequence[int], bool], Awaitable[list[socket.socket]]]
+OpenSockets = Callable[[Sequence[int], Sequence[str], bool], Awaitable[list[socket.socket]]]
 
 
 def attachments(network: Network | NetworkPolicy) -> list[NetworkSetup]:
     """Return what to attach to a jail before anything runs inside, so that this policy holds from the start."""
     if network in (Network.NONE, Network.HOST):
         return []
-    return [NetworkSetup(ports=Policy(network).ports)]
+    policy = Policy(network)
+    return [NetworkSetup(ports=policy.ports, addresses=policy.addresses)]
 
 
-async def open_listeners(jail: Jail, ports: Sequence[int], needs_names: bool) -> list[socket.socket]:
+async def open_listeners(
+    jail: Jail, ports: Sequence[int], addresses: Sequence[str], needs_names: bool
+) -> list[socket.socket]:
     """Listen inside a running sandbox: on the ports, then for the name server, if that is wanted."""
-    return await jail.attach([NetworkSetup(ports=ports, dns=needs_names)])
+    return await jail.attach([NetworkSetup(ports=ports, addresses=addresses, dns=needs_names)])
 
 
 class Egress:
-    """One sandbox's way out. `open_sockets` attaches: ports, and whether the name server's are wanted too."""
+    """One sandbox's way out. `open_sockets` attaches: ports, addresses, and whether the name server is wanted."""
 
     def __init__(self, open_sockets: OpenSockets, files: EgressFiles, log: NetworkLog) -> None:
         self._open_sockets = open_sockets
@@ -73,6 +76,7 @@ class Egress:
         self._network: Network | NetworkPolicy = Network.NONE
         self._grants: NetworkGrants | None = None
         self._listening: Listening = {}
+        self._addresses: set[str] = set()
         self._process: EgressProcess | None = None
         self._tasks = Tasks(lambda _: self._give_up())
         self._changed = Notify()
@@ -136,8 +140,10 @@ class Egress:
         wanted = [port for port in policy.ports if port not in self._listening]
         needs_names = DNS_UDP not in self._listening
         names: list[int | str] = [*wanted, *((DNS_UDP, DNS_TCP) if needs_names else ())]
-        if names and not sockets:
-            sockets = await self._open_sockets(wanted, needs_names)
+        new = [address for address in policy.addresses if address not in self._addresses]
+        if (names or new) and not sockets:
+            sockets = await self._open_sockets(wanted, new, needs_names)
+        self._addresses.update(policy.addresses)
         self._listening.update(zip(names, sockets, strict=True))
 
     async def _confirm(self, process: "EgressProcess") -> None:

@@ -27,6 +27,7 @@ from cove.model import (
     Network,
     NetworkEvent,
     NetworkPolicy,
+    NetworkRule,
     Outcome,
     SandboxInfo,
     SandboxSpec,
@@ -51,6 +52,7 @@ from cove.runtime.isolation import backend_of
 from cove.runtime.jail import Jail, start_jail
 from cove.runtime.machine import Machine
 from cove.runtime.memory_kills import MemoryKills
+from cove.runtime.package_hosts import PRESET, expand_presets, package_rules
 from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.processes import LOG_BYTES, LOG_SHARES, Processes
@@ -88,6 +90,7 @@ class SandboxLifecycle(AsyncSandbox):
         self._death: asyncio.TimerHandle | None = None
         self.enforces_idle_timeout = False
         self._network_log = NetworkLog()
+        self._presets: list[NetworkRule] = []
         self.read_grants: Callable[[], NetworkGrants | None] = lambda: None
         self.on_spec: Callable[[SandboxSpec], Awaitable[None]] = _nobody_keeps_it
         self.on_end: Callable[[], None] = lambda: None
@@ -127,6 +130,7 @@ class SandboxLifecycle(AsyncSandbox):
             raise
 
     async def _start(self) -> None:
+        network = await self._expand(self._spec.network)
         groups = await in_thread(self._make_groups)
         begun: list[Spawner] = []
         try:
@@ -136,7 +140,7 @@ class SandboxLifecycle(AsyncSandbox):
                 self._spec,
                 groups,
                 self.lose,
-                attach=attachments(self._spec.network),
+                attach=attachments(network),
                 on_settled=lambda jail: begun.append(_spawn(jail)),
             )
         except BaseException:
@@ -263,11 +267,18 @@ class SandboxLifecycle(AsyncSandbox):
             raise
         self._jail.sockets = []  # they are the egress's
 
+    async def _expand(self, network: Network | NetworkPolicy) -> Network | NetworkPolicy:
+        """Replace presets in a policy, the same way as long as this jail lives."""
+        if not isinstance(network, NetworkPolicy) or PRESET not in network.allow:
+            return network
+        self._presets = self._presets or await in_thread(package_rules, self._machine.home.path)
+        return expand_presets(network, self._presets)
+
     async def _apply_network(self, network: Network | NetworkPolicy, sockets: Sequence[socket.socket] = ()) -> None:
         grants = await in_thread(self.read_grants)
         if grants is not None:
             grants.check(network)
-        certificate = await self._egress.set_network(network, grants, sockets)
+        certificate = await self._egress.set_network(await self._expand(network), grants, sockets)
         self._env = merge_environment(self._env, placeholders(network, self._env))
         if certificate is not None:
             bundle = self._place.path / BUNDLE_FILE
