@@ -31,6 +31,7 @@ from cove.core.network_grants import NetworkGrants
 from cove.core.network_log import NetworkLog, parse_cursor
 from cove.core.network_policy import Policy
 from cove.errors import SandboxUnavailable
+from cove.linux.forking import close_in_forked_child
 from cove.local.threads import in_thread
 from cove.model import ExecResult, Network, NetworkEvent, NetworkPolicy
 from cove.runtime.egress_process import EgressFiles, EgressProcess, OpenFiles
@@ -143,6 +144,8 @@ class Egress:
         new = [address for address in policy.addresses if address not in self._addresses]
         if (names or new) and not sockets:
             sockets = await self._open_sockets(wanted, new, needs_names)
+        for sock in sockets:
+            close_in_forked_child(sock)
         self._addresses.update(policy.addresses)
         self._listening.update(zip(names, sockets, strict=True))
 
