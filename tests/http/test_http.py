@@ -16,6 +16,8 @@ from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve, talk
 
 from cove.errors import SandboxNotFound
 from cove.http import Answer, HttpLimits, Ping, Request, Response, Stream, Upgrade
+from cove.http.errors import BadRequest, HeadTooLarge, HttpError
+from cove.http.parser import RequestParser
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -802,3 +804,159 @@ async def test_no_bytes_make_the_server_fail_or_hang(data: bytes) -> None:
         except ConnectionError:
             return
         assert b"HTTP/1.1 500" not in answer
+
+
+# Parsing without a connection
+
+
+class Heard:
+    """What a parser tells of the requests that it is fed: the connection, and the sink of their bodies."""
+
+    def __init__(self, limits: HttpLimits | None = None) -> None:
+        self.requests: list[Request] = []
+        self.bodies: list[bytes] = []
+        self.ends = 0
+        self.pauses = 0
+        self.parser = RequestParser(self, limits or HttpLimits(), self._begin)
+
+    def _begin(self, request: Request) -> None:
+        self.requests.append(request)
+        self.bodies.append(b"")
+        request.pass_body_to(self)
+
+    def want_body(self) -> None: ...
+
+    def pause_body(self) -> None:
+        self.pauses += 1
+
+    def body_data(self, data: bytes) -> None:
+        self.bodies[-1] += data
+
+    def body_end(self) -> None:
+        self.ends += 1
+
+    def body_failed(self, error: HttpError) -> None:
+        raise error
+
+
+def hear(*pieces: bytes, limits: HttpLimits | None = None) -> Heard:
+    heard = Heard(limits)
+    for piece in pieces:
+        heard.parser.feed(piece)
+    return heard
+
+
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
+def test_a_parser_refuses_what_is_not_valid(data: bytes) -> None:
+    with pytest.raises(HttpError):
+        hear(data)
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "query"),
+    [
+        (b"GET /a?b=c?d HTTP/1.1", "/a", "b=c?d"),
+        (b"GET / HTTP/1.0", "/", ""),
+        (b"GET http://localhost/x?y HTTP/1.1", "/x", "y"),
+        (b"GET HTTP://localhost/ HTTP/1.1", "/", ""),
+        (b"OPTIONS * HTTP/1.1", "*", ""),
+    ],
+)
+def test_a_target_is_a_path_and_a_query(line: bytes, path: str, query: str) -> None:
+    (request,) = hear(line + b"\r\n" + HOST + b"A: 1\r\na: 2\r\n\r\n").requests
+    assert (request.path, request.query, request.headers[b"a"]) == (path, query, b"1, 2")
+    assert request.raw_headers == [(b"host", b"localhost"), (b"a", b"1"), (b"a", b"2")]
+    assert (request.is_complete, request.is_upgrade) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET * HTTP/1.1", b"OPTIONS x HTTP/1.1", b"GET http://other/ HTTP/1.1", b"GET http://localhost HTTP/1.1"]
+)
+def test_a_target_that_is_no_path_of_this_host_is_refused(line: bytes) -> None:
+    with pytest.raises(BadRequest):
+        hear(line + b"\r\n" + HOST + b"\r\n")
+
+
+def test_only_http_1_0_needs_no_host() -> None:
+    assert hear(b"GET / HTTP/1.0\r\n\r\n").requests[0].version == "1.0"
+    with pytest.raises(BadRequest, match="Host"):
+        hear(b"GET / HTTP/1.0\r\nHost: a b\r\n\r\n")
+
+
+SMALL = HttpLimits(head_bytes=100, headers=3)
+
+
+def test_a_head_has_as_many_bytes_and_headers_as_the_limits_say() -> None:
+    def head(target: int, value: int) -> bytes:
+        return b"GET /%b HTTP/1.0\r\nA: %b\r\n\r\n" % (b"x" * (target - 1), b"y" * value)
+
+    for data in (head(100, 0)[:110], head(1, 98), head(60, 39)):
+        hear(data, limits=SMALL)
+    for data in (head(101, 0)[:110], head(1, 99), head(60, 40)):
+        with pytest.raises(HeadTooLarge, match="larger than 100"):
+            hear(data, limits=SMALL)
+    hear(b"GET / HTTP/1.0\r\n" + b"A: b\r\n" * 3 + b"\r\n", limits=SMALL)
+    with pytest.raises(HeadTooLarge, match="more than 3"):
+        hear(b"GET / HTTP/1.0\r\n" + b"A: b\r\n" * 4 + b"\r\n", limits=SMALL)
+
+
+def test_a_head_that_does_not_end_is_refused() -> None:
+    heard = hear(b"GET / HTTP/1.0\r\n", b"A: " + b"x" * 97, limits=SMALL)
+    assert heard.parser.is_in_head
+    with pytest.raises(HeadTooLarge):
+        heard.parser.feed(b"x")
+
+
+def test_every_head_is_measured_for_itself() -> None:
+    heard = hear(*[b"GET / HTTP/1.1\r\nHost: a\r\n", b"B: %b\r\n\r\n" % (b"x" * 80)] * 3, limits=SMALL)
+    assert (len(heard.requests), heard.ends, heard.parser.is_in_head) == (3, 3, False)
+
+
+def test_framing_between_pieces_of_a_body_is_bounded() -> None:
+    heard = hear(CHUNKED + b"\r\n", b"1\r\na\r\n", b"1;" + b"x" * 98, limits=SMALL)
+    with pytest.raises(BadRequest, match="more framing than body"):
+        heard.parser.feed(b"x")
+    heard = hear(CHUNKED + b"\r\n", *[b"1;" + b"x" * 80 + b"\r\na\r\n"] * 9, b"0\r\n\r\n", limits=SMALL)
+    assert (heard.bodies, heard.ends) == ([b"a" * 9], 1)
+
+
+def test_trailers_are_dropped_and_bounded() -> None:
+    heard = hear(CHUNKED + b"\r\n1\r\na\r\n0\r\nHost: b\r\n\r\n")
+    assert (heard.requests[0].headers[b"host"], heard.bodies, heard.ends) == (b"a", [b"a"], 1)
+    with pytest.raises(HeadTooLarge):
+        hear(CHUNKED + b"\r\n0\r\nA: " + b"x" * 100 + b"\r\n\r\n", limits=SMALL)
+
+
+UPGRADE = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n"
+
+
+def test_what_follows_an_upgrade_is_held_until_it_is_decided() -> None:
+    heard = hear(UPGRADE + b"Content-Length: 00\r\n\r\nab", b"cd", limits=HttpLimits(buffered_body_bytes=4))
+    assert (heard.requests[0].is_upgrade, heard.ends, heard.pauses) == (True, 1, 0)
+    heard.parser.feed(b"e")
+    assert heard.pauses == 1
+    assert [heard.parser.take_held(), heard.parser.take_held()] == [b"abcde", b""]
+    heard.parser.feed(b"f")
+    assert heard.parser.take_held() == b"f"
+
+
+def test_what_was_held_is_parsed_when_the_connection_stays_http() -> None:
+    heard = hear(UPGRADE + b"\r\n" + GET[:5], GET[5:])
+    assert len(heard.requests) == 1
+    heard.parser.release()
+    heard.parser.release()
+    heard.parser.feed(GET)
+    assert [request.is_upgrade for request in heard.requests] == [True, False, False]
+    assert heard.ends == 3
+
+
+@pytest.mark.parametrize(
+    "body", [b"Content-Length: 10\r\n\r\nabcdefghij", b"Transfer-Encoding: chunked\r\n\r\na\r\nabcdefghij\r\n0\r\n\r\n"]
+)
+@pytest.mark.parametrize("size", [1, 50, 1000])
+def test_an_upgrade_with_a_body_is_an_ordinary_request(body: bytes, size: int) -> None:
+    data = UPGRADE + body + GET
+    heard = hear(*(data[at : at + size] for at in range(0, len(data), size)))
+    assert [request.is_upgrade for request in heard.requests] == [False, False]
+    assert (heard.bodies, heard.ends) == ([b"abcdefghij", b""], 2)
+    assert heard.requests[0].headers[b"upgrade"] == b"x"

@@ -330,6 +330,10 @@ def test_after_a_fragmented_message_the_next_has_the_whole_limit() -> None:
     assert FrameReader(4).feed(fragments * 2 + frame(0x82, b"1234")) == [*expected, *expected, b"1234"]
 
 
+def test_a_pong_is_dropped() -> None:
+    assert FrameReader(LIMIT).feed(frame(0x8A, b"x") + frame(0x81, b"a")) == ["a"]
+
+
 @pytest.mark.parametrize("code", [1000, 1003, 1007, 1011, 1014, 3000, 4999])
 def test_a_close_code_for_the_wire_is_read(code: int) -> None:
     assert FrameReader(LIMIT).feed(frame(0x88, code.to_bytes(2, "big") + b"bye")) == [Closed(code, "bye")]
