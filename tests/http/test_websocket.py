@@ -190,6 +190,8 @@ BROKEN = {
     "an unknown opcode": (frame(0x83, b""), 1002),
     "an unknown control opcode": (frame(0x8B, b""), 1002),
     "a fragmented ping": (frame(0x09, b""), 1002),
+    "a fragmented close": (frame(0x08, b""), 1002),
+    "a long close": (frame(0x88, b"\x03\xe8" + bytes(124)), 1002),
     "a long ping": (frame(0x89, bytes(126)), 1002),
     "a continuation of nothing": (frame(0x80, b"a"), 1002),
     "a message inside a message": (frame(0x01, b"a") + frame(0x81, b"b"), 1002),
@@ -328,6 +330,18 @@ def test_after_a_fragmented_message_the_next_has_the_whole_limit() -> None:
     fragments = frame(0x01, b"ab") + frame(0x89, b"x" * 125) + frame(0x00, b"") + frame(0x80, b"cd")
     expected = [Ping(b"x" * 125), "abcd"]
     assert FrameReader(4).feed(fragments * 2 + frame(0x82, b"1234")) == [*expected, *expected, b"1234"]
+
+
+def test_frames_may_come_byte_by_byte() -> None:
+    data = frame(0x81, b"a" * 126) + frame(0x01, b"b") + frame(0x80, b"c") + frame(0x89, b"") + frame(0x82, b"")
+    reader = FrameReader(LIMIT)
+    found = [event for at in range(len(data)) for event in reader.feed(data[at : at + 1])]
+    assert found == ["a" * 126, "bc", Ping(b""), b""]
+
+
+def test_nothing_is_read_after_a_close() -> None:
+    for late in (frame(0x81, b"late"), frame(0x88, b""), b"\xff\xff"):
+        assert FrameReader(LIMIT).feed(frame(0x88, b"\x03\xe8") + late) == [Closed(1000, "")]
 
 
 def test_a_pong_is_dropped() -> None:
