@@ -63,6 +63,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "http/websocket_frames.py": {
         "_LONG_BYTES = 4097": "where the faster way begins",
         "_LONG_BYTES = (4095)": "as above",
+        "if len(buffer) < start: pass": "what has no whole head has no whole data either",
     },
     "core/git_output.py": {
         'fields = rest.split(b" ", _FIELDS.get(kind, 2) - 1)': "an unknown kind is refused below",
@@ -113,10 +114,10 @@ def mutants_of(source: bytes) -> Iterator[Mutant]:
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         changed = source[:start] + replacement.encode() + source[end:]
-        first, last = starts[node.lineno - 1], starts[node.end_lineno] - len(source)
-        yield Mutant(
-            node.lineno, _one_line(source[first : last or None]), _one_line(changed[first : last or None]), changed
-        )
+        shown = node.lineno - (2 if replacement == "pass" else 1)  # with the condition of a guard
+        first, last = starts[shown], starts[node.end_lineno] - len(source)
+        before, after = (_one_line(text[first : last or None]) for text in (source, changed))
+        yield Mutant(node.lineno, before, after, changed)
 
 
 def _one_line(text: bytes) -> str:

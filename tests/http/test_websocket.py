@@ -344,6 +344,11 @@ def test_nothing_is_read_after_a_close() -> None:
         assert FrameReader(LIMIT).feed(frame(0x88, b"\x03\xe8") + late) == [Closed(1000, "")]
 
 
+@pytest.mark.parametrize(("control", "event"), [(0x89, Ping(b"\x03\xe8")), (0x88, Closed(1000, ""))])
+def test_the_limit_of_messages_is_none_of_control_frames(control: int, event: Event) -> None:
+    assert FrameReader(1).feed(frame(0x02, b"a") + frame(control, b"\x03\xe8")) == [event]
+
+
 def test_a_pong_is_dropped() -> None:
     assert FrameReader(LIMIT).feed(frame(0x8A, b"x") + frame(0x81, b"a")) == ["a"]
 
