@@ -63,6 +63,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "http/websocket_frames.py": {
         "_LONG_BYTES = 4097": "where the faster way begins",
         "_LONG_BYTES = (4095)": "as above",
+        "if self._opcode is None and is_final: pass": "a faster way to the same",
         "if len(buffer) < start: pass": "what has no whole head has no whole data either",
     },
     "core/git_output.py": {

@@ -326,10 +326,11 @@ def test_a_message_is_as_long_as_the_limit_and_no_longer(limit: int) -> None:
     assert [error_code(event) for event in FrameReader(limit).feed(frame(0x02, whole) + frame(0x80, b"x"))] == [1009]
 
 
-def test_after_a_fragmented_message_the_next_has_the_whole_limit() -> None:
+def test_after_a_fragmented_message_the_next_has_the_whole_limit_and_no_more() -> None:
     fragments = frame(0x01, b"ab") + frame(0x89, b"x" * 125) + frame(0x00, b"") + frame(0x80, b"cd")
     expected = [Ping(b"x" * 125), "abcd"]
     assert FrameReader(4).feed(fragments * 2 + frame(0x82, b"1234")) == [*expected, *expected, b"1234"]
+    assert error_code(FrameReader(4).feed(fragments + frame(0x82, b"12345"))[-1]) == 1009
 
 
 def test_frames_may_come_byte_by_byte() -> None:
