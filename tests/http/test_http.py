@@ -901,6 +901,7 @@ def test_a_head_has_as_many_bytes_and_headers_as_the_limits_say() -> None:
 
 
 def test_a_head_that_does_not_end_is_refused() -> None:
+    assert not hear().parser.is_in_head
     heard = hear(b"GET / HTTP/1.0\r\n", b"A: " + b"x" * 97, limits=SMALL)
     assert heard.parser.is_in_head
     with pytest.raises(HeadTooLarge):

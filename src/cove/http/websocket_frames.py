@@ -186,6 +186,6 @@ def _read_close(data: bytes) -> Closed:
     if not data:
         return Closed(1005, "")
     code = int.from_bytes(data[:2], "big")
-    if len(data) < 2 or not (1000 <= code < 5000) or code in (1004, 1005, 1006) or 1014 < code < 3000:
+    if not 1000 <= code < 5000 or code in (1004, 1005, 1006) or 1014 < code < 3000:
         raise WebSocketError(1002, "this is no close code")
     return Closed(code, _decode(data[2:]))
