@@ -69,6 +69,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         'if b"," in headers.get(b"content-length", b""): pass': "llhttp refuses it first",
     },
     "http/response_parser.py": {
+        "if self._is_complete: pass": "nothing is told after the end, whatever is parsed",
         "self._taker.answer_switch(self._head, data[upgrade.args[(-1)] :])": "it has one argument",
     },
     "http/websocket_frames.py": {

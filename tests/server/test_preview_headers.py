@@ -95,7 +95,9 @@ def test_after_a_switch_everything_is_raw() -> None:
 SWITCH = b"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nraw"
 
 
-@pytest.mark.parametrize("rest", [SWITCH, b"\0garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"])
+@pytest.mark.parametrize(
+    "rest", [SWITCH, b"\0garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", b"HTTP/1.1 200 \1\r\n\r\n"]
+)
 @pytest.mark.parametrize(
     "answer", [CHUNKED, b"HTTP/1.1 204 No\r\n\r\n", b"HTTP/1.1 200 X\r\nContent-Length: 0\r\n\r\n"]
 )

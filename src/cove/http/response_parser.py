@@ -99,10 +99,11 @@ class ResponseParser:
 
     def on_status(self, reason: bytes) -> None:
         """Take the reason phrase."""
+        if self._has_head:
+            return
         if any(byte < 0x20 and byte != 0x09 for byte in reason):
             raise BadResponse("the words after its status have a control character")
-        if not self._has_head:
-            self._head.reason += reason
+        self._head.reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, or a trailer, which is dropped."""
