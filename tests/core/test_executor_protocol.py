@@ -21,6 +21,7 @@ from cove.core.executor_protocol import (
     check_language,
     encode_run,
 )
+from cove.core.json_tokens import JsonBuilder
 from cove.errors import UnsupportedLanguage
 from cove.executor.channel import (
     DISPLAY,
@@ -119,6 +120,23 @@ def test_json_that_is_too_large_is_left_out_and_that_is_said(value: object) -> N
     (said,) = decode(shown(DISPLAY, {"application/json": nested, "text/plain": "small"}))
     assert isinstance(said, Shown)
     assert said.result == Result(data={"text/plain": "small"}, truncated=True)
+
+
+def test_json_has_the_room_that_it_is_given_and_no_more() -> None:
+    piece = b'["[",1,"\\"text","{","\\"key",null,"]","]"]'
+    measured = JsonBuilder()
+    assert measured.size == 0
+    assert measured.take(piece, 1 << 20)
+    assert JsonBuilder().take(piece, measured.size)
+    assert not JsonBuilder().take(piece, measured.size - 1)
+
+
+def test_json_has_a_hundred_levels_and_a_piece_a_thousand_tokens_at_most() -> None:
+    assert JsonBuilder().take(msgspec.json.encode(["["] * 100), 1 << 20)
+    assert not JsonBuilder().take(msgspec.json.encode(["["] * 101), 1 << 20)
+    assert JsonBuilder().take(msgspec.json.encode(["[", *[1] * 999]), 1 << 20)
+    with pytest.raises(ProtocolError, match="1001 tokens"):
+        JsonBuilder().take(msgspec.json.encode(["[", *[1] * 1000]), 1 << 20)
 
 
 def test_json_that_is_too_deep_is_left_out() -> None:
