@@ -94,6 +94,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_CHARACTER_BYTES: Final = *": "as above",
         "self._room = *": "set before it is used",
         "self._is_wide = True": "as above",
+        "return self._root[(-1)]": "it has one element",
     },
     "core/redaction.py": {
         "self._overlap = len(found[0]) - 1 if found else 1": "not used without secrets",

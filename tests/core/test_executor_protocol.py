@@ -131,6 +131,14 @@ def test_json_has_the_room_that_it_is_given_and_no_more() -> None:
     assert not JsonBuilder().take(piece, measured.size - 1)
 
 
+def test_a_wide_string_counts_for_what_it_takes() -> None:
+    narrow, wide = JsonBuilder(), JsonBuilder()
+    assert narrow.take(msgspec.json.encode(['"' + "e" * 100]), 1 << 20)
+    assert wide.take(msgspec.json.encode(['"' + "é" * 100]), 1 << 20)
+    assert 100 < narrow.size < 200
+    assert 400 < wide.size < 500
+
+
 def test_json_has_a_hundred_levels_and_a_piece_a_thousand_tokens_at_most() -> None:
     assert JsonBuilder().take(msgspec.json.encode(["["] * 100), 1 << 20)
     assert not JsonBuilder().take(msgspec.json.encode(["["] * 101), 1 << 20)
