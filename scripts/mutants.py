@@ -69,6 +69,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         'if b"," in headers.get(b"content-length", b""): pass': "llhttp refuses it first",
     },
     "http/response_parser.py": {
+        'if any(byte in value for byte in b"\\r\\n\\0"): pass': "llhttp refuses it first",
         "if self._is_complete: pass": "nothing is told after the end, whatever is parsed",
         "self._taker.answer_switch(self._head, data[upgrade.args[(-1)] :])": "it has one argument",
     },
@@ -95,6 +96,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "self._room = *": "set before it is used",
         "self._is_wide = True": "as above",
         "return self._root[(-1)]": "it has one element",
+    },
+    "wire/frames.py": {
+        "self._missing = *": "set before it is used",
+        "if (rest or self._missing):": "an empty piece makes no difference",
     },
     "core/redaction.py": {
         "self._overlap = len(found[0]) - 1 if found else 1": "not used without secrets",

@@ -206,6 +206,20 @@ def test_a_failure_in_a_stream_is_the_error_it_was() -> None:
     assert failure.details == {"id": "x"}
 
 
+def test_kinds_of_frames_have_their_numbers() -> None:
+    assert frames.encode_frame(Gap(5, "2"))[0] == 1
+    assert frames.encode_failure_frame(errors.ProcessNotFound("gone", id="x"))[0] == 2
+    assert b"\x03" + bytes(8) == frames.PING_FRAME
+
+
+@pytest.mark.parametrize("head", [0, 9])
+def test_a_frame_has_256_mebibytes_at_most(head: int) -> None:
+    data = (256 << 20) - head
+    assert list(frames.FrameReader().feed(b"\x01" + head.to_bytes(4, "big") + data.to_bytes(4, "big"))) == []
+    with pytest.raises(Internal, match="of 268435457 bytes"):
+        list(frames.FrameReader().feed(b"\x01" + head.to_bytes(4, "big") + (data + 1).to_bytes(4, "big")))
+
+
 def test_a_frame_that_claims_to_be_huge_is_refused_at_once() -> None:
     with pytest.raises(Internal, match="bytes"):
         list(frames.FrameReader().feed(b"\x01" + b"\xff" * 8))
