@@ -25,6 +25,7 @@ from cove import (
     SessionTerminated,
     ValidationFailed,
 )
+from cove.local.threads import close_in_thread
 from cove.runtime.file_access import SMALL_BYTES, make_info
 from cove.runtime.files import sort_by_path
 
@@ -410,6 +411,7 @@ async def test_a_stream_that_is_left_early_frees_its_descriptor() -> None:
         await anext(stream)
         assert len(os.listdir("/proc/self/fd")) == before + 1
         await stream.aclose()
+        await close_in_thread([])  # behind what is being closed
         assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -8,6 +8,7 @@ import struct
 from cove.verify.inside.harness import Blocked, Facts, probe
 
 AREA = "network"
+OWN_NAME_SERVER = "127.0.0.53"
 
 
 @probe(AREA, "a service on the host's loopback interface can be reached")
@@ -94,6 +95,7 @@ def enter_the_hosts_network(facts: Facts) -> str:
 @probe(AREA, "a name server of the host is configured")
 def find_a_name_server(facts: Facts) -> str:
     with open("/etc/resolv.conf") as file:
-        if "nameserver" not in file.read():
-            raise Blocked("there is none")
+        servers = [line.split()[1] for line in file if line.startswith("nameserver ")]
+    if all(server == OWN_NAME_SERVER for server in servers):
+        raise Blocked("there is none but the sandbox's own")
     return "it is"
