@@ -2,8 +2,8 @@
 # test.bash PYTHON [MARKS]    Runs the tests with that Python, or those of them with these marks.
 #
 # Most wait more than they compute: several run at a time, then those that must be alone. On a shared machine a test
-# can miss its moment: those that failed are tried again, alone. What passes only then is named, and is an error unless
-# tests/known_flaky.toml says why it may be.
+# can miss its moment: those that failed are tried again, alone. What passes only then is named; unless
+# tests/known_flaky.toml says why it may be, it has to pass five times in a row.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
