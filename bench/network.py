@@ -66,11 +66,12 @@ while True:
 _CLIENT = r"""
 import socket, ssl, sys, time
 host, address, port, ca = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+context = ssl.create_default_context(cafile=ca[0]) if ca else None
 def connect():
     sock = socket.create_connection((address, port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if ca:
-        sock = ssl.create_default_context(cafile=ca[0]).wrap_socket(sock, server_hostname=host)
+    if context is not None:
+        sock = context.wrap_socket(sock, server_hostname=host)
     return sock
 def get(sock, size):
     sock.sendall(b"GET /%d HTTP/1.1\r\nHost: %s:%d\r\n\r\n" % (size, host.encode(), port))
