@@ -98,6 +98,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "return self._root[(-1)]": "it has one element",
     },
     "wire/frames.py": {
+        'words = status.split(b" ", 3)': "two of them are read",
         "self._missing = *": "set before it is used",
         "if (rest or self._missing):": "an empty piece makes no difference",
     },

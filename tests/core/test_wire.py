@@ -206,6 +206,12 @@ def test_a_failure_in_a_stream_is_the_error_it_was() -> None:
     assert failure.details == {"id": "x"}
 
 
+def test_the_first_length_of_an_answer_to_an_upgrade_counts() -> None:
+    one, other = b"\r\nContent-Length: 12", b"\r\nContent-Length: x"
+    assert frames.parse_upgrade(b"HTTP/1.1 502 Bad" + one + other) == (502, 12)
+    assert frames.parse_upgrade(b"HTTP/1.1 502 Bad" + other + one) == (502, 0)
+
+
 def test_kinds_of_frames_have_their_numbers() -> None:
     assert frames.encode_frame(Gap(5, "2"))[0] == 1
     assert frames.encode_failure_frame(errors.ProcessNotFound("gone", id="x"))[0] == 2
