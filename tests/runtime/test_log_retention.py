@@ -202,7 +202,7 @@ async def test_a_write_that_fails_is_a_gap_and_the_process_goes_on(monkeypatch: 
         await asyncio.sleep(0)
         await process.close_stdin()
         assert (await process.wait(timeout=60)).exit_code == 0
-        assert count > 3
+        assert count >= 3
         for events in (await live, await all_events(process)):
             assert sum(sizes(events)) == 1_000_004
             assert isinstance(events[-1], Exit)
