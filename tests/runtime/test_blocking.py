@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -37,17 +39,25 @@ def commands(sandbox: Sandbox) -> list[str]:
 
 @contextmanager
 def interrupted(sandbox: Sandbox, name: str) -> Iterator[None]:
-    """Ctrl-C as soon as that file is there."""
+    """Ctrl-C as soon as that file is there and the main thread waits in a call."""
 
     def interrupt() -> None:
         sandbox.exec(f"until [ -e {name} ]; do sleep 0.01; done", timeout=30).check()
+        while not _main_thread_waits():
+            time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # from the start on, it may come at any moment
+        thread.start()
         yield
     thread.join()
+
+
+def _main_thread_waits() -> bool:
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    names = [each.f_code.co_filename for each, _ in traceback.walk_stack(frame)]
+    return any(name.endswith("blocking/portal.py") for name in names)
 
 
 def test_commands_run_and_fail_as_they_do_with_asyncio() -> None:

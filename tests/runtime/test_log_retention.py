@@ -96,8 +96,8 @@ async def test_over_the_sandboxs_share_the_output_of_ended_processes_goes_first(
 ) -> None:
     monkeypatch.setattr(processes, "LOG_BYTES", 300_000)
     async with AsyncSandbox.create() as sandbox:
-        running = await sandbox.start_process("head -c 100000 /dev/zero; sleep 1000")
-        await running.wait_for_log("\0" * 90_000)
+        running = await sandbox.start_process("head -c 99996 /dev/zero; echo end; sleep 1000")
+        await running.wait_for_log("end")
         ended = []
         for _ in range(5):
             ended.append(await sandbox.start_process("head -c 100000 /dev/zero"))

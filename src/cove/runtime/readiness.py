@@ -41,6 +41,8 @@ async def wait_for_log(process: Process, pattern: str | re.Pattern[str], timeout
     """Wait until a line of the log matches: `api.Process.wait_for_log`."""
     if not isinstance(pattern, str | re.Pattern):
         raise ValidationFailed(f"pattern must be a string or a compiled expression, not {type(pattern).__name__}")
+    if len(pattern if isinstance(pattern, str) else pattern.pattern) > _MOST_TEXT:
+        raise ValidationFailed(f"pattern is longer than {_MOST_TEXT} characters: lines are looked at in such parts")
     find = partial(_find_text, LineMatcher(pattern)) if isinstance(pattern, str) else partial(_find_match, pattern)
     # Without any time, what is there is looked at all the same.
     seconds = _GLANCE_SECONDS if timeout == 0 else timeout
@@ -142,8 +144,6 @@ async def searching(expression: re.Pattern[str]) -> AsyncIterator["LineSearch"]:
     """A process that searches the output it is fed with. Leaving ends it, whatever it does."""
     if not isinstance(expression.pattern, str):
         raise ValidationFailed("pattern must be an expression for text, not for bytes")
-    if len(expression.pattern) > _MOST_TEXT:
-        raise ValidationFailed(f"pattern is longer than {_MOST_TEXT} characters")
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
