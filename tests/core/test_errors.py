@@ -60,8 +60,28 @@ STABLE_CODES = {
     "GIT_TIMEOUT",
     "GIT_FAILED",
     "COMMAND_FAILED",
+    "NETWORK_DENIED",
+    "USER_UNAVAILABLE",
+    "IMAGE_INVALID",
+    "BACKUP_EXPIRED",
+    "SNAPSHOT_NOT_FOUND",
+    "IMAGE_NOT_FOUND",
+    "VOLUME_NOT_FOUND",
+    "MOUNT_NOT_FOUND",
+    "BACKUP_NOT_FOUND",
+    "SNAPSHOT_ALREADY_EXISTS",
+    "IMAGE_ALREADY_EXISTS",
+    "VOLUME_ALREADY_EXISTS",
+    "MOUNT_EXISTS",
+    "SNAPSHOT_IN_USE",
+    "IMAGE_IN_USE",
+    "VOLUME_IN_USE",
+    "SANDBOX_STOPPED",
+    "SANDBOX_PAUSED",
+    "TRANSACTION_OPEN",
+    "SECRET_UNAVAILABLE",
 }
-FAMILIES = {"RequestError", "NothingStarted", "MayHaveRun", "AlreadyExists", "FileError", "GitError"}
+FAMILIES = {"RequestError", "NothingStarted", "MayHaveRun", "AlreadyExists", "InUse", "FileError", "GitError"}
 
 
 def classes() -> list[type[CoveError]]:
@@ -70,7 +90,7 @@ def classes() -> list[type[CoveError]]:
     while pending:
         kind = pending.pop()
         found.append(kind)
-        pending += [below for below in kind.__subclasses__() if below.__module__ == errors.__name__]
+        pending += [below for below in kind.__subclasses__() if below.__module__.startswith("cove.errors.")]
     return found
 
 
@@ -109,6 +129,10 @@ def test_an_error_with_facts_carries_them_as_attributes_and_details(name: str) -
     [
         (errors.ValidationFailed("x"), False),
         (errors.Unauthorized("x"), False),
+        (errors.SandboxStopped("x"), False),
+        (errors.SandboxPaused("x"), False),
+        (errors.NetworkDenied("x"), False),
+        (errors.SecretUnavailable("x"), True),
         (errors.NoSpace("x"), False),
         (errors.GitNetworkError("x"), False),
         (errors.SandboxUnavailable("x"), True),
@@ -166,4 +190,4 @@ def test_every_public_name_exists() -> None:
 
 
 def test_every_value_and_every_error_is_public() -> None:
-    assert {*errors.__all__, *model.__all__} - set(cove.__all__) == {"SpecFields", "make_spec"}
+    assert {*errors.__all__, *model.__all__} - set(cove.__all__) == {"SpecFields", "from_errno", "make_spec"}

@@ -54,7 +54,7 @@ def all_errors(kind: type[CoveError] = CoveError) -> list[type[CoveError]]:
 
 
 def with_code() -> list[type[CoveError]]:
-    return [kind for kind in all_errors() if "code" in vars(kind) and kind.__module__ == "cove.errors"]
+    return [kind for kind in all_errors() if "code" in vars(kind) and kind.__module__.startswith("cove.errors.")]
 
 
 def make(kind: type[CoveError]) -> CoveError:

@@ -8,13 +8,16 @@ from cove.errors import CoveError, Internal, ValidationFailed
 from cove.wire.coding import decode_json, encode_json
 
 STATUS: Mapping[str, int] = {
-    **dict.fromkeys(("VALIDATION_FAILED", "UNSUPPORTED_LANGUAGE"), 400),
+    **dict.fromkeys(
+        ("VALIDATION_FAILED", "UNSUPPORTED_LANGUAGE", "USER_UNAVAILABLE", "IMAGE_INVALID", "BACKUP_EXPIRED"), 400
+    ),
     **dict.fromkeys(("UNAUTHORIZED", "GIT_AUTH_FAILED"), 401),
-    "PERMISSION_DENIED": 403,
+    **dict.fromkeys(("PERMISSION_DENIED", "NETWORK_DENIED"), 403),
     **dict.fromkeys(
         (
             *("SANDBOX_NOT_FOUND", "SESSION_NOT_FOUND", "PROCESS_NOT_FOUND", "TERMINAL_NOT_FOUND", "CONTEXT_NOT_FOUND"),
             *("FILE_NOT_FOUND", "PORT_NOT_EXPOSED", "GIT_NOT_FOUND", "GIT_BRANCH_NOT_FOUND", "NOT_FOUND"),
+            *("SNAPSHOT_NOT_FOUND", "IMAGE_NOT_FOUND", "VOLUME_NOT_FOUND", "MOUNT_NOT_FOUND", "BACKUP_NOT_FOUND"),
         ),
         404,
     ),
@@ -24,6 +27,9 @@ STATUS: Mapping[str, int] = {
         (
             *("SANDBOX_ALREADY_EXISTS", "SESSION_ALREADY_EXISTS", "PROCESS_ALREADY_EXISTS", "CONTEXT_ALREADY_EXISTS"),
             *("FILE_EXISTS", "IS_DIRECTORY", "NOT_DIRECTORY", "PORT_ALREADY_EXPOSED", "PORT_IN_USE"),
+            *("SNAPSHOT_ALREADY_EXISTS", "IMAGE_ALREADY_EXISTS", "VOLUME_ALREADY_EXISTS", "MOUNT_EXISTS"),
+            *("SNAPSHOT_IN_USE", "IMAGE_IN_USE", "VOLUME_IN_USE"),
+            *("SANDBOX_STOPPED", "SANDBOX_PAUSED", "TRANSACTION_OPEN"),
             *("GIT_BRANCH_EXISTS", "GIT_CONFLICT", "GIT_REJECTED", "GIT_NOTHING_TO_COMMIT"),
         ),
         409,
@@ -36,7 +42,7 @@ STATUS: Mapping[str, int] = {
         500,
     ),
     **dict.fromkeys(("SERVICE_NOT_RESPONDING", "GIT_NETWORK_ERROR", "CONNECTION_LOST"), 502),
-    **dict.fromkeys(("INTERPRETER_NOT_READY", "SANDBOX_UNAVAILABLE"), 503),
+    **dict.fromkeys(("INTERPRETER_NOT_READY", "SANDBOX_UNAVAILABLE", "SECRET_UNAVAILABLE"), 503),
     "NO_SPACE": 507,
 }
 

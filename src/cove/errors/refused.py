@@ -1,0 +1,63 @@
+"""Refused requests: wrong arguments, missing rights, limits."""
+
+from cove.errors.families import RequestError
+
+
+class ValidationFailed(RequestError):
+    """An argument is wrong; nothing was done."""
+
+    code = "VALIDATION_FAILED"
+
+
+class Unauthorized(RequestError):
+    """The key is missing or wrong."""
+
+    code = "UNAUTHORIZED"
+
+
+class PermissionDenied(RequestError):
+    """The sandbox's user may not do that, or the server does not allow it."""
+
+    code = "PERMISSION_DENIED"
+
+
+class NetworkDenied(PermissionDenied):
+    """The network policy does not allow the sandbox to reach this host."""
+
+    code = "NETWORK_DENIED"
+
+
+class LimitExceeded(RequestError):
+    """A configured number of things is in use."""
+
+    code = "LIMIT_EXCEEDED"
+
+
+class UnsupportedLanguage(RequestError):
+    """No executor speaks this language."""
+
+    code = "UNSUPPORTED_LANGUAGE"
+
+
+class UserUnavailable(RequestError):
+    """The sandbox has no such user, or no user ids to give it."""
+
+    code = "USER_UNAVAILABLE"
+
+
+class ImageInvalid(RequestError):
+    """The image cannot be used: it is malformed, for another machine, or not what its digest says."""
+
+    code = "IMAGE_INVALID"
+
+
+class BackupExpired(RequestError):
+    """The backup has passed its time, and is no longer restored."""
+
+    code = "BACKUP_EXPIRED"
+
+
+class MethodNotAllowed(RequestError):
+    """A server's route exists, but not with this method."""
+
+    code = "METHOD_NOT_ALLOWED"
