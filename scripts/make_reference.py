@@ -14,7 +14,8 @@ import msgspec
 
 from cove import api, errors, model
 from cove.wire.errors import STATUS
-from cove.wire.operations import OPERATIONS, AnyOperation, Form
+from cove.wire.operation import AnyOperation, Form
+from cove.wire.operations import OPERATIONS
 from cove.wire.target import Target
 
 ROOT_DIRECTORY = Path(__file__).parent.parent

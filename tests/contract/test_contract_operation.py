@@ -24,7 +24,7 @@ from cove import api
 from cove.api.provider import Provider
 from cove.runtime.sandbox import Sandbox
 from cove.wire import frames, operations, replies, requests
-from cove.wire.operations import By, Form, row
+from cove.wire.operation import By, Form, row
 from cove.wire.target import Target
 
 

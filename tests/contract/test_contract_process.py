@@ -25,7 +25,7 @@ from cove import (
     ValidationFailed,
 )
 from cove.api import Process
-from cove.wire.operations import AnyOperation
+from cove.wire.operation import AnyOperation
 
 pytestmark = pytest.mark.anyio
 

@@ -36,7 +36,8 @@ from cove.wire.coding import (
 )
 from cove.wire.errors import STATUS, ErrorBody, decode_error, encode_error, make_error, status_of
 from cove.wire.openapi import make_document
-from cove.wire.operations import OPERATIONS, AnyOperation, Form
+from cove.wire.operation import AnyOperation, Form
+from cove.wire.operations import OPERATIONS
 from cove.wire.signature import signature_of
 from cove.wire.target import Target
 

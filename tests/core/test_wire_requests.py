@@ -10,7 +10,8 @@ from cove import api
 from cove.errors import ValidationFailed
 from cove.model import CodeEvent, Execution
 from cove.wire import operations, requests
-from cove.wire.operations import OPERATIONS, AnyOperation, Form
+from cove.wire.operation import AnyOperation, Form
+from cove.wire.operations import OPERATIONS
 from cove.wire.requests import Request
 from cove.wire.signature import signature_of
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeVar
 from cove.client.transport import Transport, fill
 from cove.errors import SandboxDestroyed, SandboxNotFound
 from cove.wire.coding import decode_json, quote_segment
-from cove.wire.operations import SANDBOXES, AnyOperation, Operation
+from cove.wire.operation import SANDBOXES, AnyOperation, Operation
 from cove.wire.requests import Request
 from cove.wire.target import Target
 

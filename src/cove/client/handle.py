@@ -18,7 +18,7 @@ from cove.client.retry import Backoff
 from cove.errors import ConnectionLost, Unreachable, ValidationFailed
 from cove.model import Exit
 from cove.wire import operations
-from cove.wire.operations import AnyOperation, Form
+from cove.wire.operation import AnyOperation, Form
 from cove.wire.requests import Request
 from cove.wire.signature import Signature, signature_of
 from cove.wire.target import Target

@@ -28,7 +28,7 @@ from cove.tasks import end, owned, race, settled
 from cove.wire.coding import encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
 from cove.wire.frames import EVENT, FAILURE, FRAMES, MOST_FRAME_BYTES, FrameReader, decode_failure
-from cove.wire.operations import AnyOperation, Operation
+from cove.wire.operation import AnyOperation, Operation
 from cove.wire.requests import Request
 
 V = TypeVar("V")

@@ -22,7 +22,7 @@ from cove.wire.frames import (
     encode_failure_frame,
     encode_failure_server_sent,
 )
-from cove.wire.operations import AnyOperation, Caller, Form
+from cove.wire.operation import AnyOperation, Caller, Form
 from cove.wire.signature import Signature, signature_of
 
 _MOST_BODY_BYTES: Final = 64 << 20

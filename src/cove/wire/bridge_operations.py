@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cove.wire.operations import By
+from cove.wire.operation import By
 
 Document = dict[str, object]
 

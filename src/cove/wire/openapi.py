@@ -8,7 +8,8 @@ import msgspec
 from cove.wire.bridge_operations import describe_bridge
 from cove.wire.errors import ErrorBody
 from cove.wire.frames import FRAMES, SERVER_SENT_EVENTS
-from cove.wire.operations import OPERATIONS, AnyOperation, Caller, Form, parameters_of
+from cove.wire.operation import AnyOperation, Caller, Form, parameters_of
+from cove.wire.operations import OPERATIONS
 
 Document = dict[str, object]
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from cove.errors import ValidationFailed
-from cove.wire.operations import AnyOperation, Form, parameters_of
+from cove.wire.operation import AnyOperation, Form, parameters_of
 
 _CONTENT = ("data", "chunks")
 

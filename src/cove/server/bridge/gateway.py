@@ -35,7 +35,7 @@ from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
-from cove.wire.operations import By, Caller
+from cove.wire.operation import By, Caller
 
 _MOST_REMEMBERED: Final = 10_000
 _PREFIXES: Final = (BELOW, pool.BELOW)

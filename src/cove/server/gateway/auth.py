@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 from cove.http import Request, Response
 from cove.server.error_response import error_response
 from cove.wire.errors import ErrorBody
-from cove.wire.operations import Caller
+from cove.wire.operation import Caller
 
 _HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _LOOPBACK = (b"localhost", b"127.0.0.1", b"[::1]")

@@ -16,7 +16,8 @@ from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
-from cove.wire.operations import OPERATIONS, SANDBOXES, By, Caller
+from cove.wire.operation import SANDBOXES, By, Caller
+from cove.wire.operations import OPERATIONS
 from cove.wire.target import Target
 
 _BELOW: Final = f"{SANDBOXES}/"

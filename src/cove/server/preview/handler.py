@@ -24,7 +24,7 @@ from cove.server.preview.headers import Visit
 from cove.server.preview.relay import PreviewRelay
 from cove.server.sandboxes.directory import Directory, Record
 from cove.wire.errors import ErrorBody
-from cove.wire.operations import SANDBOXES
+from cove.wire.operation import SANDBOXES
 
 _MOST_PER_SANDBOX = 512
 _MOST_REMEMBERED = 10_000

@@ -11,7 +11,8 @@ from cove.server.dispatch import RESPONDERS, Call, Responder, Routes, read_argum
 from cove.server.error_response import describe_cove_error
 from cove.server.runtime.streams import port_socket, terminal_socket
 from cove.wire.coding import unquote_text
-from cove.wire.operations import OPERATIONS, By, Form
+from cove.wire.operation import By, Form
+from cove.wire.operations import OPERATIONS
 from cove.wire.target import Target
 
 _ROUTES: Final = Routes(row for row in OPERATIONS if row.by is not By.GATEWAY)

@@ -1,0 +1,83 @@
+"""Requests of operations, by family. Fields have the names and meanings of the arguments in `cove.api`."""
+
+from cove.wire.requests.code import CreateCodeContext, RunCode, RunInContext
+from cove.wire.requests.files import (
+    ChangeMode,
+    CheckChanges,
+    FilePath,
+    Glob,
+    ListFiles,
+    MakeDirectory,
+    ReadFile,
+    Rename,
+    Replace,
+    Search,
+    Transfer,
+    Watch,
+    WriteFile,
+)
+from cove.wire.requests.git import (
+    AddToRepository,
+    ChangeBranch,
+    Checkout,
+    CloneRepository,
+    Commit,
+    DiffRepository,
+    Pull,
+    Push,
+    Repository,
+)
+from cove.wire.requests.network import ConnectPort, ExposePort, NetworkLog, SetNetwork
+from cove.wire.requests.process import Exec, Kill, Logs, StartProcess, Terminate, Wait, WaitForLog, WaitForPort
+from cove.wire.requests.request import Nothing, Request, Waiting
+from cove.wire.requests.sandbox import CreateSandbox, SetEnv
+from cove.wire.requests.shell import Connect, CreateSession, OpenTerminal, Resize
+
+__all__ = [
+    "AddToRepository",
+    "ChangeBranch",
+    "ChangeMode",
+    "CheckChanges",
+    "Checkout",
+    "CloneRepository",
+    "Commit",
+    "Connect",
+    "ConnectPort",
+    "CreateCodeContext",
+    "CreateSandbox",
+    "CreateSession",
+    "DiffRepository",
+    "Exec",
+    "ExposePort",
+    "FilePath",
+    "Glob",
+    "Kill",
+    "ListFiles",
+    "Logs",
+    "MakeDirectory",
+    "NetworkLog",
+    "Nothing",
+    "OpenTerminal",
+    "Pull",
+    "Push",
+    "ReadFile",
+    "Rename",
+    "Replace",
+    "Repository",
+    "Request",
+    "Resize",
+    "RunCode",
+    "RunInContext",
+    "Search",
+    "SetEnv",
+    "SetNetwork",
+    "StartProcess",
+    "Terminate",
+    "Transfer",
+    "Wait",
+    "WaitForLog",
+    "WaitForPort",
+    "Waiting",
+    "Watch",
+    "WriteFile",
+]
