@@ -61,7 +61,6 @@ class CodeContext(api.CodeContext):
         self._recovery: asyncio.Task[None] | None = None
         self._deleting: Once[None] = Once()
         self._is_timed_out = False
-        self._loop = asyncio.get_running_loop()
 
     def info(self) -> CodeContextInfo:
         """Describe the context."""
@@ -89,7 +88,7 @@ class CodeContext(api.CodeContext):
 
     async def _watched(self, seconds: float | None) -> AsyncGenerator[Weighed, None]:
         """The events of the run under way; when the time is up, interrupt it and go on to its end."""
-        deadline = None if seconds is None else self._loop.call_later(seconds, self._on_deadline)
+        deadline = None if seconds is None else self._spawner.clock.call_later(seconds, self._on_deadline)
         self._is_timed_out = is_over = False
         try:
             async for event, size in self.executor.events():

@@ -1,6 +1,5 @@
 """All code contexts of one sandbox, and spare executors kept ready for code without a context."""
 
-import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -206,7 +205,7 @@ class CodeContexts:
                     raise SpawnFailed("the executor was killed before it ran. Nothing was started.")
                 if not process.pid:
                     raise FileNotFound(process.refusal)
-                async with asyncio.timeout(_READY_SECONDS):
+                async with spawner.clock.timeout(_READY_SECONDS):
                     await shared(executor.ready)
             except BaseException:
                 await process.sweep()

@@ -1,6 +1,5 @@
 """`exec`: run one command, capture its output, return one result."""
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -35,7 +34,7 @@ async def run_command(
     def take(stream: int, data: bytes) -> None:
         captures[stream].append(data)
 
-    deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+    deadline = None if timeout is None else spawner.clock.time() + timeout
     end = await _run(spawner, invocation, take, data, deadline)
     return ExecResult(
         command=command,

@@ -130,7 +130,7 @@ class Executor:
     async def wait_idle(self, seconds: float) -> bool:
         """Wait so long for the end of the run under way, or of the executor."""
         try:
-            async with asyncio.timeout(seconds):
+            async with self.process.clock.timeout(seconds):
                 while self._is_running:
                     await self._change.wait()
         except TimeoutError:
@@ -215,7 +215,7 @@ class Executor:
         else:
             # Most likely it has ended: then its launcher is about to say how.
             self._loop.remove_reader(self._channel)
-            self._loop.call_later(_REPORT_SECONDS, self.process.end, Outcome.KILLED, 0)
+            self.process.clock.call_later(_REPORT_SECONDS, self.process.end, Outcome.KILLED, 0)
 
     def _take_frames(self) -> None:
         """Take some, and the rest when others have had their turn; until then nothing more is read."""

@@ -9,6 +9,7 @@ from cove.core.command import Invocation, encode_environment
 from cove.errors import CoveError, InterpreterNotReady, SpawnFailed
 from cove.linux.packets import socket_pair
 from cove.model import Outcome, ProcessExit
+from cove.runtime.clock import Clock
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.link import Link
 from cove.runtime.spawner import Spawner
@@ -91,10 +92,10 @@ async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[s
         if server.is_ready:
             process.end(Outcome.KILLED, 0)
 
-    link = Link(ours, lose)
+    link = Link(ours, lose, spawner.clock)
     server = ForkServer(process, link)
     try:
-        await _first(link.hello, process.ended)
+        await _first(spawner.clock, link.hello, process.ended)
         if not link.hello.done() or link.hello.cancelled() or process.ended.done():
             raise await _failure(process, complaint)
         server.is_ready = True
@@ -107,7 +108,7 @@ async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[s
 
 async def _failure(process: Supervised, complaint: Capture) -> CoveError:
     """Make the error: it was stopped or killed, or cannot be started at all."""
-    await asyncio.wait([process.ended], timeout=_REPORT_SECONDS)
+    await process.clock.wait([process.ended], _REPORT_SECONDS)
     if not process.ended.done() and not complaint.total:
         return SpawnFailed(f"the Python for code contexts was not ready within {_START_SECONDS:g} s: try again.")
     if process.ended.done() and process.ended.result().exit_code in (None, KILLED_EXIT_CODE):
@@ -117,10 +118,10 @@ async def _failure(process: Supervised, complaint: Capture) -> CoveError:
     return InterpreterNotReady(f"the Python for code contexts did not start: {text[-1000:]}. Run `cove setup`.")
 
 
-async def _first(one: "asyncio.Future[None]", other: "asyncio.Future[ProcessExit]") -> None:
+async def _first(clock: Clock, one: "asyncio.Future[None]", other: "asyncio.Future[ProcessExit]") -> None:
     """Until either is done, or too much time has passed."""
     both: list[asyncio.Future[None] | asyncio.Future[ProcessExit]] = [one, other]
-    await asyncio.wait(both, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    await clock.wait(both, _START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
 
 class ForkServers:

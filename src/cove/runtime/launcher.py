@@ -12,6 +12,7 @@ from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
 from cove.linux.packets import Packet, pass_credentials, receive_packet, release_socket, send_packet, socket_pair
 from cove.local.threads import close_all, close_in_thread, in_thread
+from cove.runtime.clock import Clock, ClockTimer
 from cove.runtime.link import ANSWER_SECONDS, MOST_PACKETS, Link
 from cove.tasks import Tasks, shared
 
@@ -41,15 +42,18 @@ class Tenant(Protocol):
 class Launcher:
     """Our end of one launcher. While it has a tenant, everything it says goes there."""
 
-    def __init__(self, sock: socket.socket, group: Group | None, on_fault: Callable[[str], None]) -> None:
+    def __init__(
+        self, sock: socket.socket, group: Group | None, on_fault: Callable[[str], None], clock: Clock | None = None
+    ) -> None:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
+        self._clock = clock or Clock()
         self._on_fault = on_fault
         self.group = group
         self.pid = 0
         self.tenant: Tenant | None = None
         self._replies: deque[tuple[asyncio.Future[int], float]] = deque()
-        self._overdue: asyncio.TimerHandle | None = None
+        self._overdue: ClockTimer | None = None
         self._is_spawn_last = False
         self._has_left_unread = False
         self.closed = False
@@ -75,20 +79,20 @@ class Launcher:
         if self.closed:
             reply.set_result(0)
         else:
-            due = self._loop.time() + ANSWER_SECONDS
+            due = self._clock.time() + ANSWER_SECONDS
             self._replies.append((reply, due))
             if self._overdue is None:
-                self._overdue = self._loop.call_at(due, self._on_overdue)
+                self._overdue = self._clock.call_at(due, self._on_overdue)
             self._tell(b"signal\0%d\0%s\0%s\0%d" % (number, scope, label, ticks))
         return reply
 
     def _on_overdue(self) -> None:
         """Give up a launcher that does not answer: init ends it and what it started."""
         self._overdue = None
-        if self._replies and self._replies[0][1] <= self._loop.time():
+        if self._replies and self._replies[0][1] <= self._clock.time():
             self._end()
         elif self._replies:
-            self._overdue = self._loop.call_at(self._replies[0][1], self._on_overdue)
+            self._overdue = self._clock.call_at(self._replies[0][1], self._on_overdue)
 
     def drain(self, descriptors: Sequence[int]) -> None:
         """Hand over pipes that only left-over processes write to, and close them here."""
@@ -176,6 +180,7 @@ class LauncherPool:
 
     def __init__(self, link: Link, group: Group | None, background: Tasks, on_fault: Callable[[str], None]) -> None:
         self._link = link
+        self.clock = link.clock
         self._group = group
         self._background = background
         self._on_fault = on_fault
@@ -287,14 +292,14 @@ class LauncherPool:
             raise SpawnFailed(f"no launcher for the command: {error}. Nothing was started.") from error
         self._count += 1
         group = None if self._group is None else Group(f"{self._group.path}/{self._count}")
-        launcher = Launcher(ours, group, self._on_fault)
+        launcher = Launcher(ours, group, self._on_fault, self.clock)
         self._all.add(launcher)
         try:
             with theirs:
                 answer = await self._link.request(b"launcher", send=[theirs.fileno()], expect_fields=1, subject="fork")
             launcher.pid = protocol.number(answer.fields[0])
             # Shielded: a cancelled caller must not make the launcher's first word look like one nobody waits for.
-            async with asyncio.timeout(START_SECONDS):
+            async with self.clock.timeout(START_SECONDS):
                 host_pid = await shared(launcher.host_pid)
             if group is not None:
                 await in_thread(_join, group, host_pid)

@@ -18,6 +18,7 @@ from cove.errors import (
 from cove.linux.descriptors import Kind, is_kind
 from cove.linux.packets import Packet, receive_packet, release_socket, send_packet
 from cove.local.threads import close_in_thread
+from cove.runtime.clock import Clock, ClockTimer
 
 # What the agent does takes microseconds; these are for a machine, or a sandbox, that has no CPU time left.
 ANSWER_SECONDS = 30.0
@@ -75,17 +76,18 @@ class _Pending:
 class Link:
     """Owns the control socket. `on_lost` is called once, when the agent is gone or broke the protocol."""
 
-    def __init__(self, sock: socket.socket, on_lost: Callable[[str], None]) -> None:
+    def __init__(self, sock: socket.socket, on_lost: Callable[[str], None], clock: Clock | None = None) -> None:
         self._sock = sock
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
+        self.clock = clock or Clock()
         self._tag = 0
         self._pending: dict[int, _Pending] = {}
         self._writable: asyncio.Future[None] | None = None
         self.explain: Explain = _explain
         self.hello: asyncio.Future[None] = self._loop.create_future()
         self.closed = False
-        self._overdue: asyncio.TimerHandle | None = None
+        self._overdue: ClockTimer | None = None
         self._loop.add_reader(sock, self._on_readable)
 
     async def request(
@@ -118,10 +120,10 @@ class Link:
         self._tag += 1
         tag = self._tag
         await self._send(protocol.encode(verb, b"%d" % tag, *fields), send)
-        pending.due = self._loop.time() + ANSWER_SECONDS
+        pending.due = self.clock.time() + ANSWER_SECONDS
         self._pending[tag] = pending
         if self._overdue is None:
-            self._overdue = self._loop.call_at(pending.due, self._on_overdue)
+            self._overdue = self.clock.call_at(pending.due, self._on_overdue)
         answer = pending.answer
         try:
             return await answer
@@ -132,7 +134,7 @@ class Link:
 
     async def _send(self, packet: bytes, descriptors: Sequence[int]) -> None:
         """Send at once if the socket takes it, otherwise when the agent has worked off what is there."""
-        due = self._loop.time() + ANSWER_SECONDS
+        due = self.clock.time() + ANSWER_SECONDS
         while not self.closed:
             try:
                 return send_packet(self._sock, packet, descriptors)
@@ -140,8 +142,8 @@ class Link:
                 if self._writable is None:
                     self._writable = self._loop.create_future()
                     self._loop.add_writer(self._sock, self._on_writable)
-                await asyncio.wait([self._writable], timeout=due - self._loop.time())
-                if self._loop.time() >= due:
+                await self.clock.wait([self._writable], due - self.clock.time())
+                if self.clock.time() >= due:
                     raise _unanswered(False) from None
             except ConnectionError:
                 self._lose("the agent ended")
@@ -153,10 +155,10 @@ class Link:
         One timer serves all of them: they are due in the order in which they were sent.
         """
         self._overdue = None
-        now, unanswered = self._loop.time(), 0
+        now, unanswered = self.clock.time(), 0
         for pending in self._pending.values():
             if pending.due > now:
-                self._overdue = self._loop.call_at(pending.due, self._on_overdue)
+                self._overdue = self.clock.call_at(pending.due, self._on_overdue)
                 break
             unanswered += 1
             if not pending.answer.done():

@@ -158,7 +158,7 @@ class Process(api.Process):
 
     async def _has_ended_by_now(self) -> bool:
         """A process that reads no more has most likely ended: then its launcher is about to say so."""
-        await asyncio.wait([self.supervised.ended], timeout=_REPORT_SECONDS)
+        await self.supervised.clock.wait([self.supervised.ended], _REPORT_SECONDS)
         return self.supervised.ended.done()
 
     def _open_stdin(self) -> Stdin:

@@ -46,7 +46,7 @@ class Processes:
         id = new_identifier() if id is None else check_id("process", id)
         if id in self._processes:
             raise ProcessAlreadyExists(f"process {id} exists already: choose another id, or cleanup_processes()", id=id)
-        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        deadline = None if timeout is None else self._spawner.clock.time() + timeout
         stdin_read, stdin_write = _make_pipe() if stdin else (None, None)
         writer = None if stdin_write is None else Stdin(stdin_write)
         process = Process(id, command, link=self._spawner.link, stdin=writer, session_id=session_id)

@@ -29,6 +29,7 @@ from cove.errors import (
     ValidationFailed,
 )
 from cove.model import ExecResult, Outcome, SessionInfo, SessionStatus
+from cove.runtime.clock import ClockTimer
 from cove.runtime.egress import Egress
 from cove.runtime.files import Files
 from cove.runtime.process import Process
@@ -73,10 +74,10 @@ class Session(api.Session):
         self.files = make_files(self._base)
         self._started: list[Process] = []
         self._on_deleted = on_deleted
-        self._loop = asyncio.get_running_loop()
+        self._clock = spawner.clock
         self._created_at = datetime.now(UTC)
         self._turn = asyncio.Lock()
-        self._idle: asyncio.TimerHandle | None = None
+        self._idle: ClockTimer | None = None
         self._last_used = 0.0
         self._has_timeouts = False
         self._end: SessionTerminated | None = None
@@ -108,7 +109,14 @@ class Session(api.Session):
         """Run a command; `on_output` is told what it prints as it comes."""
         seconds = self._timeout if timeout is None else check_timeout(timeout)
         call = SessionCall(
-            command, cwd=cwd, env=env, timeout=seconds, stdin=stdin, max_output=max_output, on_output=on_output
+            self._clock,
+            command,
+            cwd=cwd,
+            env=env,
+            timeout=seconds,
+            stdin=stdin,
+            max_output=max_output,
+            on_output=on_output,
         )
         if seconds is None:
             await self._begin()
@@ -135,7 +143,7 @@ class Session(api.Session):
     async def _begin_until(self, deadline: float) -> bool:
         self._has_timeouts = True
         try:
-            async with asyncio.timeout_at(deadline):
+            async with self._clock.timeout_at(deadline):
                 await self._begin()
         except TimeoutError:
             return False
@@ -188,7 +196,7 @@ class Session(api.Session):
         shell = self._shell
         shell.is_stale = True
         running = shell.current.start(call.text, call.captures, call.stdin)
-        if not await running.wait(None if call.timeout is None else max(0.0, call.deadline - self._loop.time())):
+        if not await running.wait(None if call.timeout is None else max(0.0, call.deadline - self._clock.time())):
             return await self._time_out(call)
         report = running.report()
         if not call.changes_shell:
@@ -354,22 +362,22 @@ class Session(api.Session):
         self._shell.close_snapshot()
 
     def _schedule_snapshot(self) -> None:
-        self._last_used = self._loop.time()
+        self._last_used = self._clock.time()
         if self._idle is None:
-            self._idle = self._loop.call_later(max(0.0, self._snapshot_delay), self._on_idle)
+            self._idle = self._clock.call_later(max(0.0, self._snapshot_delay), self._on_idle)
 
     @property
     def _snapshot_delay(self) -> float:
         if self._has_timeouts:
             return self._shell.snapshot_delay
-        return self._last_used + _IDLE_SECONDS - self._loop.time()
+        return self._last_used + _IDLE_SECONDS - self._clock.time()
 
     def _on_idle(self) -> None:
         """One timer for a whole series of commands: it looks when the last of them ended."""
         self._idle = None
         left = self._snapshot_delay
         if left > 0:
-            self._idle = self._loop.call_later(left, self._on_idle)
+            self._idle = self._clock.call_later(left, self._on_idle)
         elif self.is_running and self._shell.is_stale and not self._spawner.closed:
             self._spawner.background.start(self._snapshot_when_free())
 

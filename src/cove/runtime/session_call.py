@@ -1,6 +1,5 @@
 """One call of `session.exec`: its validated arguments, and its output so far."""
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from cove.core.command import build_invocation, check_environment, check_max_out
 from cove.core.session_script import quote
 from cove.model import ExecResult, Outcome
 from cove.model.event import StreamName
+from cove.runtime.clock import Clock
 from cove.runtime.supervised import TIMEOUT_EXIT_CODE
 
 _TICKS_PER_SECOND = 100
@@ -56,6 +56,7 @@ class SessionCall:
 
     def __init__(
         self,
+        clock: Clock,
         command: str | Sequence[str],
         *,
         cwd: str | None,
@@ -70,7 +71,7 @@ class SessionCall:
         self.cwd = None if cwd is None else encode_text(cwd, "cwd").decode("utf-8", "surrogateescape")
         self.env = check_environment(env)
         self.timeout = timeout
-        self.deadline = 0.0 if timeout is None else asyncio.get_running_loop().time() + timeout
+        self.deadline = 0.0 if timeout is None else clock.time() + timeout
         self.stdin = check_stdin(stdin)
         limit = check_max_output(max_output)
         self.captures = (Capture(limit), Capture(limit)) if on_output is None else _told(limit, on_output)

@@ -67,7 +67,7 @@ class SessionShell:
         self._old: list[Shell] = []
         self._start_shell = start_shell
         self._spawner = spawner
-        self._loop = asyncio.get_running_loop()
+        self._clock = spawner.clock
         self._state: ShellSnapshot | None = None
         self._snapshot_time = -_OLD_SECONDS
         self._snapshot_seconds = 0.0
@@ -145,11 +145,11 @@ class SessionShell:
     async def snapshot(self) -> ShellSnapshot:
         """The state as it is now. Raises StateTooLarge; then the last one that was not stays."""
         if self._state is None or self.is_stale:
-            began = self._loop.time()
+            began = self._clock.time()
             try:
                 state, report = await self.current.snapshot()
             finally:
-                self._snapshot_time = self._loop.time()
+                self._snapshot_time = self._clock.time()
                 self._snapshot_seconds = self._snapshot_time - began
             self.close_snapshot()
             self._state = state
@@ -161,11 +161,11 @@ class SessionShell:
     @property
     def snapshot_delay(self) -> float:
         """Return how long the next snapshot has to wait, so that a quick series of commands does not pay for each."""
-        return self._snapshot_time + self._pause(_YOUNG_SECONDS) - self._loop.time()
+        return self._snapshot_time + self._pause(_YOUNG_SECONDS) - self._clock.time()
 
     async def snapshot_if_old(self) -> None:
         """Give a command that may be interrupted something recent to fall back on, where no pause was long enough."""
-        if self.is_stale and self._loop.time() > self._snapshot_time + self._pause(_OLD_SECONDS):
+        if self.is_stale and self._clock.time() > self._snapshot_time + self._pause(_OLD_SECONDS):
             with contextlib.suppress(StateTooLarge):  # the last good one stays
                 await self.snapshot()
 

@@ -52,6 +52,7 @@ from cove.errors import CoveError, LimitExceeded
 from cove.linux.fork_ban import ForkBan, ban_forks
 from cove.local.threads import close_all, finished, in_thread
 from cove.model import Outcome, ProcessExit
+from cove.runtime.clock import Clock, ClockTimer
 from cove.runtime.pump import Pump
 from cove.runtime.shell_channel import ShellChannel
 from cove.runtime.shell_exports import MOST_EXPORT_BYTES, ShellExports
@@ -91,11 +92,12 @@ class ShellEnded(Exception):
 class ShellCommand:
     """A command under way. It ends once, whoever still waits for it."""
 
-    __slots__ = ("_end", "_waiters", "id", "is_interrupted", "reading_seconds", "since")
+    __slots__ = ("_clock", "_end", "_waiters", "id", "is_interrupted", "reading_seconds", "since")
 
-    def __init__(self, id: str, since: float, size: int) -> None:
+    def __init__(self, id: str, clock: Clock, size: int) -> None:
         self.id = id
-        self.since = since
+        self.since = clock.time()
+        self._clock = clock
         self.reading_seconds = size / _READ_BYTES_PER_SECOND
         self.is_interrupted = False
         self._end: Report | ShellEnded | None = None
@@ -123,10 +125,9 @@ class ShellCommand:
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is over or the time is, or it is interrupted; returns whether it is over."""
         if self._end is None:
-            loop = asyncio.get_running_loop()
-            waiter: asyncio.Future[None] = loop.create_future()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            timer = None if timeout is None else loop.call_later(timeout, _wake, waiter)
+            timer = None if timeout is None else self._clock.call_later(timeout, _wake, waiter)
             try:
                 await waiter
             finally:
@@ -150,6 +151,7 @@ class Shell:
         self.channel = channel
         self._spawner = spawner
         self._loop = asyncio.get_running_loop()
+        self._clock = spawner.clock
         self._decoder = ReportDecoder()
         self._count = 0
         # By this the processes of the last command of the user are known: see session.bash.
@@ -159,7 +161,7 @@ class Shell:
         self._exports = ShellExports(channel.exports, self._on_fault)
         self._output = ShellOutput(channel)
         self._snapshot: asyncio.Task[tuple[ShellSnapshot, Report]] | None = None
-        self._look: asyncio.TimerHandle | None = None
+        self._look: ClockTimer | None = None
         self._seen: ShellCommand | None = None
         process.when_stopped(self._on_stopped)
         process.ended.add_done_callback(self._on_end)
@@ -293,8 +295,8 @@ class Shell:
         await self.end_leftovers(ticks)
 
     async def _is_over(self, command: ShellCommand, seconds: float) -> bool:
-        until = self._loop.time() + seconds
-        while not command.is_over and (left := until - self._loop.time()) > 0:
+        until = self._clock.time() + seconds
+        while not command.is_over and (left := until - self._clock.time()) > 0:
             await command.wait(left)
         return command.is_over
 
@@ -309,11 +311,11 @@ class Shell:
 
         What the kernel itself holds (a dead file server) goes when that lets it: nobody waits for it here.
         """
-        began = self._loop.time()
+        began = self._clock.time()
         number = int(signal.SIGTERM)
-        while await self._signal(number, b"new", ticks) and self._loop.time() < began + _HELD_SECONDS:
-            await asyncio.wait([self.process.ended], timeout=_LOOK_AGAIN_SECONDS)
-            number = signal.SIGKILL if self._loop.time() > began + _LEFTOVER_SECONDS else 0
+        while await self._signal(number, b"new", ticks) and self._clock.time() < began + _HELD_SECONDS:
+            await self._clock.wait([self.process.ended], _LOOK_AGAIN_SECONDS)
+            number = signal.SIGKILL if self._clock.time() > began + _LEFTOVER_SECONDS else 0
 
     async def _signal(self, number: int, scope: bytes, ticks: int = 0) -> int:
         launcher = self.process.launcher
@@ -324,8 +326,8 @@ class Shell:
         launcher = self.process.launcher
         if launcher is not None and self.is_alive:
             launcher.signal(signal.SIGKILL, b"main")
-            done, _ = await asyncio.wait([self.process.ended], timeout=_KILL_SECONDS)
-            if not done:
+            await self._clock.wait([self.process.ended], _KILL_SECONDS)
+            if self.is_alive:
                 self.process.end(Outcome.KILLED, 0)
                 await asyncio.wait([self.process.ended])
 
@@ -342,7 +344,7 @@ class Shell:
 
     def _go(self, prefix: str, command: bytes, stdin: bytes | None) -> ShellCommand:
         self._count += 1
-        running = ShellCommand(f"{prefix}{self._count}", self._loop.time(), len(command))
+        running = ShellCommand(f"{prefix}{self._count}", self._clock, len(command))
         if not self.is_alive:
             running.end(ShellEnded(self.process.ended.result()))
             return running
@@ -352,7 +354,7 @@ class Shell:
         except BlockingIOError:
             self._spawner.background.start(self.kill())
         if self._look is None:
-            self._look = self._loop.call_later(_FIRST_LOOK_SECONDS, self._on_look)
+            self._look = self._clock.call_later(_FIRST_LOOK_SECONDS, self._on_look)
         return running
 
     def _finish_output(self) -> None:
@@ -413,17 +415,17 @@ class Shell:
             if self._running is self._seen:
                 self._spawner.background.start(self._look_at_shell(self._running))
             self._seen = self._running
-            self._look = self._loop.call_later(_LOOK_SECONDS, self._on_look)
+            self._look = self._clock.call_later(_LOOK_SECONDS, self._on_look)
 
     async def _look_at_shell(self, running: ShellCommand) -> None:
         """Twice at its loop without a report in between: it will never report, unless it has not even begun."""
         seconds = running.reading_seconds if self.channel.has_been_read else _STARVED_SECONDS
-        if self._loop.time() < running.since + seconds:
+        if self._clock.time() < running.since + seconds:
             return
         for _ in range(2):
             if not await self._is_at_loop() or self._running is not running:
                 return
-            await asyncio.wait([self.process.ended], timeout=_REPORT_SECONDS)
+            await self._clock.wait([self.process.ended], _REPORT_SECONDS)
         if self._running is running:
             await self.kill()
 

@@ -33,11 +33,11 @@ class Spawner:
     ) -> None:
         self._on_lost = on_lost
         self.link = link
+        self.clock = link.clock
         self.background = Tasks(self._on_bug)
         self._pool = LauncherPool(link, group, self.background, on_lost)
         self._memory_kills = memory_kills
         self._running: set[Supervised] = set()
-        self._loop = asyncio.get_running_loop()
         self.activity = Notify()
         self.closed = False
 
@@ -68,11 +68,11 @@ class Spawner:
 
         `stdin` is duplicated into it; without one it reads the end of file. It gets copies of the `extra` descriptors
         under the numbers they stand for. With `tty`, the name of a terminal inside, that is its controlling terminal
-        and all of its streams. At `deadline`, in the loop's time, it is ended; raises TimeoutError when that passes
+        and all of its streams. At `deadline`, by the jail's clock, it is ended; raises TimeoutError when that passes
         before anything could be handed over. `on_spawn` gets the process before any of its output is taken, and
         gets another one when code inside has killed the launcher before it had read what to start.
         """
-        until = self._loop.time() + START_SECONDS
+        until = self.clock.time() + START_SECONDS
         for _ in range(_MOST_TRIES):
             try:
                 launcher = self._pool.acquire_nowait() or await self._acquire(until, deadline)
@@ -112,7 +112,7 @@ class Spawner:
 
     async def _acquire(self, until: float, deadline: float | None) -> Launcher:
         try:
-            async with asyncio.timeout_at(until if deadline is None else min(until, deadline)):
+            async with self.clock.timeout_at(until if deadline is None else min(until, deadline)):
                 return await self._pool.acquire()
         except TimeoutError:
             if deadline is not None and deadline < until:

@@ -56,6 +56,7 @@ from cove.core.output_log import STDERR, STDOUT
 from cove.errors import CoveError
 from cove.linux.descriptors import sealed_file
 from cove.model import Outcome, ProcessExit
+from cove.runtime.clock import ClockTimer
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.pump import Pump
@@ -92,6 +93,7 @@ class Supervised:
         self._background = background
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
+        self.clock = pool.clock
         self._launcher: Launcher | None = None
         self._pumps: list[Pump] = []
         self._main_exit: ProcessExit | None = None
@@ -99,9 +101,9 @@ class Supervised:
         self._ending: Outcome | None = None
         self._sent: set[int] = set()
         self._killed: asyncio.Future[None] | None = None
-        self._kill_timer: asyncio.TimerHandle | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._start_timer: asyncio.TimerHandle | None = None
+        self._kill_timer: ClockTimer | None = None
+        self._deadline: ClockTimer | None = None
+        self._start_timer: ClockTimer | None = None
         self.pid = 0
         self.never_started = False
         self.stdout_link = ""
@@ -150,22 +152,22 @@ class Supervised:
             self.stdout_link = f"pipe:[{os.fstat(pipes[STDOUT][0]).st_ino}]"
 
     def set_deadline(self, time: float, grace: float) -> None:
-        """End the tree at that time of the loop's clock. What has not even started gets no grace."""
+        """End the tree at that time of the jail's clock. What has not even started gets no grace."""
         if not self.ended.done():
-            self._deadline = self._loop.call_at(time, self._time_out, grace)
+            self._deadline = self.clock.call_at(time, self._time_out, grace)
 
     def _time_out(self, grace: float) -> None:
         self.end(Outcome.TIMED_OUT, grace if self.started.done() else 0)
 
     def expect_start(self, until: float) -> None:
         """Kill a launcher that has not answered until then. Before, wake what code inside may have stopped."""
-        now = self._loop.time()
+        now = self.clock.time()
         if self.started.done() or self._launcher is None:
             return
         if now >= until:
             self.end(Outcome.KILLED, 0)
         else:
-            self._start_timer = self._loop.call_at(min(now + _WAKE_SECONDS, until), self._wake, until)
+            self._start_timer = self.clock.call_at(min(now + _WAKE_SECONDS, until), self._wake, until)
 
     def _wake(self, until: float) -> None:
         if self._launcher is not None:
@@ -226,7 +228,7 @@ class Supervised:
             self._ending = outcome
         if grace > 0:
             self._launcher.signal(signals.SIGTERM)
-            self._kill_at(self._loop.time() + grace)
+            self._kill_at(self.clock.time() + grace)
         else:
             self._kill()
 
@@ -406,7 +408,7 @@ class Supervised:
             self._kill_timer.cancel()
             self._kill_timer = None
         if self._kill_timer is None:
-            self._kill_timer = self._loop.call_at(time, self._kill)
+            self._kill_timer = self.clock.call_at(time, self._kill)
 
     def _kill(self) -> "asyncio.Future[None]":
         """Begin to kill the tree, once; the future is done when nothing of it is left, or the sandbox ends."""
