@@ -15,6 +15,8 @@ from cove.model.event import Exit, Gap, LogEvent, LogMatch, Output, Ready, Termi
 from cove.model.file import (
     Changes,
     ChangesStatus,
+    FileChange,
+    FileChangeKind,
     FileEvent,
     FileEventKind,
     FileInfo,
@@ -49,6 +51,8 @@ from cove.model.spec import Isolation, Limits, Mount, SandboxSpec, SpecFields, m
 __all__ = [
     "Changes",
     "ChangesStatus",
+    "FileChange",
+    "FileChangeKind",
     "CodeContextInfo",
     "CodeError",
     "CodeEvent",

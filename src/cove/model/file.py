@@ -70,3 +70,19 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
     status: ChangesStatus
     version: str
+
+
+class FileChangeKind(StrEnum):
+    """The kind of a difference between two states of a tree."""
+
+    ADDED = "added"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+
+
+class FileChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One path that differs: in its kind, its mode, its content or where it points. `size` is what it has, or had."""
+
+    path: str
+    kind: FileChangeKind
+    size: int

@@ -1,0 +1,1 @@
+"""Layers: immutable directories that sandboxes stand on, compared, hashed, packed and kept by reference."""
