@@ -14,7 +14,7 @@ import pytest
 from support.servers import serving
 
 from cove import AsyncSandbox
-from cove.attach import Action, BindFile, Binds, MountOptions, MoveMounts, NetworkSetup, Sysctls, Target, plan
+from cove.attach import Action, BindFile, Binds, MountOptions, MoveMounts, NetworkSetup, Sysctls, Target, actions, plan
 from cove.attach import helper as attach_helper
 from cove.attach.helper import Process
 from cove.errors import (
@@ -171,6 +171,73 @@ async def test_more_ports_can_follow_while_the_first_are_served() -> None:
                 await jail_of(sandbox).attach([NetworkSetup()])
         async with attached(sandbox, NetworkSetup(ports=[443, 5432])):
             assert await connect(sandbox, "198.18.0.2", 5432)
+
+
+def destination(accepted: socket.socket) -> tuple[str, int]:
+    """Where a connection wanted to go that the kernel led elsewhere."""
+    data = accepted.getsockopt(socket.SOL_IP, 80, 16)
+    return socket.inet_ntoa(data[4:8]), int.from_bytes(data[2:4], "big")
+
+
+async def test_one_socket_gets_the_connections_to_every_port_and_they_name_themselves() -> None:
+    """Where nf_tables is there, as it must be where these tests run."""
+    async with AsyncSandbox.create() as sandbox:
+        server = await sandbox.start_process(["python3", "-c", SERVE, "0.0.0.0", "8080"])
+        await server.wait_for_log("listening", timeout=20)
+        setup = NetworkSetup(ports=[443, 8080], addresses=["10.0.0.5"], any_port=True)
+        for _ in range(2):
+            async with attached(sandbox, setup) as (leading, names, _):
+                assert (leading.getsockname(), names.getsockname()) == (("127.0.0.53", 54), ("127.0.0.53", 53))
+                for address, port in (("198.18.7.9", 443), ("198.19.255.1", 8080), ("10.0.0.5", 65535)):
+                    assert await connect(sandbox, address, port)
+                    accepted, _ = leading.accept()
+                    with accepted:
+                        assert destination(accepted) == (address, port)
+                for own in ("127.0.0.1", "198.18.0.1"):
+                    assert await connect(sandbox, own, 8080)
+                assert not await connect(sandbox, "198.20.0.1", 443)
+                with pytest.raises(BlockingIOError):
+                    leading.accept()
+                assert await connect(sandbox, "127.0.0.53", 54)
+                accepted, _ = leading.accept()
+                with accepted:
+                    assert destination(accepted) == ("127.0.0.53", 54)
+            assert not await connect(sandbox, "198.18.7.9", 443)
+
+
+async def test_one_source_port_can_be_used_for_many_destinations() -> None:
+    code = """
+import socket
+held = []
+for number in range(200):
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.settimeout(5)
+    sock.bind((("198.18.0.1", "127.0.0.1")[number % 2], 5555))
+    sock.connect((f"198.18.2.{number}", 1000 + number))
+    held.append(sock)
+print("connected")
+"""
+    async with AsyncSandbox.create() as sandbox, attached(sandbox, NetworkSetup(any_port=True)) as (leading, *_):
+        result = await sandbox.exec(["python3", "-c", code])
+        assert result.stdout == "connected\n", result.stderr
+        for number in range(200):
+            accepted, _ = leading.accept()
+            with accepted:
+                assert destination(accepted) == (f"198.18.2.{number}", 1000 + number)
+
+
+async def test_a_kernel_without_nf_tables_gives_a_socket_for_each_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "transaction", lambda _: bytes(20))
+    async with AsyncSandbox.create() as sandbox:
+        async with attached(sandbox, NetworkSetup(ports=[443, 8080], any_port=True)) as sockets:
+            assert [sock.getsockname() for sock in sockets[:2]] == [("0.0.0.0", 443), ("0.0.0.0", 8080)]
+            assert await connect(sandbox, "198.18.7.9", 8080)
+            assert not await connect(sandbox, "198.18.7.9", 22)
+        server = await sandbox.start_process(["python3", "-c", SERVE, "0.0.0.0", "8080"])
+        await server.wait_for_log("listening", timeout=20)
+        with pytest.raises(PortInUse, match="8080"):
+            await jail_of(sandbox).attach([NetworkSetup(ports=[443, 8080], any_port=True)])
 
 
 async def test_a_bound_file_is_read_only_and_shows_what_is_written_to_it_later() -> None:

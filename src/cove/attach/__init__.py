@@ -1,6 +1,7 @@
 """Attach: enter the namespaces of a jail from outside, do there what needs rights that nothing inside has, and go.
 
     sockets = await jail.attach([NetworkSetup(ports=[80, 443])])      # 80, 443, then 127.0.0.53:53 as UDP and TCP
+    sockets = await jail.attach([NetworkSetup(any_port=True)])        # one for all ports, if the kernel has nf_tables
     await jail.attach([BindFile("/srv/names", "/etc/resolv.conf")])   # a path of the host, or a descriptor
     jail = await start_jail(…, attach=[NetworkSetup(ports=[443])])    # while the agent starts; jail.sockets
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from cove.attach.netlink import messages
+from cove.attach.nftables import LEAD_PORT, transaction
 
 DNS_ADDRESS = "127.0.0.53"
 DNS_PORT = 53
@@ -72,14 +73,16 @@ class BindFile:
 class NetworkSetup:
     """Make 198.18.0.0/15, and `addresses`, local addresses of the jail's own network and listen on them.
 
-    Gives one listening socket for each of `ports`, on every address, then, with `dns`, a datagram and a listening
-    stream socket at 127.0.0.53:53. All are non-blocking. Raises PortInUse, and has changed nothing, when something
-    inside listens on one of the ports.
+    Gives one listening socket for each of `ports`, on every address; with `any_port`, one at 127.0.0.53:54 to which the
+    kernel leads the connections to all ports of these addresses, unless it has no nf_tables: then those for `ports`.
+    With `dns`, a datagram and a listening stream socket at 127.0.0.53:53 follow. All are non-blocking. Raises
+    PortInUse, and has changed nothing, when something inside listens on one of the ports.
     """
 
     ports: Sequence[int] = ()
     dns: bool = True
     addresses: Sequence[str] = ()
+    any_port: bool = False
 
 
 Action = Sysctls | MountOptions | Binds | MoveMounts | BindFile | NetworkSetup
@@ -87,12 +90,16 @@ Action = Sysctls | MountOptions | Binds | MoveMounts | BindFile | NetworkSetup
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One packet for the helper: attach/program. `source` is a file that goes along as a descriptor."""
+    """One packet for the helper: attach/program. `source` is a file that goes along as a descriptor.
+
+    `otherwise` is done instead where the kernel does not have what the step needs.
+    """
 
     verb: str
     fields: tuple[str, ...] = ()
     namespace: Namespace | None = None
     source: str | int | None = None
+    otherwise: "tuple[Step, ...] | None" = None
 
     @property
     def may_fail(self) -> bool:
@@ -145,6 +152,9 @@ def _in_network(action: Action) -> list[Step]:
     if not isinstance(action, NetworkSetup):
         return []
     sockets = [Step("socket", ("stream", _EVERY_ADDRESS, str(port))) for port in action.ports]
+    if action.any_port:
+        fields = (transaction(DNS_ADDRESS).hex(), DNS_ADDRESS, str(LEAD_PORT))
+        sockets = [Step("lead", fields, otherwise=tuple(sockets))]
     if action.dns:
         sockets += [Step("socket", (kind, DNS_ADDRESS, str(DNS_PORT))) for kind in ("datagram", "stream")]
     return [

@@ -7,7 +7,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,26 +180,38 @@ class _Source:
     descriptor: int
 
 
-def _perform(target: Target, steps: Sequence[Step], perform: Callable[[bytes, list[int]], object]) -> list[str]:
+Perform = Callable[[bytes, list[int]], object]
+
+
+def _perform(target: Target, steps: Sequence[Step], perform: Perform) -> list[str]:
     """Perform the steps; returns what was refused and may be."""
     refused = []
     with ExitStack() as stack:
         wanted = {step.namespace for step in steps if step.namespace is not None}
         namespaces = stack.enter_context(target.open(wanted))
-        for step in steps:
-            fields, descriptors = list(step.fields), []
-            if step.namespace is not None:
-                descriptors = [namespaces[step.namespace]]
-            elif step.source is not None:
-                source = _open_source(step.source, stack)
-                fields, descriptors = [source.path], [source.descriptor]
+        left = deque(steps)
+        while left:
+            step = left.popleft()
             try:
-                perform("\0".join([step.verb, *fields]).encode("utf-8", "surrogateescape"), descriptors)
+                _perform_step(step, namespaces, stack, perform)
             except program.Failed as failure:
-                if not step.may_fail:
+                if step.otherwise is not None and failure.number != errno.EADDRINUSE:
+                    left.extendleft(reversed(step.otherwise))
+                elif step.may_fail:
+                    refused.append(f"{failure.subject}: {os.strerror(failure.number)}")
+                else:
                     raise _translate(step, failure) from None
-                refused.append(f"{failure.subject}: {os.strerror(failure.number)}")
     return refused
+
+
+def _perform_step(step: Step, namespaces: Mapping[Namespace, int], stack: ExitStack, perform: Perform) -> None:
+    fields, descriptors = list(step.fields), []
+    if step.namespace is not None:
+        descriptors = [namespaces[step.namespace]]
+    elif step.source is not None:
+        source = _open_source(step.source, stack)
+        fields, descriptors = [source.path], [source.descriptor]
+    perform("\0".join([step.verb, *fields]).encode("utf-8", "surrogateescape"), descriptors)
 
 
 def _open_source(source: str | int, stack: ExitStack) -> _Source:
@@ -213,7 +226,7 @@ def _open_source(source: str | int, stack: ExitStack) -> _Source:
 
 def _translate(step: Step, failure: program.Failed) -> CoveError:
     reason = os.strerror(failure.number)
-    if step.verb in ("socket", "listen") and failure.number == errno.EADDRINUSE:
+    if step.verb in ("socket", "listen", "lead") and failure.number == errno.EADDRINUSE:
         return PortInUse(
             f"port {failure.subject} is in use inside the sandbox: end what listens on it, or leave it out",
             port=int(failure.subject),

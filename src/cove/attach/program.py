@@ -47,6 +47,8 @@ MS_BIND = 0x1000
 MNT_DETACH = 2
 SOL_SOCKET = 1
 PR_SET_DUMPABLE = 4
+NETLINK_ROUTE = 0
+NETLINK_NETFILTER = 12
 NETLINK_HEADER_BYTES = 16
 
 PATH = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
@@ -112,6 +114,7 @@ class Performer:
             b"socket": self.open_socket,
             b"listen": self.listen,
             b"netlink": self.send_netlink,
+            b"lead": self.lead,
         }
 
     def perform(self, packet: bytes, descriptors: list[int]) -> None:
@@ -250,15 +253,33 @@ class Performer:
 
     def send_netlink(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Send one rtnetlink message, given in hexadecimal digits, and wait for its acknowledgement."""
-        sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, 0)
+        ask_netlink(NETLINK_ROUTE, fields[0], "the loopback interface")
+
+    def lead(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Bind a socket and send the nf_tables transaction that leads connections to it: both, or neither."""
+        rules, address, port = fields
+        self.open_socket([b"stream", address, port], descriptors)
         try:
-            sock.send(bytes.fromhex(fields[0].decode()))
-            answer = sock.recv(PACKET_BYTES)[NETLINK_HEADER_BYTES:][:4]
-        finally:
-            sock.close()
-        number = -int.from_bytes(answer, sys.byteorder, signed=True)
-        if number:
-            raise Failed(number, "the loopback interface")
+            ask_netlink(NETLINK_NETFILTER, rules, "nf_tables")
+        except BaseException:
+            self.sockets.pop().close()
+            raise
+
+
+def ask_netlink(family: int, message: bytes, subject: str) -> None:
+    """Send what is given in hexadecimal digits, and take the first answer: an error, or the acknowledgement.
+
+    The kernel has answered when it has taken the message.
+    """
+    sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, family)
+    try:
+        sock.send(bytes.fromhex(message.decode()))
+        answer = sock.recv(PACKET_BYTES, _socket.MSG_DONTWAIT)[NETLINK_HEADER_BYTES:][:4]
+    finally:
+        sock.close()
+    number = -int.from_bytes(answer, sys.byteorder, signed=True)
+    if number:
+        raise Failed(number, subject)
 
 
 def open_path(path: str) -> int:
