@@ -85,7 +85,24 @@ class NetworkSetup:
     any_port: bool = False
 
 
-Action = Sysctls | MountOptions | Binds | MoveMounts | BindFile | NetworkSetup
+@dataclass(frozen=True, slots=True)
+class ShowLayers:
+    """Show layers, bottom first, merged below an upper: `parts` says which of its directories are mounted where.
+
+    A layer, and the upper, is a directory of the host by its path, or a detached mount of it by its descriptor. The
+    upper has `data` and `work`. Without layers the parts of its `data` are mounted themselves. What is mounted at a
+    target goes; the mounts `below` stay. With `sealed` what goes can be written by nobody: MountBusy, and nothing has
+    changed, while somebody has a file open for writing. Only before anything runs inside, or while all is frozen.
+    """
+
+    layers: Sequence[str | int]
+    upper: str | int
+    parts: Mapping[str, str]
+    below: Sequence[str] = ()
+    sealed: bool = False
+
+
+Action = Sysctls | MountOptions | Binds | MoveMounts | BindFile | NetworkSetup | ShowLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +131,15 @@ def plan(actions: Sequence[Action]) -> list[Step]:
     """
     trees = [action for action in actions if isinstance(action, BindFile)]
     outside = [step for action in actions for step in _outside(action)]
+    layers = [step for action in actions for step in _on_bench(action)]
     mounts = [step for action in actions for step in _in_mounts(action, trees)]
     network = [step for action in actions for step in _in_network(action)]
     return [
         Step("user", namespace=Namespace.USER),
         *outside,
-        *([Step("copy"), *(Step("tree", source=action.source) for action in trees)] if trees else []),
+        *([Step("copy")] if trees or layers else []),
+        *(Step("tree", source=action.source) for action in trees),
+        *layers,
         *([Step("net", namespace=Namespace.NETWORK), *network] if network else []),
         *([Step("mounts", namespace=Namespace.MOUNTS), *mounts] if mounts else []),
     ]
@@ -141,10 +161,35 @@ def _in_mounts(action: Action, trees: Sequence[BindFile]) -> list[Step]:
             return [*(Step("move", pair) for pair in targets.items()), Step("detach", (staging,))]
         case BindFile(_, target):
             return [Step("place", (str(trees.index(action)), target))]
+        case ShowLayers(parts=parts, below=below, sealed=sealed):
+            return [
+                *([Step("readonly", tuple(parts.values()))] if sealed else []),
+                *(Step("swap", (part, target, *_within(below, target))) for part, target in parts.items()),
+            ]
         case Sysctls() | NetworkSetup():
             return []
         case _:
             assert_never(action)
+
+
+def _within(paths: Sequence[str], target: str) -> list[str]:
+    return [path for path in paths if path.startswith(f"{target}/")]
+
+
+def _on_bench(action: Action) -> list[Step]:
+    if not isinstance(action, ShowLayers):
+        return []
+    names = [str(number) for number in range(len(action.layers))]
+    return [
+        Step("bench"),
+        *(_layer(name, source) for name, source in zip(names, action.layers, strict=True)),
+        _layer("upper", action.upper),
+        Step("merge", (":".join(reversed(names)), *action.parts)),
+    ]
+
+
+def _layer(name: str, source: str | int) -> Step:
+    return Step("layer", (name, "path" if isinstance(source, str) else "mount"), source=source)
 
 
 def _in_network(action: Action) -> list[Step]:

@@ -27,6 +27,10 @@ _CAP_SYS_ADMIN = 21
 _ABOUT_PATHS = frozenset({"tree", "place", "move"})
 
 
+class MountBusy(Exception):
+    """Somebody has a file open for writing by a mount that was to be sealed: nothing has changed."""
+
+
 @dataclass(slots=True)
 class Attached:
     """Result of actions: the sockets that were opened, in order, and the limits that the kernel did not take."""
@@ -210,7 +214,7 @@ def _perform_step(step: Step, namespaces: Mapping[Namespace, int], stack: ExitSt
         descriptors = [namespaces[step.namespace]]
     elif step.source is not None:
         source = _open_source(step.source, stack)
-        fields, descriptors = [source.path], [source.descriptor]
+        fields, descriptors = [*step.fields, source.path], [source.descriptor]
     perform("\0".join([step.verb, *fields]).encode("utf-8", "surrogateescape"), descriptors)
 
 
@@ -224,13 +228,15 @@ def _open_source(source: str | int, stack: ExitStack) -> _Source:
         raise from_errno(error.errno or 0, f"file {source} of the host") from None
 
 
-def _translate(step: Step, failure: program.Failed) -> CoveError:
+def _translate(step: Step, failure: program.Failed) -> Exception:
     reason = os.strerror(failure.number)
     if step.verb in ("socket", "listen", "lead") and failure.number == errno.EADDRINUSE:
         return PortInUse(
             f"port {failure.subject} is in use inside the sandbox: end what listens on it, or leave it out",
             port=int(failure.subject),
         )
+    if step.verb == "readonly" and failure.number == errno.EBUSY:
+        return MountBusy(failure.subject)
     if failure.number == errno.ELOOP:
         return PermissionDenied(f"mount target {failure.subject}: there is a symbolic link, and none is followed")
     if failure.number == errno.ESTALE:

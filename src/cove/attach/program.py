@@ -23,7 +23,9 @@ MOST_DESCRIPTORS = 253  # SCM_MAX_FD
 # Numbers that all ABIs share.
 OPEN_TREE = 428
 MOVE_MOUNT = 429
+FSOPEN = 430
 FSCONFIG = 431
+FSMOUNT = 432
 FSPICK = 433
 OPENAT2 = 437
 MOUNT_SETATTR = 442
@@ -37,12 +39,19 @@ AT_CURRENT_DIRECTORY = -100
 AT_EMPTY_PATH = 0x1000
 OPEN_TREE_CLONE = 1
 OPEN_TREE_CLOEXEC = posix.O_CLOEXEC
-MOVE_MOUNT_EMPTY_PATHS = 0x4 | 0x40
+AT_RECURSIVE = 0x8000
+MOVE_MOUNT_EMPTY_SOURCE = 0x4
+MOVE_MOUNT_EMPTY_PATHS = MOVE_MOUNT_EMPTY_SOURCE | 0x40
 FSPICK_FLAGS = 1 | 2  # close on exec, do not follow a link
+FSOPEN_CLOEXEC = FSMOUNT_CLOEXEC = 1
+FSCONFIG_SET_FLAG = 0
 FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_CREATE = 6
 FSCONFIG_CMD_RECONFIGURE = 7
 RESOLVE_NO_LINKS = 0x2 | 0x4  # magic links, symbolic links
-MOUNT_ATTRIBUTES = 0x1 | 0x2 | 0x4  # read-only, no set-user-id, no devices
+READ_ONLY = 0x1
+NO_PRIVILEGES = 0x2 | 0x4  # no set-user-id, no devices
+MOUNT_ATTRIBUTES = READ_ONLY | NO_PRIVILEGES
 MS_BIND = 0x1000
 MNT_DETACH = 2
 SOL_SOCKET = 1
@@ -52,6 +61,10 @@ NETLINK_NETFILTER = 12
 NETLINK_HEADER_BYTES = 16
 
 PATH = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
+
+# Where layers are put together: over a directory that every machine has, in a copy of the host's mounts of our own.
+WORKBENCH = b"/proc"
+UPPER, MERGED = b"upper", b"merged"
 
 
 class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no subscript when it runs
@@ -93,10 +106,15 @@ def call(subject: str, function: _Function, *arguments: object) -> int:
 
 
 class Performer:
-    """Performs steps in order. `trees` are the detached mounts made so far, `sockets` those to be given."""
+    """Performs steps in order. `trees` are the detached mounts made so far, `sockets` those to be given.
+
+    `parts` are detached mounts of merged layers by name, `bench` is where those are put together.
+    """
 
     def __init__(self) -> None:
         self.trees: list[int] = []
+        self.parts: dict[bytes, int] = {}
+        self.bench = -1
         self.sockets: list[_socket.socket] = []
         self.verbs = {
             b"become": self.become,
@@ -104,6 +122,11 @@ class Performer:
             b"sysctl": self.set_sysctl,
             b"copy": self.copy_mounts,
             b"tree": self.clone_tree,
+            b"bench": self.make_workbench,
+            b"layer": self.add_layer,
+            b"merge": self.merge_layers,
+            b"readonly": self.make_read_only,
+            b"swap": self.swap,
             b"mounts": self.enter_mounts,
             b"options": self.reconfigure,
             b"bind": self.bind,
@@ -128,7 +151,7 @@ class Performer:
 
     def close(self) -> None:
         """Close what was opened; sockets that were given live on where they went."""
-        for tree in self.trees:
+        for tree in (*self.trees, *self.parts.values(), *([self.bench] if self.bench >= 0 else [])):
             posix.close(tree)
         for sock in self.sockets:
             sock.close()
@@ -170,17 +193,86 @@ class Performer:
     def clone_tree(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Clone the mount of a host's file, read-only. The descriptor says which file it has to be."""
         path = fields[0].decode("utf-8", "surrogateescape")
-        found = open_path(path)
-        try:
-            if identify(found) != identify(descriptors[0]):
-                raise Failed(errno.ESTALE, path)
-            flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH
-            tree = call(path, _syscall, OPEN_TREE, found, b"", flags)
-        finally:
-            posix.close(found)
+        tree = clone_source(path, descriptors[0])
         self.trees.append(tree)
-        attributes = MOUNT_ATTRIBUTES.to_bytes(8, sys.byteorder) + bytes(24)
-        call(path, _syscall, MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, attributes, len(attributes))
+        set_attributes(tree, path, MOUNT_ATTRIBUTES)
+
+    def make_workbench(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Mount an empty file system where nobody but this process sees it: after `copy`."""
+        context = call("tmpfs", _syscall, FSOPEN, b"tmpfs", FSOPEN_CLOEXEC)
+        try:
+            call("tmpfs", _syscall, FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0)
+            self.bench = call("tmpfs", _syscall, FSMOUNT, context, FSMOUNT_CLOEXEC, NO_PRIVILEGES)
+        finally:
+            posix.close(context)
+        call("tmpfs", _syscall, MOVE_MOUNT, self.bench, b"", AT_CURRENT_DIRECTORY, WORKBENCH, MOVE_MOUNT_EMPTY_SOURCE)
+        posix.mkdir(MERGED, 0o700, dir_fd=self.bench)
+
+    def add_layer(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Put a layer, or the upper, on the workbench: a directory of the host, or a detached mount of it."""
+        name, kind, source = fields
+        path = source.decode("utf-8", "surrogateescape")
+        tree = posix.dup(descriptors[0]) if kind == b"mount" else clone_source(path, descriptors[0])
+        try:
+            set_attributes(tree, path, NO_PRIVILEGES if name == UPPER else MOUNT_ATTRIBUTES)
+            posix.mkdir(name, 0o700, dir_fd=self.bench)
+            call(path, _syscall, MOVE_MOUNT, tree, b"", self.bench, name, MOVE_MOUNT_EMPTY_SOURCE)
+        finally:
+            posix.close(tree)
+
+    def merge_layers(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Mount the layers, top first, below the upper, and clone the parts; without layers, those of the upper."""
+        layers, parts = fields[0].split(b":") if fields[0] else [], fields[1:]
+        top = UPPER + b"/data"
+        if layers:
+            posix.fchdir(self.bench)
+            merged = mount_overlay(layers)
+            call("layers", _syscall, MOVE_MOUNT, merged, b"", self.bench, MERGED, MOVE_MOUNT_EMPTY_SOURCE)
+            posix.close(merged)
+            top = MERGED
+        for part in parts:
+            flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
+            name = top + b"/" + part
+            self.parts[part] = call("layers", _syscall, OPEN_TREE, self.bench, name, flags)
+
+    def make_read_only(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Let nobody write by these mounts any more: EBUSY, and nothing has changed, while somebody has a file open."""
+        done: list[int] = []
+        try:
+            for field in fields:
+                path = field.decode("utf-8", "surrogateescape")
+                place = open_path(path)
+                try:
+                    set_attributes(place, path, READ_ONLY)
+                except Failed:
+                    posix.close(place)
+                    raise
+                done.append(place)
+        except Failed:
+            for place in done:
+                set_attributes(place, "a mount", 0, READ_ONLY)
+            raise
+        finally:
+            for place in done:
+                posix.close(place)
+
+    def swap(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Put a part where another mount is, which goes; mounts below that one stay. For a jail that is frozen."""
+        part, target, *below = fields
+        path = target.decode("utf-8", "surrogateescape")
+        kept = [(field.decode("utf-8", "surrogateescape"), clone_mounted(field)) for field in below]
+        call(path, _umount2, target, MNT_DETACH)
+        self._put(self.parts[part], path, True)
+        for place, tree in kept:
+            self._put(tree, place, stat.S_ISDIR(posix.fstat(tree).st_mode))
+            posix.close(tree)
+
+    def _put(self, tree: int, target: str, is_directory: bool) -> None:
+        place = open_or_make(target, is_directory)
+        try:
+            call(target, _syscall, MOVE_MOUNT, tree, b"", place, b"", MOVE_MOUNT_EMPTY_PATHS)
+        finally:
+            posix.close(place)
 
     def place_tree(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Mount a tree on a file that is there; one that stands there already stays."""
@@ -217,11 +309,7 @@ class Performer:
         origin, target = (field.decode("utf-8", "surrogateescape") for field in fields)
         source = open_path(origin)
         try:
-            place = open_or_make(target, stat.S_ISDIR(posix.fstat(source).st_mode))
-            try:
-                call(target, _syscall, MOVE_MOUNT, source, b"", place, b"", MOVE_MOUNT_EMPTY_PATHS)
-            finally:
-                posix.close(place)
+            self._put(source, target, stat.S_ISDIR(posix.fstat(source).st_mode))
         finally:
             posix.close(source)
 
@@ -287,6 +375,57 @@ def open_path(path: str) -> int:
     how = b"".join(each.to_bytes(8, sys.byteorder) for each in (PATH, 0, RESOLVE_NO_LINKS))
     name = path.encode("utf-8", "surrogateescape")
     return call(path, _syscall, OPENAT2, AT_CURRENT_DIRECTORY, name, how, len(how))
+
+
+def clone_source(path: str, expected: int) -> int:
+    """Clone the mount of a host's file, alone. The descriptor says which file it has to be."""
+    found = open_path(path)
+    try:
+        if identify(found) != identify(expected):
+            raise Failed(errno.ESTALE, path)
+        return call(path, _syscall, OPEN_TREE, found, b"", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH)
+    finally:
+        posix.close(found)
+
+
+def clone_mounted(target: bytes) -> int:
+    """Clone what is mounted there, with all below it."""
+    path = target.decode("utf-8", "surrogateescape")
+    found = open_path(path)
+    try:
+        flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
+        return call(path, _syscall, OPEN_TREE, found, b"", flags)
+    finally:
+        posix.close(found)
+
+
+def set_attributes(mount: int, subject: str, wanted: int, cleared: int = 0) -> None:
+    """Set attributes of one mount: mount_setattr(2)."""
+    attributes = b"".join(each.to_bytes(8, sys.byteorder) for each in (wanted, cleared)) + bytes(16)
+    call(subject, _syscall, MOUNT_SETATTR, mount, b"", AT_EMPTY_PATH, attributes, len(attributes))
+
+
+def mount_overlay(layers: list[bytes]) -> int:
+    """Mount directories of the working directory on one another: overlayfs with the rights of its user alone.
+
+    `volatile`: what is copied up is not synchronised with the disk at once.
+    """
+    context = call("an overlay", _syscall, FSOPEN, b"overlay", FSOPEN_CLOEXEC)
+    try:
+        values = {
+            b"source": b"cove",
+            b"lowerdir": b":".join(layers),
+            b"upperdir": UPPER + b"/data",
+            b"workdir": UPPER + b"/work",
+        }
+        for name, value in values.items():
+            call("an overlay", _syscall, FSCONFIG, context, FSCONFIG_SET_STRING, name, value, 0)
+        for name in (b"userxattr", b"volatile"):
+            call("an overlay", _syscall, FSCONFIG, context, FSCONFIG_SET_FLAG, name, None, 0)
+        call("an overlay", _syscall, FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0)
+        return call("an overlay", _syscall, FSMOUNT, context, FSMOUNT_CLOEXEC, NO_PRIVILEGES)
+    finally:
+        posix.close(context)
 
 
 def open_or_make(target: str, is_directory: bool) -> int:

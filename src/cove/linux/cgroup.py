@@ -2,6 +2,8 @@
 
 import os
 import select
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,14 +104,30 @@ class Group:
 
     def wait_empty(self, timeout: float) -> None:
         """Wait until the last process in the group and below is gone, but not for ever: unified tree only."""
+        self._wait_while(b"populated 1", timeout)
+
+    def freeze(self, timeout: float) -> bool:
+        """Freeze every process in the group and below; returns whether all are, in time: unified tree only."""
+        self.write("cgroup.freeze", "1")
+        return self._wait_while(b"frozen 0", timeout)
+
+    def thaw(self) -> None:
+        """Let everything go on. Idempotent; one that is gone is fine."""
+        with suppress(FileNotFoundError):
+            self.write("cgroup.freeze", "0")
+
+    def _wait_while(self, word: bytes, timeout: float) -> bool:
+        until = time.monotonic() + timeout
         events = os.open(os.path.join(self.path, "cgroup.events"), os.O_RDONLY | os.O_CLOEXEC)
         try:
             poll = select.poll()
             poll.register(events, select.POLLPRI)
-            while b"populated 1" in os.pread(events, 4096, 0) and poll.poll(timeout * 1000):
-                pass
+            while word in os.pread(events, 4096, 0):
+                if not poll.poll(max(until - time.monotonic(), 0) * 1000):
+                    return word not in os.pread(events, 4096, 0)
         finally:
             os.close(events)
+        return True
 
     def write(self, name: str, value: str) -> None:
         """Set one control file."""

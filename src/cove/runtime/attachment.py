@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cove.attach import Action, Attached, BindFile, Helper, MoveMounts, Target, Thread, fork_process, start_process
+from cove.attach import (
+    Action,
+    Attached,
+    BindFile,
+    Helper,
+    MoveMounts,
+    ShowLayers,
+    Target,
+    Thread,
+    fork_process,
+    start_process,
+)
 from cove.runtime.machine import Machine
 
 
@@ -44,4 +55,4 @@ class Attachment:
 
     def _needs_process(self, action: Action) -> bool:
         """Mounts are made beside code of the sandbox with no more than the rights of its user."""
-        return not self.machine.can_enter_namespaces or isinstance(action, MoveMounts | BindFile)
+        return not self.machine.can_enter_namespaces or isinstance(action, MoveMounts | BindFile | ShowLayers)

@@ -1,0 +1,70 @@
+"""Freeze all that runs in a jail, and thaw it: by its control group, else by SIGSTOP to every process. Blocks.
+
+The freezer of the unified tree is invisible inside. Signals are not: parents of stopped processes could hear of it. So
+parents are stopped before their children and go on after them, and who was stopped already stays so. What forks while
+it is being stopped is looked for until a look finds nobody new.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cove.errors import SandboxUnavailable
+from cove.runtime.cgroups import SandboxGroups
+from cove.runtime.usage import processes_of
+
+FREEZE_SECONDS = 5.0
+_LOOK_SECONDS = 0.0005
+_STOPPED = ("T", "t", "Z", "X")
+
+
+@contextmanager
+def frozen(groups: SandboxGroups, jail_pid: int) -> Iterator[None]:
+    """Hold everything inside still, the agent too. Raises SandboxUnavailable, and has thawed it, when it cannot be."""
+    if groups.tree is not None:
+        try:
+            if not groups.tree.freeze(FREEZE_SECONDS):
+                raise SandboxUnavailable("the sandbox could not be frozen: something in it does not stop. Try again.")
+            yield
+        finally:
+            groups.tree.thaw()
+        return
+    stopped: list[tuple[int, int]] = []
+    try:
+        _stop_all(groups, jail_pid, stopped, time.monotonic() + FREEZE_SECONDS)
+        yield
+    finally:
+        for _, process in reversed(stopped):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGCONT)
+            os.close(process)
+
+
+def _stop_all(groups: SandboxGroups, jail_pid: int, stopped: list[tuple[int, int]], until: float) -> None:
+    """Parents come before children in a list of processes: `processes_of` without groups goes down from the jail."""
+    known: set[int] = set()
+    while found := [pid for pid in processes_of(groups, jail_pid) if pid not in known]:
+        for pid in found:
+            known.add(pid)
+            with suppress(ProcessLookupError):
+                process = os.pidfd_open(pid)
+                if _state(pid) in _STOPPED:
+                    os.close(process)
+                    continue
+                stopped.append((pid, process))
+                signal.pidfd_send_signal(process, signal.SIGSTOP)
+        for pid, _ in stopped:
+            while _state(pid) not in _STOPPED:
+                if time.monotonic() > until:
+                    raise SandboxUnavailable("the sandbox could not be stopped: a process of it waits for a disk")
+                time.sleep(_LOOK_SECONDS)  # nothing tells of a stop but the process's parent
+
+
+def _state(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "X"
