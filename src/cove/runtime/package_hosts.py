@@ -23,14 +23,17 @@ from urllib.request import Request, urlopen
 import msgspec
 
 from cove.core.network_policy import judge_address
+from cove.errors import ValidationFailed
 from cove.local.state import replace_file
 from cove.model import NetworkPolicy, NetworkRule
+from cove.model.network import check_network
 
 PRESET = "packages"
 _KEPT_SECONDS = 86_400.0
 _ASK_SECONDS = 10.0
 _LOOK_SECONDS = 5.0
 _PAGE_BYTES = 1 << 18
+_MOST_HOSTS = 32
 _LINK = re.compile(rb'href="([^"#]+)')
 _APT_URI = re.compile(r"^(?:deb(?:-src)?\s+(?:\[[^\]]*\]\s+)?|URIs:\s*)(.*)$", re.MULTILINE)
 _URL = re.compile(r"https?://[^\s\"']+")
@@ -59,10 +62,20 @@ def package_rules(home: Path, *, refresh: bool = False) -> list[NetworkRule]:
 
 def _make_rules(urls: Iterable[str]) -> list[NetworkRule]:
     hosts = {host for url in urls for host in (_host_and_port(url), *_led_to(url)) if host is not None}
-    return [
+    rules = [
         NetworkRule(name if port in (80, 443) else f"{name}:{port}", private=_is_private(name))
-        for name, port in sorted(dict(sorted(hosts)).items())
+        for name, port in sorted(dict(sorted(hosts)).items())[:_MOST_HOSTS]
     ]
+    return [rule for rule in rules if _makes_sense(rule)]
+
+
+def _makes_sense(rule: NetworkRule) -> bool:
+    """A page may link to whatever it likes."""
+    try:
+        check_network(NetworkPolicy(allow=[rule]))
+    except ValidationFailed:
+        return False
+    return True
 
 
 def _host_and_port(url: str) -> tuple[str, int] | None:
