@@ -4,7 +4,6 @@ A request is known by its method, URL and body; equal ones are answered in the o
 the host added to a request (secrets) is not in it, and answers are as the sandbox saw them: without secrets.
 """
 
-import hashlib
 from base64 import b64decode, b64encode
 from collections import defaultdict, deque
 
@@ -63,11 +62,6 @@ def encode_recorded(recorded: Recorded) -> bytes:
     return msgspec.json.encode(recorded) + b"\n"
 
 
-def digest(body: bytes) -> str:
-    """Return the digest by which bodies are compared."""
-    return hashlib.sha256(body).hexdigest()
-
-
 class Player:
     """Answers from a cassette. Raises ValueError for a file that is none."""
 
@@ -79,7 +73,7 @@ class Player:
         except msgspec.DecodeError as error:
             raise ValueError(f"this is not a cassette: {error}") from None
 
-    def take(self, method: str, url: str, body: bytes) -> Recorded | None:
+    def take(self, method: str, url: str, request_sha256: str) -> Recorded | None:
         """The next answer to this request; None when there is none left."""
-        left = self._left.get((method, url, digest(body)))
+        left = self._left.get((method, url, request_sha256))
         return left.popleft() if left else None

@@ -139,12 +139,12 @@ class Connection:
     def count_sent(self, size: int) -> bool:
         """Count bytes that go out; whether more may."""
         self._sent += size
-        return self._gate.count(sent_bytes=size)
+        return self._gate.count_sent(size)
 
     def count_received(self, size: int) -> bool:
         """Count bytes that come in; whether more may."""
         self._received += size
-        return self._gate.count(received_bytes=size)
+        return self._gate.count_received(size)
 
     def _take_sent(self, size: int) -> None:
         if not self.count_sent(size):

@@ -5,14 +5,14 @@ import socket
 from collections import deque
 from datetime import UTC, datetime
 
-import msgspec
-
 from cove.core.egress_protocol import FromEgress, Report, Totals, encode
 from cove.core.network_policy import Allowed, Refused, Verdict
 from cove.model.network import NetworkEvent, NetworkEventKind
 
 _MOST_WAITING = 10_000
-_BATCH = 64
+# A packet of the protocol holds so many with texts of this length, also when every character is escaped.
+_BATCH = 8
+_MOST_TEXT = 256
 
 
 class EventReport:
@@ -23,29 +23,35 @@ class EventReport:
         self._events: deque[NetworkEvent] = deque()
         self._answers: deque[FromEgress] = deque()
         self._lost = 0
-        self.totals = Totals()
+        self.sent_bytes = self.received_bytes = self.connections = self.requests = self.refused = 0
 
-    def add_to_totals(self, **counts: int) -> None:
-        """Count bytes, connections, requests or refusals."""
-        sums = {name: getattr(self.totals, name) + count for name, count in counts.items()}
-        self.totals = msgspec.structs.replace(self.totals, **sums)
+    @property
+    def totals(self) -> Totals:
+        """The counters as they are now."""
+        return Totals(**{name: getattr(self, name) for name in Totals.__struct_fields__})
+
+    def go_on_from(self, totals: Totals) -> None:
+        """Count on from there: an egress process before this one had come so far."""
+        for name in totals.__struct_fields__:
+            setattr(self, name, getattr(totals, name))
 
     def refuse(self, kind: NetworkEventKind, host: str, port: int | None, refused: Refused, **facts: object) -> None:
         """Report that something was refused."""
-        self.add_to_totals(refused=1)
+        self.refused += 1
         self.add(kind, host, port, refused, **facts)
 
     def add(self, kind: NetworkEventKind, host: str, port: int | None, verdict: Verdict, **facts: object) -> None:
         """Report one event; see NetworkEvent for its facts."""
+        rule = verdict.rule if isinstance(verdict, Refused) else verdict.text
         event = NetworkEvent(
             cursor="",
             kind=kind,
             at=datetime.now(UTC),
-            host=host,
+            host=host[:_MOST_TEXT],
             port=port,
             allowed=isinstance(verdict, Allowed),
-            reason=verdict.reason if isinstance(verdict, Refused) else "",
-            rule=verdict.rule if isinstance(verdict, Refused) else verdict.text,
+            reason=verdict.reason[:_MOST_TEXT] if isinstance(verdict, Refused) else "",
+            rule=None if rule is None else rule[:_MOST_TEXT],
             **facts,  # type: ignore[arg-type]  # named and typed by NetworkEvent, which checks what it decodes
         )
         if len(self._events) >= _MOST_WAITING:

@@ -19,11 +19,13 @@ from cove.egress.connection import Connection, reset
 from cove.egress.event_report import EventReport
 from cove.egress.name_server import NameServer
 from cove.egress.resolver import Resolver
+from cove.egress.trust import HostTrust
 from cove.model.network import Network, NetworkEventKind
 from cove.tasks import Tasks
 
 MOST_CONNECTIONS = 2048
 _MINUTE = 60.0
+_MOST_RECORDING = 128 << 20
 
 log = logging.getLogger("cove.egress")
 
@@ -35,14 +37,17 @@ def _log_failure(error: BaseException) -> None:
 class Gate:
     """One sandbox's. Until it is configured nothing is allowed."""
 
-    def __init__(self, report: EventReport) -> None:
+    def __init__(self, report: EventReport, trust: HostTrust) -> None:
         self._report = report
+        self.trust = trust
         self.policy = Policy(Network.NONE)
+        self._is_limited = False
         self.secrets: Mapping[str, str] = {}
         self.resolver = Resolver(None)
         self._resolver_address: str | None = None
         self._authority: Authority | None = None
         self._cassette: int | None = None
+        self._recording = 0
         self._player: Player | None = None
         self._requests: deque[float] = deque()
         self._tasks = Tasks(_log_failure)
@@ -71,8 +76,9 @@ class Gate:
         if message.resolver != self._resolver_address:
             self._resolver_address = message.resolver
             self.resolver = self._name_server.resolver = Resolver(message.resolver)
-        if self._report.totals.connections == 0:
-            self._report.totals = message.totals
+        self._is_limited = self.policy.limits.total_bytes is not None
+        if self._report.connections == 0:
+            self._report.go_on_from(message.totals)
         self._use_cassette(cassette)
         names = self.policy.intercepted_names
         self._authority = Authority(key_file, names) if names else None
@@ -124,7 +130,7 @@ class Gate:
             refused = Refused(f"more than {most} connections at a time")
             self.report_connection(NetworkEventKind.CONNECTION, connection.host, connection.port, refused)
             return
-        self._report.add_to_totals(connections=1)
+        self._report.connections += 1
         self._open[connection] = self._tasks.start(connection.run(), on_end=partial(self._open.__delitem__, connection))
 
     def name_of(self, address: str) -> str | None:
@@ -136,22 +142,27 @@ class Gate:
         assert self._authority is not None, "a policy that intercepts has an authority"
         return self._authority.context_for(name)
 
-    def count(self, **counts: int) -> bool:
-        """Count bytes; whether more may pass."""
-        self._report.add_to_totals(**counts)
-        return self.is_exhausted is None
+    def count_sent(self, size: int) -> bool:
+        """Count bytes that go out; whether more may pass."""
+        self._report.sent_bytes += size
+        return not self._is_limited or self.is_exhausted is None
+
+    def count_received(self, size: int) -> bool:
+        """Count bytes that come in; whether more may pass."""
+        self._report.received_bytes += size
+        return not self._is_limited or self.is_exhausted is None
 
     @property
     def is_exhausted(self) -> str | None:
         """Reason why no more bytes may pass, if so."""
-        totals, most = self._report.totals, self.policy.limits.total_bytes
-        if most is not None and totals.sent_bytes + totals.received_bytes > most:
+        most = self.policy.limits.total_bytes
+        if most is not None and self._report.sent_bytes + self._report.received_bytes > most:
             return f"the sandbox has used its {most} bytes (limits.total_bytes)"
         return None
 
     def admit_request(self) -> Refused | None:
         """Count an intercepted request; why it is refused, if there were too many in the last minute."""
-        self._report.add_to_totals(requests=1)
+        self._report.requests += 1
         most = self.policy.limits.requests_per_minute
         if most is None:
             return None
@@ -175,9 +186,20 @@ class Gate:
         if self._cassette is not None and os.fstat(self._cassette).st_size < MOST_BYTES:
             os.write(self._cassette, encode_recorded(recorded))
 
-    def replay(self, method: str, url: str, body: bytes) -> Recorded | None:
+    def reserve(self, size: int) -> bool:
+        """Take memory for an answer that is being recorded; whether there is some left. `release` gives it back."""
+        if self._recording + size > _MOST_RECORDING:
+            return False
+        self._recording += size
+        return True
+
+    def release(self, size: int) -> None:
+        """Give back memory of an answer."""
+        self._recording -= size
+
+    def replay(self, method: str, url: str, digest: str) -> Recorded | None:
         """The answer that the cassette has next for this request."""
-        return None if self._player is None else self._player.take(method, url, body)
+        return None if self._player is None else self._player.take(method, url, digest)
 
     def report_connection(
         self, kind: NetworkEventKind, host: str, port: int, verdict: Verdict, **facts: object

@@ -11,21 +11,22 @@ HTTP/2 is not offered: clients fall back to HTTP/1.1, and there is one parser on
 
 import asyncio
 import base64
+import hashlib
 import socket
 import ssl
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from cove.core.cassette import Recorded
 from cove.core.network_policy import Allowed, Refused
 from cove.core.request_rule import judge_request
 from cove.egress.intercept_relay import InterceptRelay
 from cove.egress.refusal import RequestRefused, describe, refusal
 from cove.egress.resolver import AddressRefused, NameUnknown, Unreachable
-from cove.egress.upstream import Upstream, open_upstream
+from cove.egress.upstream import Upstream, open_secure_upstream, open_upstream
 from cove.http import HttpServer, Relay, Request, Response
 from cove.http.connection import HttpConnection
 from cove.http.parser import HttpLimits
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 _HANDSHAKE_SECONDS = 15.0
 _LIMITS = HttpLimits(connections=1, headers=200)
-_MOST_REPLAYED_BODY = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,10 @@ class Interception:
             sock = await self._gate.resolver.connect(
                 self.host, port, private=allowed.rule is not None and allowed.rule.private
             )
-            name = self.host if self._is_tls else None
-            return await open_upstream(sock, name, lambda: Upstream(self._count_sent, self._count_received))
+            make = partial(Upstream, self._count_sent, self._count_received)
+            if not self._is_tls:
+                return await open_upstream(sock, make)
+            return await open_secure_upstream(sock, self.host, self._gate.trust.context, make)
         except AddressRefused as error:
             raise RequestRefused(Refused(str(error))) from None
         except (NameUnknown, Unreachable, OSError) as error:
@@ -196,14 +198,17 @@ class Interception:
         """Return whether answers are recorded."""
         return self._gate.policy.record is not None
 
-    def record(self, recorded: Recorded) -> None:
-        """Keep one exchange."""
-        self._gate.record(recorded)
+    @property
+    def gate(self) -> "Gate":
+        """The gate that the sandbox's connections share."""
+        return self._gate
 
     async def _replay(self, request: Request) -> Response:
         started = time.monotonic()
-        body = await request.read(_MOST_REPLAYED_BODY)
-        recorded = self._gate.replay(request.method, self.url_of(request), body)
+        digest = hashlib.sha256()
+        async for data in request.chunks():
+            digest.update(data)
+        recorded = self._gate.replay(request.method, self.url_of(request), digest.hexdigest())
         if recorded is None:
             error = RequestRefused(
                 Refused(f"the cassette has no answer left to {request.method} {self.url_of(request)}")
@@ -222,7 +227,7 @@ class Interception:
             self._connection.port,
             self._connection.judge() if refused is None else refused,
             method=request.method,
-            path=request.path[:1024],
+            path=request.path[:256],
             status=status,
             duration=duration,
         )

@@ -1,4 +1,4 @@
-"""Carry one intercepted request: written anew upstream, its answer read as from an enemy and written anew inside."""
+"""Carry one intercepted request: secrets added on the way out, and blanked out of what comes back."""
 
 import hashlib
 import time
@@ -10,41 +10,39 @@ from cove.core.network_policy import Refused
 from cove.core.redaction import Redactor
 from cove.egress.refusal import RequestRefused
 from cove.egress.upstream import Upstream
-from cove.http import Exchange, HttpError, Relay, Request
-from cove.http.deadline import Deadline
+from cove.http import Exchange, HttpError, Request
 from cove.http.headers import HOP_BY_HOP, hop_by_hop, render_framing
-from cove.http.response import has_body
-from cove.http.response_parser import BadResponse, ResponseHead, ResponseParser
+from cove.http.proxy_relay import ProxyRelay
+from cove.http.response_parser import ResponseHead
 
 if TYPE_CHECKING:
     from cove.egress.intercept import Injection, Interception
 
-_ANSWER_SECONDS = 300.0
 _REPEATABLE = frozenset(("GET", "HEAD", "OPTIONS"))
 _NOT_PASSED_ON = HOP_BY_HOP | {b"expect"}
 _NOT_SHOWN = HOP_BY_HOP | {b"alt-svc"}  # no other protocol leads here
 _WITHOUT_BODY = (204, 304)
 
 
-class InterceptRelay(Relay):
-    """One request to `interception.host`. `url` is what the log and a cassette call it: without what is injected."""
+class InterceptRelay(ProxyRelay):
+    """One request to `interception.host`, on a connection that carries others before and after it."""
 
-    _exchange: Exchange
-    _parser: ResponseParser
-    _upstream: Upstream
+    _origin: Upstream
 
     def __init__(self, interception: "Interception", request: Request, injection: "Injection") -> None:
+        super().__init__(interception.host)
         self._interception = interception
         self._request = request
         self._injection = injection
         self._redactor = Redactor(injection.values)
-        self._deadline = Deadline(self._expire)
         self._digest = hashlib.sha256()
         self._head: ResponseHead | None = None
         self._body: list[bytes] | None = [] if interception.is_recorded else None
         self._body_bytes = 0
         self._started = time.monotonic()
-        self._is_over = self._is_chunked = self._is_raw = self._has_repeated = self._is_sent = False
+        self._is_connected = self._has_repeated = self._is_sent = False
+        self._refused: Refused | None = None
+        self._status: int | None = None
 
     def begin(self, exchange: Exchange) -> None:
         """Connect, in a task of the connection's."""
@@ -55,17 +53,13 @@ class InterceptRelay(Relay):
         try:
             upstream = await self._interception.open()
         except RequestRefused as error:
-            failure = error
-            self._finish(failure.refused, lambda: self._exchange.fail(failure), status=failure.status)
+            self._fail(error)
             return
-        if self._is_over:
-            return
-        self._parser = ResponseParser(self, is_head_only=self._request.method == "HEAD")
-        self._upstream = upstream
-        upstream.user = self
-        self._deadline.set(_ANSWER_SECONDS)
-        upstream.write(self._render_request())
-        self._request.pass_body_to(self)
+        if not self._is_over:
+            self._origin = upstream
+            self._is_connected = True
+            upstream.user = self
+            self._pass_request(self._render_request())
 
     def _render_request(self) -> bytes:
         request, injection = self._request, self._injection
@@ -85,70 +79,61 @@ class InterceptRelay(Relay):
         return b"".join(parts)
 
     def body_data(self, data: bytes) -> None:
-        """The body goes upstream."""
-        if self._is_over:
-            return
-        self._digest.update(data)
-        is_chunked = b"transfer-encoding" in self._request.headers
-        self._upstream.write(b"%x\r\n%b\r\n" % (len(data), data) if is_chunked else data)
-        if self._head is None:
-            self._deadline.set(_ANSWER_SECONDS)
+        """Pass on a part of the request's body."""
+        if self._body is not None:
+            self._digest.update(data)
+        super().body_data(data)
 
     def body_end(self) -> None:
-        """All of it."""
+        """End the request's body."""
         self._is_sent = True
-        if b"transfer-encoding" in self._request.headers and not self._is_over:
-            self._upstream.write(b"0\r\n\r\n")
+        super().body_end()
 
     def body_failed(self, error: HttpError) -> None:
-        """The client will not send the rest."""
-        self._finish(Refused(str(error)), self._exchange.cut if self._head else lambda: self._exchange.fail(error))
+        """Give up: the client will not send the rest of its body."""
+        self._refused = Refused(str(error))
+        super().body_failed(error)
 
     def upstream_data(self, data: bytes) -> None:
         """Take a part of the response, or of what follows an upgrade."""
-        if self._is_raw:
-            self._exchange.write(data)
-            return
-        try:
-            self._parser.feed(data)
-        except BadResponse as error:
-            self._break_off(f"{self._interception.host} gave no valid answer: {error}")
+        self._take(data)
 
-    def upstream_lost(self) -> None:
-        """The end of the answer, or of the connection before it."""
+    def upstream_lost(self, is_whole: bool) -> None:
+        """Take the end of the connection: of the response, or in the middle of it."""
         if self._is_over:
             return
         if self._is_raw:
-            self._finish(None, self._exchange.cut)
-        elif self._head is None and self._can_repeat():
+            self._finish(self._exchange.cut)
+        elif not self._has_answered and self._can_repeat():
             self._has_repeated = True
             self._interception.start(self._connect())
+        elif is_whole:
+            self._take_end()
         else:
-            try:
-                self._parser.end()
-            except BadResponse as error:
-                self._break_off(f"{self._interception.host} gave no valid answer: {error}")
+            self._break_off(f"{self._name} broke the connection")
 
     def _can_repeat(self) -> bool:
         """A kept connection may have been closed while the request was on its way: RFC 9110, section 9.2.2."""
         is_plain = self._request.method in _REPEATABLE and self._request.is_complete and not self._request.is_upgrade
-        return is_plain and self._upstream.has_been_used and not self._has_repeated
+        return is_plain and self._origin.has_been_used and not self._has_repeated
 
     def upstream_full(self) -> None:
-        """The host does not take what is sent."""
-        self._exchange.pause_reading() if self._is_raw else self._request.pause()
+        """Read less from the client."""
+        self._hold_back()
 
     def upstream_ready(self) -> None:
-        """The host takes more."""
-        self._exchange.resume_reading() if self._is_raw else self._request.resume()
+        """Read from the client again."""
+        self._let_come()
 
     def answer_head(self, head: ResponseHead) -> None:
-        """The answer begins."""
-        self._deadline.clear()
+        """Pass on the head."""
         self._head = head
-        follows = has_body(self._request.method, head.status)
-        self._is_chunked = follows and not head.has_length and self._request.version == "1.1"
-        self._exchange.write(self._render_head(head))
+        super().answer_head(head)
+
+    def answer_switch(self, head: ResponseHead, rest: bytes) -> None:
+        """Speak another protocol from here on, if that was asked for."""
+        self._head = head
+        super().answer_switch(head, rest)
 
     def _render_head(self, head: ResponseHead) -> bytes:
         parts = [b"HTTP/1.1 %d %b\r\n" % (head.status, self._redactor.whole(head.reason))]
@@ -162,102 +147,85 @@ class InterceptRelay(Relay):
         return [(name, self._redactor.whole(value)) for name, value in head.headers if name not in dropped]
 
     def answer_body(self, data: bytes) -> None:
-        """Pass on a part of its body."""
-        self._write_body(self._redactor.feed(data))
+        """Pass on a part of the body, as far as it is known to have no secret."""
+        self._show(self._redactor.feed(data))
 
-    def _write_body(self, data: bytes) -> None:
-        if not data:
-            return
-        if self._body is not None:
+    def _show(self, data: bytes) -> None:
+        if data:
+            if self._body is not None:
+                self._keep(self._body, data)
+            super().answer_body(data)
+
+    def _keep(self, body: list[bytes], data: bytes) -> None:
+        """Keep what is recorded; an answer that is too large, alone or beside others, is not."""
+        if self._body_bytes + len(data) <= MOST_BODY_BYTES and self._interception.gate.reserve(len(data)):
             self._body_bytes += len(data)
-            if self._body_bytes <= MOST_BODY_BYTES:
-                self._body.append(data)
-        self._exchange.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+            body.append(data)
+        else:
+            self._drop_body()
+
+    def _drop_body(self) -> None:
+        self._interception.gate.release(self._body_bytes)
+        self._body, self._body_bytes = None, 0
 
     def answer_end(self) -> None:
-        """Complete the response."""
+        """End the response; its connection is kept where both sides are through."""
         head = self._head
         assert head is not None
-        self._write_body(self._redactor.end())
-        if self._is_chunked:
-            self._exchange.write(b"0\r\n\r\n")
+        self._show(self._redactor.end())
         if self._body is not None:
             self._record(head, b"".join(self._body))
         is_framed = head.has_length or head.get(b"transfer-encoding") is not None or head.status in _WITHOUT_BODY
         if is_framed and self._is_sent and b"close" not in (head.get(b"connection") or b"").lower():
-            self._upstream.user = None
-            self._upstream.has_been_used = True
-        self._finish(None, lambda: self._exchange.finish(keep_alive=True))
+            self._origin.user = None
+            self._origin.has_been_used = True
+        super().answer_end()
 
     def _record(self, head: ResponseHead, body: bytes) -> None:
-        if self._body_bytes > MOST_BODY_BYTES:
-            return
         shown = [header for header in self._shown_headers(head) if header[0] != b"content-length"]
-        self._interception.record(
-            make_recorded(self._request.method, self._url, self._digest.hexdigest(), head.status, shown, body)
+        url = self._interception.url_of(self._request)
+        self._interception.gate.record(
+            make_recorded(self._request.method, url, self._digest.hexdigest(), head.status, shown, body)
         )
 
-    @property
-    def _url(self) -> str:
-        return self._interception.url_of(self._request)
-
-    def answer_switch(self, head: ResponseHead, rest: bytes) -> None:
-        """The host speaks another protocol from here on, if that was asked for."""
-        if not self._request.is_upgrade or head.status != 101:
-            raise BadResponse("it changed the protocol without being asked")
-        self._deadline.clear()
-        self._head = head
-        self._is_raw = True
-        self._exchange.write(self._render_head(head) + rest)
-        self._exchange.switch()
-
     def client_full(self) -> None:
-        """The client does not take what the host sends."""
+        """Read less from the host: the client does not take what it sends."""
         if not self._is_over:
-            self._upstream.pause_reading()
+            super().client_full()
 
     def client_ready(self) -> None:
-        """The client takes more."""
+        """Read from the host again."""
         if not self._is_over:
-            self._upstream.resume_reading()
+            super().client_ready()
 
     def client_gone(self) -> None:
         """Drop the request: nobody waits for the response."""
-        self._finish(None, lambda: None)
-
-    def client_cancelled(self) -> None:
-        """The client has closed its side: it is told by the end of the connection."""
-        self._finish(None, self._exchange.cut)
-
-    def client_data(self, data: bytes) -> None:
-        """Pass on to the host, after an upgrade."""
-        self._upstream.write(data)
+        self._finish(lambda: None)
 
     def client_eof(self) -> None:
         """End an upgraded connection: TLS has no half-closed ones."""
-        self._finish(None, self._exchange.cut)
-
-    def _expire(self) -> None:
-        self._break_off(f"{self._interception.host} does not answer")
+        self._finish(self._exchange.cut)
 
     def _break_off(self, reason: str) -> None:
-        refused = Refused(reason)
-        if self._head is not None:
-            self._finish(refused, self._exchange.cut)
-        else:
-            self._finish(refused, lambda: self._exchange.fail(RequestRefused(refused, 502)), status=502)
+        self._fail(RequestRefused(Refused(reason), 502))
 
-    def _finish(self, refused: Refused | None, say: Callable[[], None], status: int | None = None) -> None:
-        """The last word; there is only one."""
+    def _fail(self, error: RequestRefused) -> None:
+        self._refused = error.refused
+        if self._has_answered:
+            self._finish(self._exchange.cut)
+        else:
+            self._status = error.status
+            self._finish(lambda: self._exchange.fail(error))
+
+    def _finish(self, say: Callable[[], None]) -> None:
         if self._is_over:
             return
         self._is_over = True
         self._deadline.close()
-        upstream = getattr(self, "_upstream", None)
-        if upstream is not None and upstream.user is self:
-            upstream.user = None
-            upstream.abort()
-        head = self._head
-        taken = time.monotonic() - self._started
-        self._interception.report(self._request, refused, status if head is None else head.status, taken)
+        self._drop_body()
+        if self._is_connected and self._origin.user is self:
+            self._origin.user = None
+            self._origin.abort()
+        status = self._status if self._head is None else self._head.status
+        self._interception.report(self._request, self._refused, status, time.monotonic() - self._started)
         say()

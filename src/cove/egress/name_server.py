@@ -26,6 +26,7 @@ from cove.tasks import Tasks
 _TTL_SECONDS = 60
 _MOST_QUERY_BYTES = 4096
 _MOST_WAITING = 512
+_MOST_PER_SECOND = 2000
 _MOST_CONNECTIONS = 64
 _IDLE_SECONDS = 10.0
 _SAME_LOOKUP_SECONDS = 0.5
@@ -50,6 +51,7 @@ class NameServer:
         self._last_refused = ("", dns.rdatatype.A, 0.0)
         self._waiting = 0
         self._connections = 0
+        self._second = self._queries = 0
 
     async def answer(self, query: bytes) -> bytes | None:
         """The answer to one query, or None to what is no query."""
@@ -107,6 +109,14 @@ class NameServer:
             self._waiting -= 1
         return verdict, None
 
+    def admit(self) -> bool:
+        """Count a query; whether it is answered. The time of this process is not charged to the sandbox."""
+        second = int(asyncio.get_running_loop().time())
+        if second != self._second:
+            self._second, self._queries = second, 0
+        self._queries += 1
+        return self._queries <= _MOST_PER_SECOND
+
     async def serve_datagrams(self, sock: socket.socket) -> None:
         """Answer queries on this UDP socket until cancelled."""
         sock.setblocking(False)
@@ -130,7 +140,7 @@ class NameServer:
                 async with asyncio.timeout(_IDLE_SECONDS):
                     size = int.from_bytes(await reader.readexactly(2), "big")
                     query = await reader.readexactly(size)
-                    reply = await self.answer(query) if size <= _MOST_QUERY_BYTES else None
+                    reply = await self.answer(query) if size <= _MOST_QUERY_BYTES and self.admit() else None
                     if reply is None:
                         return
                     writer.write(len(reply).to_bytes(2, "big") + reply)
@@ -154,7 +164,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, sender: tuple[str, int]) -> None:
-        if self._waiting < _MOST_WAITING and len(data) <= _MOST_QUERY_BYTES:
+        if self._server.admit() and self._waiting < _MOST_WAITING and len(data) <= _MOST_QUERY_BYTES:
             self._waiting += 1
             self._tasks.start(self._answer(data, sender), on_end=self._answered)
 

@@ -6,6 +6,7 @@ log, no key of a server. A fault in a parser here costs connections, not command
 
 import asyncio
 import ctypes
+import encodings.idna  # noqa: F401  # names are encoded by it, when root's files can no longer be read
 import os
 import resource
 import signal
@@ -13,11 +14,13 @@ import socket
 import sys
 from contextlib import suppress
 
+import dns.rdata
 import uvloop
 
 from cove.core.egress_protocol import CONFIGURE, Configure, Configured, Synced, decode_configuration, decode_sync
 from cove.egress.event_report import EventReport
 from cove.egress.gate import Gate
+from cove.egress.trust import HostTrust
 from cove.linux.packets import receive_packet
 from cove.linux.prctl import name_process
 from cove.local.threads import close_all
@@ -29,35 +32,41 @@ _MOST_CONFIGURATION = 4 << 20
 
 
 def main() -> None:
-    """Argument: the descriptor of the socket to the runtime."""
-    run_egress(socket.socket(fileno=int(sys.argv[1])))
-
-
-def run_egress(control: socket.socket) -> None:
-    """Serve until the runtime closes its end."""
-    _harden()
+    """Arguments: the descriptor of the socket to the runtime, and the user to be, or nothing."""
+    descriptor, user_id = sys.argv[1:]
+    trust = HostTrust()
+    _harden(int(user_id) if user_id else None)
+    control = socket.socket(fileno=int(descriptor))
     control.setblocking(False)
-    uvloop.run(_serve(control))
+    uvloop.run(_serve(control, trust))
 
 
-def _harden() -> None:
-    """No other process of this user can look into it, it gains no rights, and it may have many connections."""
+def _harden(user_id: int | None) -> None:
+    """No other process of this user can look into it, it gains no rights, and it may have many connections.
+
+    As root it becomes the sandbox's own host user: what it reads comes from hostile programs and hosts.
+    """
     name_process("cove-egress")
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that the sandbox belongs to
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if user_id is not None:
+        dns.rdata.load_all_types()  # type: ignore[no-untyped-call]  # parsers are imported when they are needed, perhaps from where only root can read
+        os.setgroups([])
+        os.setresgid(user_id, user_id, user_id)
+        os.setresuid(user_id, user_id, user_id)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-async def _serve(control: socket.socket) -> None:
+async def _serve(control: socket.socket, trust: HostTrust) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     report = EventReport(control)
-    gate = Gate(report)
+    gate = Gate(report, trust)
 
     def read() -> None:
         with suppress(BlockingIOError):

@@ -4,7 +4,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from functools import cache
 from typing import Protocol
 
 from cove.http.endpoint import Endpoint
@@ -18,8 +17,8 @@ class UpstreamUser(Protocol):
     def upstream_data(self, data: bytes) -> None:
         """The host sent this."""
 
-    def upstream_lost(self) -> None:
-        """Take the end of the connection. Called once for each connection that was in use."""
+    def upstream_lost(self, is_whole: bool) -> None:
+        """Take the end of the connection: an orderly one, or a break. Called once for one that was in use."""
 
     def upstream_full(self) -> None:
         """Send less: the host does not take what is written."""
@@ -53,12 +52,12 @@ class Upstream(Endpoint):
 
     def eof_received(self) -> bool:
         """End: the host sends nothing more."""
-        self._lose()
+        self._lose(is_whole=True)
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         """End: the host is gone."""
-        self._lose()
+        self._lose(is_whole=False)
 
     def pause_writing(self) -> None:
         """Send less: the host does not take what is written."""
@@ -70,28 +69,24 @@ class Upstream(Endpoint):
         if self.user is not None:
             self.user.upstream_ready()
 
-    def _lose(self) -> None:
+    def _lose(self, *, is_whole: bool) -> None:
         self.is_lost = True
         user, self.user = self.user, None
         if user is not None:
-            user.upstream_lost()
+            user.upstream_lost(is_whole)
 
 
-async def open_upstream(sock: socket.socket, name: str | None, make: Callable[[], Upstream]) -> Upstream:
-    """Speak with the host behind a connected socket; with a name, over TLS that proves it. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    if name is None:
-        _, upstream = await loop.create_connection(make, sock=sock)
-    else:
-        _, upstream = await loop.create_connection(
-            make, sock=sock, ssl=_trust(), server_hostname=name, ssl_handshake_timeout=_HANDSHAKE_SECONDS
-        )
+async def open_upstream(sock: socket.socket, make: Callable[[], Upstream]) -> Upstream:
+    """Speak with the host behind a connected socket. Raises OSError."""
+    _, upstream = await asyncio.get_running_loop().create_connection(make, sock=sock)
     return upstream
 
 
-@cache
-def _trust() -> ssl.SSLContext:
-    """Return a context that verifies by what the host trusts, HTTP/1.1 only."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+async def open_secure_upstream(
+    sock: socket.socket, name: str, trust: ssl.SSLContext, make: Callable[[], Upstream]
+) -> Upstream:
+    """Speak TLS with the host behind a connected socket, once it has proved its name. Raises OSError."""
+    _, upstream = await asyncio.get_running_loop().create_connection(
+        make, sock=sock, ssl=trust, server_hostname=name, ssl_handshake_timeout=_HANDSHAKE_SECONDS
+    )
+    return upstream

@@ -191,7 +191,7 @@ class Egress:
             began = loop.time()
             process = EgressProcess(self._take)
             try:
-                await process.start()
+                await process.start(self._files.user_id)
                 self._process = process
                 async with self._lock:
                     await self._confirm(process)

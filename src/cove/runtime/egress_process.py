@@ -25,14 +25,25 @@ from cove.tasks import settled
 
 _CONFIRM_SECONDS = 10.0
 _SYNC_SECONDS = 2.0
+# Whatever else the environment holds, keys and tokens too, is nothing that it needs.
+_PASSED_VARIABLES = frozenset(
+    (
+        *("PATH", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "RES_OPTIONS", "LOCALDOMAIN"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class EgressFiles:
-    """The host's files that an egress process is given: the key of its authority, and cassettes."""
+    """The host's files that an egress process is given: the key of its authority, and cassettes.
+
+    They are opened here: it has the rights of `user_id`, the sandbox's own host user, where there is one.
+    """
 
     key: Path
     cassettes: Path
+    user_id: int | None = None
 
     def prepare(self, network: Network | NetworkPolicy) -> None:
         """Make the directory of cassettes for one that is recorded. Raises ValidationFailed for one that is not there.
@@ -86,9 +97,9 @@ class EgressProcess:
         self.sockets: set[int | str] = set()
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
-    async def start(self) -> None:
-        """Start it. Raises SandboxUnavailable."""
-        self._starting = start_in_thread(_popen, self._theirs)
+    async def start(self, user_id: int | None) -> None:
+        """Start it, with the rights of that user or with ours. Raises SandboxUnavailable."""
+        self._starting = start_in_thread(_popen, self._theirs, user_id)
         try:
             await settled(self._starting)
         except OSError as error:
@@ -170,10 +181,11 @@ class EgressProcess:
             self._pidfd, self._pid, self._starting = -1, None, None
 
 
-def _popen(sock: socket.socket) -> tuple[int, int]:
+def _popen(sock: socket.socket, user_id: int | None) -> tuple[int, int]:
     """Start the process with one end of the socket, and nothing else of ours: its pid and pidfd. Blocks."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "cove.egress.process", str(sock.fileno())],
+        [sys.executable, "-P", "-m", "cove.egress.process", str(sock.fileno()), str(user_id or "")],
+        env={name: value for name, value in os.environ.items() if name in _PASSED_VARIABLES},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(sock.fileno(),),
