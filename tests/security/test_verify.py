@@ -10,12 +10,12 @@ import pytest
 
 from cove.verify import battery
 from cove.verify.findings import Attempt, Finding, Report, Verdict, judge, make_report
-from cove.verify.inside import calls, harness, network, privilege, processes, resources, view
+from cove.verify.inside import calls, harness, network, policy, privilege, processes, resources, view
 from cove.verify.outside import PROBES
 
 COVE = str(Path(sys.executable).parent / "cove")
 INSIDE = list(harness.PROBES)
-assert all((battery, calls, network, privilege, processes, resources, view))
+assert all((battery, calls, network, policy, privilege, processes, resources, view))
 
 
 @pytest.fixture(scope="module")

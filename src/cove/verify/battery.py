@@ -15,7 +15,7 @@ import msgspec
 from cove import AsyncSandbox
 from cove.local.state import default_home
 from cove.local.threads import in_thread
-from cove.model import Limits
+from cove.model import Limits, NetworkPolicy, NetworkRule
 from cove.runtime.interpreters import find_python_environment
 from cove.verify import agent, file_api, inside, lifecycle, mounts, neighbours  # noqa: F401  # they enter their probes
 from cove.verify.findings import Attempt, Finding, Verdict, judge
@@ -24,6 +24,7 @@ from cove.verify.outside import run_outside
 
 PLAIN_AREAS = "system calls,files,/proc and /sys,processes,privilege,network"
 LIMITED_AREAS = "resources"
+POLICY_AREAS = "network policy"
 LIMITS = Limits(memory=96 << 20, pids=100, cpus=0.5, disk=24 << 20, inodes=1000, open_files=256)
 
 LIMIT_OF = {
@@ -48,6 +49,11 @@ async def verify(facts: Mapping[str, str]) -> AsyncIterator[Finding]:
             yield finding
     async with AsyncSandbox.create(limits=LIMITS) as sandbox, AsyncSandbox.create(isolation="none") as control:
         async for finding in _compare(sandbox, control, {**facts, "areas": LIMITED_AREAS}):
+            yield finding
+    # The host has a service on that port: an address that the policy does not name must not lead to it.
+    policy = NetworkPolicy(allow=[NetworkRule(f"cove-verify.invalid:{facts['port']}", private=True)])
+    async with AsyncSandbox.create(network=policy) as sandbox, AsyncSandbox.create(isolation="none") as control:
+        async for finding in _compare(sandbox, control, {**facts, "areas": POLICY_AREAS}):
             yield finding
     async for finding in run_outside(facts):
         yield finding
@@ -136,6 +142,7 @@ def prepared_host() -> Iterator[dict[str, str]]:
             "state_name": default_home().name,
             "python": str(find_python_environment(default_home()) or default_home()),
             "port": str(server.getsockname()[1]),
+            "hostname": socket.gethostname(),
             "abstract": secret,
             "socket": str(folder / "socket"),
             "process": str(process.pid),

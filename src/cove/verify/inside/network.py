@@ -31,7 +31,8 @@ def reach_a_socket_file(facts: Facts) -> str:
     return "it answers"
 
 
-def _route(address: str, family: int = socket.AF_INET) -> str:
+def find_route(address: str, family: int = socket.AF_INET) -> str:
+    """Return the address that packets to this one would come from. Nothing is sent."""
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         sock.connect((address, 9))
         return f"from {sock.getsockname()[0]}"
@@ -39,17 +40,17 @@ def _route(address: str, family: int = socket.AF_INET) -> str:
 
 @probe(AREA, "there is a way to the internet")
 def have_a_route(facts: Facts) -> str:
-    return _route("192.0.2.1")
+    return find_route("192.0.2.1")
 
 
 @probe(AREA, "there is a way to the cloud's metadata service")
 def have_a_route_to_metadata(facts: Facts) -> str:
-    return _route("169.254.169.254")
+    return find_route("169.254.169.254")
 
 
 @probe(AREA, "there is a way to the host's private network")
 def have_a_route_to_private_addresses(facts: Facts) -> str:
-    return _route("10.0.0.1")
+    return find_route("10.0.0.1")
 
 
 @probe(AREA, "the host's interfaces are seen")
