@@ -15,8 +15,8 @@ from support.servers import serving
 
 from cove import AsyncSandbox
 from cove.attach import Action, BindFile, Binds, MountOptions, MoveMounts, NetworkSetup, Sysctls, Target, actions, plan
-from cove.attach import helper as attach_helper
-from cove.attach.helper import Process
+from cove.attach import visit as attach_visit
+from cove.attach.visit import Process
 from cove.errors import (
     CoveError,
     FileNotFound,
@@ -27,8 +27,8 @@ from cove.errors import (
     ValidationFailed,
 )
 from cove.runtime import jail as jail_module
-from cove.runtime import sandbox_lifecycle
 from cove.runtime.jail import Jail
+from cove.runtime.network import SandboxNetwork
 
 pytestmark = pytest.mark.anyio
 
@@ -331,8 +331,15 @@ async def test_an_agent_that_ends_meanwhile_is_told_from_whoever_has_its_pid_the
         assert "198.18" not in (await other.exec("cat /proc/net/fib_trie")).stdout
 
 
+def attach_with_start(monkeypatch: pytest.MonkeyPatch, *actions: Action) -> None:
+    async def attachments(*_: object) -> tuple[Action, ...]:
+        return actions
+
+    monkeypatch.setattr(SandboxNetwork, "attachments", attachments)
+
+
 async def test_what_is_attached_with_the_start_is_there_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_lifecycle, "attachments", lambda _: [NetworkSetup(ports=[443])])
+    attach_with_start(monkeypatch, NetworkSetup(ports=[443]))
     async with AsyncSandbox.create() as sandbox:
         assert [sock.getsockname()[1] for sock in jail_of(sandbox).sockets] == [443, 53, 53]
         assert await connect(sandbox, "198.18.3.4", 443)
@@ -341,8 +348,7 @@ async def test_what_is_attached_with_the_start_is_there_before_anything_runs(mon
 
 
 async def test_a_jail_whose_attachment_fails_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    attachments = [NetworkSetup(), BindFile("/nowhere/at/all", NAMES)]
-    monkeypatch.setattr(sandbox_lifecycle, "attachments", lambda _: attachments)
+    attach_with_start(monkeypatch, NetworkSetup(), BindFile("/nowhere/at/all", NAMES))
     with pytest.raises(FileNotFound):
         await AsyncSandbox.create()
 
@@ -439,7 +445,7 @@ async def test_a_helper_that_is_killed_at_any_step_fails_the_call_alone(monkeypa
 
 @pytest.mark.parametrize("number", [0, 3, 8])
 async def test_a_helper_that_hangs_is_ended_at_the_deadline(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(attach_helper, "SECONDS", 1.0)
+    monkeypatch.setattr(attach_visit, "SECONDS", 1.0)
 
     def stop(helper: Process) -> None:
         assert helper.process is not None

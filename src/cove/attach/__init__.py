@@ -30,7 +30,8 @@ from cove.attach.actions import (
     Sysctls,
     plan,
 )
-from cove.attach.helper import (
+from cove.attach.target import Target
+from cove.attach.visit import (
     Attached,
     Helper,
     MountBusy,
@@ -40,7 +41,6 @@ from cove.attach.helper import (
     fork_process,
     start_process,
 )
-from cove.attach.target import Target
 
 __all__ = [
     "Action",

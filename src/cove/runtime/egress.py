@@ -18,7 +18,6 @@ from contextlib import suppress
 
 import msgspec
 
-from cove.attach import NetworkSetup
 from cove.core.egress_protocol import (
     DNS_TCP,
     DNS_UDP,
@@ -35,7 +34,6 @@ from cove.linux.forking import close_in_forked_child
 from cove.local.threads import in_thread
 from cove.model import ExecResult, Network, NetworkEvent, NetworkPolicy
 from cove.runtime.egress_process import EgressFiles, EgressProcess, OpenFiles
-from cove.runtime.jail import Jail
 from cove.runtime.notify import Notify
 from cove.runtime.secrets import read_secrets
 from cove.tasks import Tasks
@@ -51,21 +49,6 @@ Listening = dict[int | str, socket.socket]
 OpenSockets = Callable[[Sequence[int], Sequence[str], bool], Awaitable[list[socket.socket]]]
 
 
-def attachments(network: Network | NetworkPolicy) -> list[NetworkSetup]:
-    """Return what to attach to a jail before anything runs inside, so that this policy holds from the start."""
-    if network in (Network.NONE, Network.HOST):
-        return []
-    policy = Policy(network)
-    return [NetworkSetup(ports=policy.ports, addresses=policy.addresses)]
-
-
-async def open_listeners(
-    jail: Jail, ports: Sequence[int], addresses: Sequence[str], needs_names: bool
-) -> list[socket.socket]:
-    """Listen inside a running sandbox: on the ports, then for the name server, if that is wanted."""
-    return await jail.attach([NetworkSetup(ports=ports, addresses=addresses, dns=needs_names)])
-
-
 class Egress:
     """One sandbox's way out. `open_sockets` attaches: ports, addresses, and whether the name server is wanted."""
 
@@ -74,8 +57,8 @@ class Egress:
         self._files = files
         self.log = log
         self._lock = asyncio.Lock()
-        self._network: Network | NetworkPolicy = Network.NONE
-        self._grants: NetworkGrants | None = None
+        self.network: Network | NetworkPolicy = Network.NONE
+        self.grants: NetworkGrants | None = None
         self._listening: Listening = {}
         self._addresses: set[str] = set()
         self._process: EgressProcess | None = None
@@ -106,13 +89,13 @@ class Egress:
         """
         async with self._lock:
             if network is Network.NONE:
-                self._network = network
+                self.network = network
                 await self._end()
                 return None
             policy = Policy(network)
             await in_thread(self._files.prepare, network)
             await self._listen(policy, sockets)
-            self._network, self._grants = network, grants
+            self.network, self.grants = network, grants
             self._generation += 1
             if self._process is not None:
                 await self._confirm(self._process)
@@ -158,7 +141,7 @@ class Egress:
         new = {name: sock for name, sock in self._listening.items() if name not in sent}
         try:
             message = await in_thread(self._configuration, new)
-            with OpenFiles(self._files, self._network) as files:
+            with OpenFiles(self._files, self.network) as files:
                 descriptors = [*files.descriptors, *(sock.fileno() for sock in new.values())]
                 self._certificate = await process.configure(message, descriptors)
             sent.update(new)
@@ -168,10 +151,10 @@ class Egress:
             process.kill()
 
     def _ports(self) -> tuple[int, ...]:
-        return Policy(self._network).ports
+        return Policy(self.network).ports
 
     def _configuration(self, new: Listening) -> Configure:
-        network, grants = self._network, self._grants
+        network, grants = self.network, self.grants
         policy = network if isinstance(network, NetworkPolicy) else NetworkPolicy()
         names = {secret.name for rule in policy.rules for secret in rule.secrets}
         return Configure(

@@ -3,7 +3,7 @@
 import asyncio
 import builtins
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,21 +13,15 @@ from typing import Literal
 import msgspec
 
 from cove.api import AsyncSandbox, Process
-from cove.attach import BindFile
 from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
-from cove.core.network_grants import NetworkGrants
-from cove.core.network_log import NetworkLog
-from cove.core.network_policy import network_warnings
-from cove.core.trust import BUNDLE, TRUST_VARIABLES
 from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
 from cove.local.threads import in_thread
 from cove.model import (
     Network,
     NetworkEvent,
     NetworkPolicy,
-    NetworkRule,
     Outcome,
     SandboxInfo,
     SandboxSpec,
@@ -41,8 +35,6 @@ from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.connection import connect_inside
 from cove.runtime.disk import MOUNT_POINT, attach_disk
 from cove.runtime.disk_watch import DiskWatch, Watched
-from cove.runtime.egress import Egress, attachments, open_listeners
-from cove.runtime.egress_process import EgressFiles
 from cove.runtime.errand import Errands
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
@@ -52,7 +44,7 @@ from cove.runtime.isolation import backend_of
 from cove.runtime.jail import Jail, start_jail
 from cove.runtime.machine import Machine
 from cove.runtime.memory_kills import MemoryKills
-from cove.runtime.package_hosts import PRESET, expand_presets, package_rules
+from cove.runtime.network import SandboxNetwork
 from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.processes import LOG_BYTES, LOG_SHARES, Processes
@@ -60,7 +52,6 @@ from cove.runtime.programs import PROLOGUE
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.terminals import Terminals
-from cove.runtime.trust import BUNDLE_FILE, KEY_FILE, placeholders, write_bundle
 from cove.runtime.usage import measure_usage, processes_of
 from cove.tasks import Once
 
@@ -89,9 +80,7 @@ class SandboxLifecycle(AsyncSandbox):
         self._destroying: Once[None] = Once()
         self._death: asyncio.TimerHandle | None = None
         self.enforces_idle_timeout = False
-        self._network_log = NetworkLog()
-        self._presets: list[NetworkRule] = []
-        self.read_grants: Callable[[], NetworkGrants | None] = lambda: None
+        self.network = SandboxNetwork(place, machine.home.path)
         self.on_spec: Callable[[SandboxSpec], Awaitable[None]] = _nobody_keeps_it
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
@@ -130,7 +119,7 @@ class SandboxLifecycle(AsyncSandbox):
             raise
 
     async def _start(self) -> None:
-        network = await self._expand(self._spec.network)
+        attach = await self.network.attachments(self._spec.network)
         groups = await in_thread(self._make_groups)
         begun: list[Spawner] = []
         try:
@@ -140,7 +129,7 @@ class SandboxLifecycle(AsyncSandbox):
                 self._spec,
                 groups,
                 self.lose,
-                attach=attachments(network),
+                attach=attach,
                 on_settled=lambda jail: begun.append(_spawn(jail)),
             )
         except BaseException:
@@ -173,7 +162,7 @@ class SandboxLifecycle(AsyncSandbox):
         errands = Errands(self._spawner, inside.interpreter, inside.agent)
         self.files = Files(access, errands, self._base)
         self.git = Git(self._spawner, access, errands, self._base, lambda: self._env)
-        self._egress = Egress(partial(open_listeners, jail), self._egress_files(), self._network_log)
+        self._egress = self.network.open(jail)
         self._sessions = Sessions(
             self._spawner,
             self._processes,
@@ -187,7 +176,7 @@ class SandboxLifecycle(AsyncSandbox):
         interpreters = replace(inside.interpreters, home=self._env["HOME"])
         self._contexts = CodeContexts(self._spawner, interpreters, limit=self._spec.limits.contexts)
         await self._spawner.open()
-        await self.apply_network()
+        await self.begin_network()
         if jail.groups.is_disk_watched:
             self._spawner.background.start(self._watch_disk(jail).run())
 
@@ -215,9 +204,7 @@ class SandboxLifecycle(AsyncSandbox):
         if self._spec.idle_timeout is not None and not self.enforces_idle_timeout:
             warnings.append("idle_timeout has no effect on a sandbox inside your program: it ends when you destroy it")
         warnings += backend_of(self._spec.isolation).warnings
-        warnings += network_warnings(self._spec.network)
-        if self._egress.failure is not None:
-            warnings.append(self._egress.failure)
+        warnings += self.network.warnings(self._spec.network)
         return SandboxInfo(
             id=self.id,
             status=self._status,
@@ -237,12 +224,7 @@ class SandboxLifecycle(AsyncSandbox):
         directories = (self._place.workspace, self._place.home, self._place.tmp)
         usage = await in_thread(measure_usage, self._jail.groups, self._jail.pid, directories)
         usage = msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._processes.log_bytes)
-        if not self._egress.is_open:
-            return usage
-        totals = await self._egress.sync()
-        return msgspec.structs.replace(
-            usage, network_sent_bytes=totals.sent_bytes, network_received_bytes=totals.received_bytes
-        )
+        return await self.network.add_usage(usage)
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         self._env = merge_environment(self._env, check_environment(env))
@@ -252,48 +234,23 @@ class SandboxLifecycle(AsyncSandbox):
         spec = make_spec(self._spec, {"network": network})
         if spec.network != self._spec.network and Network.HOST in (spec.network, self._spec.network):
             raise ValidationFailed("a sandbox has the host's network from its creation to its end, or never")
-        await self._apply_network(spec.network)
-        self._spec = spec
-        await self.on_spec(spec)
 
-    async def apply_network(self) -> None:
+        def keep(brought: Mapping[str, str]) -> None:
+            self._spec = msgspec.structs.replace(self._spec, network=spec.network)
+            self._env = merge_environment(self._env, brought)
+
+        await self.network.change(spec.network, lambda: self._env, keep)
+        await self.on_spec(self._spec)
+
+    async def begin_network(self) -> None:
         """Let the policy of the spec hold: of a jail that has just started, or of a spec that was adopted."""
-        if self._spec.network in (Network.NONE, Network.HOST):
-            return
-        try:
-            await self._apply_network(self._spec.network, self._jail.sockets)
-        except BaseException:
-            await self._egress.close()
-            raise
-        self._jail.sockets = []  # they are the egress's
-
-    async def _expand(self, network: Network | NetworkPolicy) -> Network | NetworkPolicy:
-        """Replace presets in a policy, the same way as long as this jail lives."""
-        if not isinstance(network, NetworkPolicy) or PRESET not in network.allow:
-            return network
-        self._presets = self._presets or await in_thread(package_rules, self._machine.home.path)
-        return expand_presets(network, self._presets)
-
-    async def _apply_network(self, network: Network | NetworkPolicy, sockets: Sequence[socket.socket] = ()) -> None:
-        grants = await in_thread(self.read_grants)
-        if grants is not None:
-            grants.check(network)
-        certificate = await self._egress.set_network(await self._expand(network), grants, sockets)
-        self._env = merge_environment(self._env, placeholders(network, self._env))
-        if certificate is not None:
-            bundle = self._place.path / BUNDLE_FILE
-            await in_thread(write_bundle, bundle, certificate)
-            await self._jail.attach([BindFile(str(bundle), BUNDLE)])
-            self._env = merge_environment(self._env, TRUST_VARIABLES)
-
-    def _egress_files(self) -> EgressFiles:
-        return EgressFiles(key=self._place.path / KEY_FILE, cassettes=self._machine.home.path / "cassettes")
+        self._env = merge_environment(self._env, await self.network.begin(self._spec.network, self._env))
 
     async def network_log(
         self, *, since: str | None = None, follow: bool = False
     ) -> AsyncGenerator[NetworkEvent, None]:
         self._check_running()
-        async with aclosing(self._egress.events(since, follow)) as events:
+        async with aclosing(self.network.events(since, follow)) as events:
             async for event in events:
                 yield event
 

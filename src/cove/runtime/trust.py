@@ -1,6 +1,7 @@
 """Let the programs of a sandbox trust its certificate authority, and see which secrets there are."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from cove.core.trust import HOST_BUNDLES
@@ -32,9 +33,9 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def placeholders(network: Network | NetworkPolicy, env: "dict[str, str] | object") -> dict[str, str]:
+def placeholders(network: Network | NetworkPolicy, env: Mapping[str, str]) -> dict[str, str]:
     """Variables that stand for secrets: programs that insist on a key find one, which is worth nothing."""
-    if not isinstance(network, NetworkPolicy) or not isinstance(env, dict):
+    if not isinstance(network, NetworkPolicy):
         return {}
     names = {secret.name for rule in network.rules for secret in rule.secrets}
     return {name: f"cove-secret-{name}" for name in sorted(names) if name not in env and name.isidentifier()}

@@ -68,7 +68,7 @@ class SandboxOpener:
         if warm is not None:
             reservation.assign(place.key)
             sandbox.adopt(request.id, request.spec, datetime.now(UTC))
-            await sandbox.apply_network()
+            await sandbox.begin_network()
         return await self._record(sandbox, place, reservation, is_new=True)
 
     async def start(self, request: Start) -> OpenedSandbox | Record:
@@ -117,7 +117,7 @@ class SandboxOpener:
 
     def _make(self, id: str, spec: SandboxSpec, machine: Machine, place: Place, created_at: datetime) -> Sandbox:
         sandbox = Sandbox(id, spec, machine, place, created_at=created_at)
-        sandbox.read_grants = partial(read_grants, machine.home.path)
+        sandbox.network.read_grants = partial(read_grants, machine.home.path)
         return sandbox
 
     async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> OpenedSandbox:

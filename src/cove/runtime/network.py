@@ -1,0 +1,139 @@
+"""The network of one sandbox, across the jails that it has: its policy, its log, and the trust that a policy needs.
+
+A change is whole or not at all: one at a time, carried to its end also when the caller is cancelled, and taken back
+when a part of it fails after connections have been judged by it already.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from cove.attach import BindFile, NetworkSetup
+from cove.core.network_grants import NetworkGrants
+from cove.core.network_log import NetworkLog
+from cove.core.network_policy import Policy, network_warnings
+from cove.core.trust import BUNDLE, TRUST_VARIABLES
+from cove.local.threads import in_thread
+from cove.model import Network, NetworkEvent, NetworkPolicy, NetworkRule, Usage
+from cove.runtime.egress import Egress
+from cove.runtime.egress_process import EgressFiles
+from cove.runtime.home import Place
+from cove.runtime.jail import Jail
+from cove.runtime.package_hosts import PRESET, expand_presets, package_rules
+from cove.runtime.trust import BUNDLE_FILE, KEY_FILE, placeholders, write_bundle
+from cove.tasks import settled
+
+AnyNetwork = Network | NetworkPolicy
+_WITHOUT_EGRESS = (Network.NONE, Network.HOST)
+
+
+class SandboxNetwork:
+    """Made with the sandbox; `open` gives it a jail. `read_grants` says what a server's configuration grants."""
+
+    _jail: Jail
+    egress: Egress
+
+    def __init__(self, place: Place, home: Path) -> None:
+        self._place = place
+        self._home = home
+        self._log = NetworkLog()
+        self._presets: list[NetworkRule] = []
+        self._turn = asyncio.Lock()
+        self.read_grants: Callable[[], NetworkGrants | None] = lambda: None
+
+    async def attachments(self, network: AnyNetwork) -> list[NetworkSetup]:
+        """Return what to attach to a jail before anything runs inside, so that this policy holds from the start."""
+        if network in _WITHOUT_EGRESS:
+            return []
+        policy = Policy(await self._expand(network))
+        return [NetworkSetup(ports=policy.ports, addresses=policy.addresses)]
+
+    def open(self, jail: Jail) -> Egress:
+        """Take over a started jail; no policy holds yet."""
+        self._jail = jail
+        files = EgressFiles(self._place.path / KEY_FILE, self._home / "cassettes", self._place.user_id)
+        self.egress = Egress(partial(_open_sockets, jail), files, self._log)
+        return self.egress
+
+    async def begin(self, network: AnyNetwork, env: Mapping[str, str]) -> Mapping[str, str]:
+        """Let the policy hold that the jail was attached for, or none; returns the variables that it brings."""
+        if network in _WITHOUT_EGRESS:
+            return {}
+        try:
+            brought = await self._apply(network, env, self._jail.sockets)
+        except BaseException:
+            await self.egress.close()
+            raise
+        self._jail.sockets = []  # they are the egress's
+        return brought
+
+    async def change(
+        self, network: AnyNetwork, env: Callable[[], Mapping[str, str]], keep: Callable[[Mapping[str, str]], None]
+    ) -> None:
+        """Let another policy hold; `keep` gets the variables that it brings when it does. Raises what prevents it."""
+
+        async def change() -> None:
+            async with self._turn:
+                before = self.egress.network
+                try:
+                    keep(await self._apply(network, env()))
+                except BaseException:
+                    if self.egress.network != before:
+                        await self.egress.set_network(before, self.egress.grants)
+                    raise
+
+        await settled(change())
+
+    async def _apply(
+        self, network: AnyNetwork, env: Mapping[str, str], sockets: Sequence[socket.socket] = ()
+    ) -> dict[str, str]:
+        grants = await in_thread(self.read_grants)
+        if grants is not None:
+            grants.check(network)
+        certificate = await self.egress.set_network(await self._expand(network), grants, sockets)
+        brought = placeholders(network, env)
+        if certificate is not None:
+            bundle = self._place.path / BUNDLE_FILE
+            await in_thread(write_bundle, bundle, certificate)
+            await self._jail.attach([BindFile(str(bundle), BUNDLE)])
+            brought |= TRUST_VARIABLES
+        return brought
+
+    async def _expand(self, network: AnyNetwork) -> AnyNetwork:
+        """Replace presets in a policy, the same way as long as this sandbox runs."""
+        if not isinstance(network, NetworkPolicy) or PRESET not in network.allow:
+            return network
+        self._presets = self._presets or await in_thread(package_rules, self._home)
+        return expand_presets(network, self._presets)
+
+    def warnings(self, network: AnyNetwork) -> list[str]:
+        """Return what an author of the policy may not have meant, and what does not work."""
+        failure = self.egress.failure
+        return [*network_warnings(network), *([] if failure is None else [failure])]
+
+    async def add_usage(self, usage: Usage) -> Usage:
+        """Return the usage with the bytes that a policy has let pass, if one holds."""
+        if not self.egress.is_open:
+            return usage
+        totals = await self.egress.sync()
+        return msgspec.structs.replace(
+            usage, network_sent_bytes=totals.sent_bytes, network_received_bytes=totals.received_bytes
+        )
+
+    async def events(self, since: str | None, follow: bool) -> AsyncGenerator[NetworkEvent, None]:
+        """Read the log from that cursor on."""
+        async with aclosing(self.egress.events(since, follow)) as events:
+            async for event in events:
+                yield event
+
+
+async def _open_sockets(
+    jail: Jail, ports: Sequence[int], addresses: Sequence[str], needs_names: bool
+) -> list[socket.socket]:
+    """Listen inside a running sandbox: on the ports, then for the name server, if that is wanted."""
+    return await jail.attach([NetworkSetup(ports=ports, addresses=addresses, dns=needs_names)])
