@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cove.core.scrollback import Scrollback
+from cove.core.capture import Scrollback
 
 pytestmark = pytest.mark.pure
 

@@ -24,8 +24,7 @@ from cove.linux.file_lock import make_locked
 from cove.model import SandboxStatus
 from cove.runtime.home import LOCK
 from cove.server.configuration import Configuration
-from cove.server.gateway.api_key import load_key
-from cove.server.gateway.auth import Authenticator
+from cove.server.gateway.auth import Authenticator, load_key
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.handler import Gateway
 from cove.server.sandboxes.directory import Directory, Record

@@ -13,7 +13,7 @@ from cove.http.headers import HOP_BY_HOP, hop_by_hop, render_framing
 from cove.http.parser import RequestParser
 from cove.http.response_parser import BadResponse, ResponseHead, ResponseParser
 from cove.server.configuration import Configuration
-from cove.server.preview.address import PreviewAddress, address_of
+from cove.server.preview.exposures import PreviewAddress, address_of
 from cove.server.preview.headers import Visit, confine_cookie, render_answer, render_request
 from cove.wire.frames import parse_upgrade
 

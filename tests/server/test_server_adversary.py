@@ -15,7 +15,7 @@ from support.servers import Server, eventually, serving
 from cove import AsyncSandbox
 from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxNotFound, SandboxUnavailable
 from cove.runtime.terminals import MOST_RUNNING
-from cove.server.gateway.api_key import load_key
+from cove.server.gateway.auth import load_key
 from cove.server.sandboxes.destroy_sandbox import collect_garbage
 from cove.server.worker import limits_for
 

@@ -16,7 +16,7 @@ from cove.cli.descriptors import BROKEN_PIPE, STDOUT, printable
 from cove.cli.options import parse_size
 from cove.cli.signals import finish
 from cove.cli.streams import Streams
-from cove.client.file_transfer import at_most, download, upload
+from cove.client.files import at_most, download, upload
 from cove.core.identifier import SANDBOX_ID
 from cove.errors import FileTooLarge, IsDirectory, ValidationFailed
 from cove.local.files import limited

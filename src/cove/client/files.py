@@ -1,19 +1,41 @@
-"""Client of the files of a sandbox, or of a session."""
+"""Client of the files of a sandbox or of a session: calls, uploads and downloads.
+
+What comes from a sandbox is not trusted: a tree is unpacked by the same code that unpacks it for an embedded one.
+"""
 
 import os
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing, suppress
 from os import PathLike
+from typing import Protocol
 
 from cove import api
-from cove.client import file_transfer
+from cove.archive.stream import Stream
+from cove.archive.tar import Refused, Truncated
 from cove.client.handle import Handle, encode_content
 from cove.client.retry import Backoff
-from cove.errors import ConnectionLost, FileTooLarge, ValidationFailed
+from cove.errors import ConnectionLost, FileTooLarge, IsDirectory, ValidationFailed
+from cove.local.files import (
+    check_most,
+    limited,
+    make_local,
+    open_local,
+    pack_tree,
+    translated,
+    unpack_tree,
+    write_sparse,
+)
+from cove.local.pipe import Stdin, make_pipe, read_pipe
+from cove.local.threads import Stop, finished, start_transfer
+from cove.model import FileInfo, FileKind
 from cove.model.file import MOST_DOWNLOAD_BYTES
+from cove.tasks import settled
 from cove.wire import operations, requests
 from cove.wire.target import Target
 
 MOST_READ_BYTES = 1 << 30
+_CHUNK_BYTES = 1 << 20
+_MODE_BEHIND_A_LINK = 0o644  # `stat` describes the link itself
 
 
 class Files(Handle, api.Files, target=Target.FILES):
@@ -50,7 +72,160 @@ class Files(Handle, api.Files, target=Target.FILES):
         await self._calls.call(operations.WRITE_FILE, request=request, content=encode_content(data))
 
     async def upload(self, local: str | PathLike[str], path: str) -> None:
-        await file_transfer.upload(self, os.fspath(local), path)
+        await upload(self, os.fspath(local), path)
 
     async def download(self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES) -> None:
-        await file_transfer.download(self, path, os.fspath(local), max_bytes)
+        await download(self, path, os.fspath(local), max_bytes)
+
+
+class Contents(Protocol):
+    """The part of `api.Files` that a transfer needs."""
+
+    async def stat(self, path: str) -> FileInfo:
+        """Describe the entry under that name."""
+
+    def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
+        """A file in pieces."""
+
+    def read_archive(self, path: str) -> AsyncGenerator[bytes, None]:
+        """A directory as a tar stream."""
+
+    async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:
+        """Replace a file."""
+
+    async def write_archive(self, path: str, chunks: AsyncIterable[bytes]) -> None:
+        """Unpack a tar stream."""
+
+
+async def upload(files: Contents, local: str, path: str) -> None:
+    """A file or a directory from here to there."""
+    if await finished(os.path.isdir, local):
+        async with aclosing(_pack(local)) as chunks:
+            await files.write_archive(path, chunks)
+        return
+    with translated(local):
+        source = await finished(open_local, local)
+        try:
+            mode = os.fstat(source).st_mode & 0o777
+            async with aclosing(_read(source)) as chunks:
+                await files.write_stream(path, chunks, mode=mode)
+        finally:
+            os.close(source)
+
+
+async def download(files: Contents, path: str, local: str, max_bytes: int) -> None:
+    """A file or a directory from there to here."""
+    check_most(max_bytes)
+    with limited(path, max_bytes):
+        try:
+            await _download_file(files, path, local, max_bytes)
+        except IsDirectory:
+            if await finished(os.path.isfile, local):
+                raise
+            await _download_tree(files, path, local, max_bytes)
+
+
+async def at_most(max_bytes: int, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The chunks, or FileTooLarge as soon as there are more bytes."""
+    count = 0
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            count += len(chunk)
+            if count > max_bytes:
+                raise FileTooLarge(f"more than {max_bytes} bytes")
+            yield chunk
+
+
+async def _read(descriptor: int) -> AsyncGenerator[bytes, None]:
+    while data := await finished(os.read, descriptor, _CHUNK_BYTES):
+        yield data
+
+
+async def _pack(local: str) -> AsyncGenerator[bytes, None]:
+    """A directory here as a tar stream; leaving ends the packer."""
+    read, write = make_pipe()
+    for descriptor in (read, write):
+        os.set_blocking(descriptor, False)
+    with Stop() as stop:
+        packing = start_transfer(_pack_into, local, write, stop)
+        try:
+            while data := await read_pipe(read):
+                yield data
+            with translated(local):
+                await settled(packing)
+        finally:
+            stop.set()
+            with suppress(Exception):  # it was raised above, or nobody is there to be told
+                await settled(packing)
+            os.close(read)
+
+
+def _pack_into(local: str, write: int, stop: Stop) -> None:
+    try:
+        pack_tree(local, Stream(write, stop.wait))
+    finally:
+        os.close(write)
+
+
+async def _download_file(files: Contents, path: str, local: str, max_bytes: int) -> None:
+    found = await files.stat(path)
+    is_file = found.kind is FileKind.FILE
+    if is_file and found.size > max_bytes:
+        raise FileTooLarge(f"more than {max_bytes} bytes")
+    with translated(local):
+        async with aclosing(at_most(max_bytes, files.read_stream(path))) as chunks:
+            first = await anext(chunks, b"")
+            write, temporary = await finished(make_local, local)
+            try:
+                await finished(write_sparse, write, first, 0)
+                size = len(first)
+                async for chunk in chunks:
+                    await finished(write_sparse, write, chunk, size)
+                    size += len(chunk)
+                await finished(os.ftruncate, write, size)
+                await finished(os.fchmod, write, found.mode & 0o777 if is_file else _MODE_BEHIND_A_LINK)
+                await finished(os.rename, temporary, local)
+            except BaseException:
+                await finished(os.unlink, temporary)
+                raise
+            finally:
+                os.close(write)
+
+
+async def _download_tree(files: Contents, path: str, local: str, max_bytes: int) -> None:
+    read, write = make_pipe()
+    os.set_blocking(read, False)
+    stdin = Stdin(write)
+    try:
+        with Stop() as stop:
+            unpacking = start_transfer(_unpack_from, read, local, max_bytes, stop)
+            unpacking.add_done_callback(lambda _: stdin.close())
+            try:
+                await _feed(stdin, files, path)
+                with translated(local):
+                    await settled(unpacking)
+            finally:
+                stop.set()
+                with suppress(Exception):  # it was raised above, or nobody is there to be told
+                    await settled(unpacking)
+    finally:
+        stdin.close()
+        os.close(read)
+
+
+async def _feed(stdin: Stdin, files: Contents, path: str) -> None:
+    """An unpacker that takes no more has ended, and says itself why."""
+    async with aclosing(files.read_archive(path)) as chunks:
+        async for chunk in chunks:
+            try:
+                await stdin.write(chunk)
+            except ValidationFailed:
+                return
+    stdin.close()
+
+
+def _unpack_from(read: int, local: str, max_bytes: int, stop: Stop) -> None:
+    try:
+        unpack_tree(Stream(read, stop.wait), local, max_bytes)
+    except (Refused, Truncated) as error:
+        raise ValidationFailed(f"{local}: refused: {error}") from None

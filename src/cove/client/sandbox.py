@@ -1,21 +1,95 @@
-"""Client of a sandbox."""
+"""Client of a sandbox, and of its processes, sessions, code contexts, ports and Git."""
 
 from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Self
 
 from cove import api
 from cove.client.calls import Calls
-from cove.client.code_context import CodeContext
 from cove.client.files import Files
-from cove.client.git import Git
 from cove.client.handle import Handle
-from cove.client.ports import Ports
-from cove.client.process import Process
-from cove.client.session import Session
 from cove.client.terminal import Terminal
-from cove.errors import SandboxDestroyed
-from cove.model import SandboxInfo
+from cove.core.readiness import check_port
+from cove.errors import ContextNotFound, ProcessNotFound, SandboxDestroyed, SessionNotFound
+from cove.local.tcp_stream import TcpStream
+from cove.model import ExecResult, ProcessExit, SandboxInfo
 from cove.wire import operations, requests
+from cove.wire.replies import SessionReply
 from cove.wire.target import Target
+
+
+class Process(Handle, api.Process, target=Target.PROCESS):
+    """A process on a server. Its attributes are as of the last answer about it."""
+
+    async def refresh(self) -> Self:
+        self._take(await self._calls.facts(operations.GET_PROCESS, self.id))
+        return self
+
+    async def wait(self, timeout: float | None = None) -> ProcessExit:
+        request = requests.Wait.of(timeout=timeout)
+        end = await self._calls.call(operations.WAIT_PROCESS, self.id, request=request)
+        await self._take_end(end, end.ended_at)
+        return end
+
+    async def output(self, timeout: float | None = None) -> ExecResult:
+        request = requests.Wait.of(timeout=timeout)
+        result = await self._calls.call(operations.PROCESS_OUTPUT, self.id, request=request)
+        await self._take_end(result, result.started_at + timedelta(seconds=result.duration))
+        return result
+
+    async def discard(self) -> None:
+        await self.kill("KILL")
+        await self._calls.call(operations.WAIT_PROCESS, self.id, request=requests.Wait())
+
+    async def _take_end(self, end: ProcessExit | ExecResult, ended_at: datetime | None) -> None:
+        """Know of the end that was waited for, without asking for it."""
+        if ended_at is None:
+            with suppress(ProcessNotFound):  # one that is not kept may be forgotten by then
+                await self.refresh()
+            return
+        self.ended_at = ended_at
+        self.status = ProcessExit(outcome=end.outcome, exit_code=end.exit_code).status
+        self.outcome, self.exit_code, self.signal = end.outcome, end.exit_code, end.signal
+
+
+class Session(Handle, api.Session, target=Target.SESSION):
+    """Holds nothing but its id."""
+
+    def __init__(self, calls: Calls, facts: SessionReply) -> None:
+        super().__init__(calls, facts)
+        self.files = Files.of(calls.of_session(self.id))
+
+    async def delete(self) -> None:
+        with suppress(SessionNotFound):  # deleted before
+            await self._calls.call(operations.DELETE_SESSION, self.id)
+
+    async def discard(self) -> None:
+        await self.delete()
+
+
+class Ports(Handle, api.Ports, target=Target.PORTS):
+    """Exposed ports are reached through the server's preview port; connections go through its API."""
+
+    def connect(self, port: int) -> TcpStream:
+        path = self._calls.path(operations.CONNECT_PORT, str(check_port(port)))
+        return TcpStream(partial(self._calls.transport.raw, path))
+
+
+class Git(Handle, api.Git, target=Target.GIT):
+    """Repositories inside the sandbox."""
+
+
+class CodeContext(Handle, api.CodeContext, target=Target.CONTEXT):
+    """Holds nothing but its id."""
+
+    async def delete(self) -> None:
+        with suppress(ContextNotFound):  # deleted before
+            await self._calls.call(operations.DELETE_CONTEXT, self.id)
+
+    async def discard(self) -> None:
+        await self.delete()
+
 
 __all__ = ["CodeContext", "Process", "Sandbox", "Session", "Terminal"]  # all that its operations open
 

@@ -24,13 +24,23 @@ from contextlib import aclosing
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from cove.http.chunked_body import ChunkedBody
 from cove.http.deadline import Deadline
 from cove.http.endpoint import Endpoint
 from cove.http.errors import HandlerFailed, HttpError, RequestTimeout, ServerStopping, TooManyConnections
 from cove.http.parser import HttpLimits, RequestParser
 from cove.http.request import Request
-from cove.http.response import Answer, Body, Ping, Relay, Response, Upgrade, has_body, render_head, render_switch
+from cove.http.response import (
+    Answer,
+    Body,
+    ChunkedBody,
+    Ping,
+    Relay,
+    Response,
+    Upgrade,
+    has_body,
+    render_head,
+    render_switch,
+)
 from cove.http.stream import Stream
 from cove.tasks import owned
 

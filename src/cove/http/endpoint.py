@@ -5,10 +5,29 @@ from contextlib import suppress
 from typing import cast
 
 
+class _NotConnected(asyncio.Transport):
+    """The transport of an end that has none yet: whatever is written to it is dropped."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
 class Endpoint(asyncio.Protocol):
     """Writes; takes what comes, or lets the other end wait. All calls are idempotent, also when it is closing."""
 
-    _transport: asyncio.Transport
+    _transport: asyncio.Transport = _NotConnected()
     _is_reading = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
 
 from cove import api
+from cove.core.capture import Scrollback
 from cove.core.command import check_input
-from cove.core.scrollback import Scrollback
 from cove.errors import CoveError, ValidationFailed
 from cove.local.pipe import Stdin, refuse_ended
 from cove.model import Exit, Gap, Output, ProcessExit, Ready, TerminalEvent, TerminalInfo

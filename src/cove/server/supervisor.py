@@ -27,8 +27,8 @@ from cove.linux.prctl import end_with_parent, name_process
 from cove.model import SandboxSpec
 from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop
-from cove.server.gateway.api_key import KEY_FILE, leave_key, load_key
-from cove.server.preview.address import address_of, write_address
+from cove.server.gateway.auth import KEY_FILE, leave_key, load_key
+from cove.server.preview.exposures import address_of, write_address
 from cove.server.sandboxes.destroy_sandbox import collect_garbage, destroy, seconds_to_next
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.network_grants import write_grants

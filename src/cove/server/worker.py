@@ -18,7 +18,7 @@ from cove.server.error_response import describe_error
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.documents import make_documents
 from cove.server.gateway.handler import Gateway
-from cove.server.preview.address import address_of
+from cove.server.preview.exposures import address_of
 from cove.server.preview.handler import Preview
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter

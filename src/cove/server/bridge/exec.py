@@ -15,8 +15,7 @@ from cove import api
 from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, SessionTerminated
 from cove.http import Request, Response
 from cove.model import Exit, Outcome, Output
-from cove.server.bridge.path import WORKSPACE, working_directory
-from cove.server.bridge.protocol import MOST_BODY_BYTES, decode_object, invalid
+from cove.server.bridge.protocol import MOST_BODY_BYTES, WORKSPACE, decode_object, invalid, working_directory
 from cove.server.bridge.session import BridgeSessions, chosen_session
 from cove.tasks import Tasks
 

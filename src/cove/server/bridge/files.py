@@ -9,8 +9,16 @@ from cove.errors import CoveError, FileNotFound, NotDirectory
 from cove.http import Request, Response
 from cove.http.response import content_response
 from cove.runtime.sandbox import Sandbox
-from cove.server.bridge.path import WORKSPACE, file_path
-from cove.server.bridge.protocol import MOST_BODY_BYTES, Refusal, answer_json, failed, invalid, read_query
+from cove.server.bridge.protocol import (
+    MOST_BODY_BYTES,
+    WORKSPACE,
+    Refusal,
+    answer_json,
+    failed,
+    file_path,
+    invalid,
+    read_query,
+)
 from cove.server.bridge.session import chosen_session
 
 _HELD_BYTES: Final = 1 << 20

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cove.http import Request, Response
-from cove.server.bridge.path import normalise
-from cove.server.bridge.protocol import MOST_BODY_BYTES, decode_object, failed, invalid
+from cove.server.bridge.protocol import MOST_BODY_BYTES, decode_object, failed, invalid, normalise
 
 Fields = Mapping[str, object]
 

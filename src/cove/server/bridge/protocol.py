@@ -1,4 +1,4 @@
-"""Shared parts of the bridge protocol: requests, errors, limits.
+"""Shared parts of the bridge protocol: requests, paths, errors, limits.
 
 The gateway checks the id and the key, finds or starts the sandbox, and passes the request on; the runtime does the
 rest. Clients that others wrote rely on every text and status here.
@@ -14,9 +14,11 @@ import msgspec
 from cove.errors import CoveError
 from cove.http import Headers, HttpError, Response
 from cove.wire.bridge_operations import BRIDGE_OPERATIONS, BridgeOperation
+from cove.wire.coding import unquote_text
 
 ROOT: Final = "/v1/sandbox"
 BELOW: Final = f"{ROOT}/"
+WORKSPACE: Final = "/workspace"
 _OF_SANDBOX: Final = f"{ROOT}/{{id}}"
 MOST_BODY_BYTES: Final = 32 << 20
 JSON: Final = ((b"content-type", b"application/json"),)
@@ -135,3 +137,41 @@ def answer_json(value: object) -> Response:
 def timestamp() -> str:
     """Return the current time."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def file_path(quoted: str) -> str:
+    """Return the file that a URL names; it is decoded completely."""
+    if not quoted.strip("/"):
+        raise invalid("file path must not be empty")
+    path = normalise("/" + unquote_text(quoted))
+    if not is_inside(path):
+        raise invalid("path must resolve to a location within /workspace", 403)
+    if "\0" in path:
+        raise invalid("path must not contain a NUL character")
+    return path
+
+
+def working_directory(cwd: object) -> str | None:
+    """Return where a command is to run; None for the usual place."""
+    if not isinstance(cwd, str) or not cwd:
+        return None
+    path = normalise(cwd if cwd.startswith("/") else f"{WORKSPACE}/{cwd}")
+    if not is_inside(path):
+        raise invalid("cwd must resolve to a location within /workspace", 403)
+    return path
+
+
+def normalise(path: str) -> str:
+    """Return an absolute path without `.`, `..` and doubled slashes."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def is_inside(path: str) -> bool:
+    """Return whether a normalised path is the workspace or below it."""
+    return path == WORKSPACE or path.startswith(f"{WORKSPACE}/")

@@ -10,8 +10,15 @@ from cove.errors import CoveError, SessionNotFound, SessionTerminated, TerminalN
 from cove.http import Request, Response
 from cove.runtime.sandbox import Sandbox
 from cove.runtime.session import Session
-from cove.server.bridge.path import WORKSPACE
-from cove.server.bridge.protocol import MOST_BODY_BYTES, answer_json, check_session_id, failed, invalid, timestamp
+from cove.server.bridge.protocol import (
+    MOST_BODY_BYTES,
+    WORKSPACE,
+    answer_json,
+    check_session_id,
+    failed,
+    invalid,
+    timestamp,
+)
 
 
 class _Wanted(msgspec.Struct):

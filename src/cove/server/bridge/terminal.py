@@ -21,8 +21,7 @@ from cove.errors import CoveError, ProcessExitedBeforeReady, ValidationFailed
 from cove.http import Request, Upgrade
 from cove.http.websocket import WebSocket, accept, both_ways
 from cove.model import Exit, Output, Ready
-from cove.server.bridge.path import WORKSPACE
-from cove.server.bridge.protocol import failed, invalid, plain_text, read_query
+from cove.server.bridge.protocol import WORKSPACE, failed, invalid, plain_text, read_query
 from cove.server.bridge.session import BridgeSessions, chosen_session
 
 FAST_PATH_HEADER: Final = b"cove-fast-path"

@@ -18,8 +18,7 @@ from cove.errors import LimitExceeded
 from cove.http import Answer, Request, Response
 from cove.local.threads import in_thread
 from cove.server.error_response import error_response
-from cove.server.preview.address import PreviewAddress
-from cove.server.preview.exposures import exposures_path, read_exposures
+from cove.server.preview.exposures import PreviewAddress, exposures_path, read_exposures
 from cove.server.preview.headers import Visit
 from cove.server.preview.relay import PreviewRelay
 from cove.server.sandboxes.directory import Directory, Record

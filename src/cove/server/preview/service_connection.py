@@ -9,6 +9,7 @@ import asyncio
 import socket
 from typing import Protocol
 
+from cove.http.endpoint import Endpoint
 from cove.linux.shared_socket import SharedSocketTransport
 from cove.wire.frames import END_OF_HEAD, LENDING, parse_upgrade, render_upgrade
 
@@ -39,7 +40,7 @@ class ServiceUser(Protocol):
         """Write again: the service takes more."""
 
 
-class ServiceConnection(asyncio.Protocol):
+class ServiceConnection(Endpoint):
     """Nothing is done before `open`."""
 
     def __init__(self, user: ServiceUser, target: str) -> None:
@@ -48,7 +49,7 @@ class ServiceConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._head = bytearray()
         self._lease: socket.socket | None = None
-        self._transport: SharedSocketTransport | None = None
+        self._is_lent = False
 
     def open(self, path: str) -> None:
         """Ask the runtime that listens there for a connection. Raises OSError when it cannot be asked."""
@@ -63,37 +64,12 @@ class ServiceConnection(asyncio.Protocol):
         self._lease = lease
         self._loop.add_reader(lease, self._on_lease)
 
-    def write(self, data: bytes) -> None:
-        """Write towards the service."""
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def write_eof(self) -> None:
-        """Half-close: nothing more goes to the service."""
-        if self._transport is not None:
-            self._transport.write_eof()
-
-    def pause_reading(self) -> None:
-        """Let the service wait."""
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Take from the service again."""
-        if self._transport is not None:
-            self._transport.resume_reading()
-
-    def close(self) -> None:
-        """End when everything is written."""
-        if self._transport is not None:
-            self._transport.close()
-
     def abort(self) -> None:
         """End at once, unless it is ending; also one that is not connected yet."""
-        if self._transport is None:
+        if not self._is_lent:
             self._end_lease()
         elif not self._transport.is_closing():
-            self._transport.abort()
+            super().abort()
 
     def data_received(self, data: bytes) -> None:
         """Pass on what the service sent. Called by the transport, as are those below."""
@@ -125,7 +101,7 @@ class ServiceConnection(asyncio.Protocol):
             return
         except OSError:
             data, descriptors = b"", []
-        if self._transport is not None:
+        if self._is_lent:
             self._take_back()
             return
         self._head += data
@@ -137,9 +113,8 @@ class ServiceConnection(asyncio.Protocol):
             self._refuse(status)
 
     def _start(self, descriptor: int) -> None:
-        self._transport = SharedSocketTransport(
-            socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor), self
-        )
+        SharedSocketTransport(socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor), self)
+        self._is_lent = True
         self._user.service_opened(101)
 
     def _refuse(self, status: int) -> None:
@@ -148,7 +123,6 @@ class ServiceConnection(asyncio.Protocol):
 
     def _take_back(self) -> None:
         """The runtime says nothing after the descriptor: this is its end."""
-        assert self._transport is not None
         self._end_lease()
         self._transport.abort()
         self._user.service_lost()

@@ -18,12 +18,11 @@ from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
 from cove.server.preview.exposures import RecordedPorts, read_exposures
-from cove.server.runtime.listener import listen
 from cove.server.sandboxes.destroy_sandbox import remove
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.network_grants import read_grants
 from cove.server.sandboxes.reservation import Reservation
-from cove.server.sandboxes.start_protocol import Create, Start
+from cove.server.sandboxes.start_protocol import Create, Start, listen
 
 _NAME = "runtime.log"
 _MOST_BYTES = 1 << 20

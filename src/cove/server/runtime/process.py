@@ -20,7 +20,6 @@ from cove.model import SandboxSpec
 from cove.runtime.home import Place
 from cove.runtime.machine import Machine
 from cove.runtime.sandbox import Sandbox
-from cove.server.runtime.listener import listen
 from cove.server.runtime.open_sandbox import OpenedSandbox, SandboxOpener
 from cove.server.runtime.serving import Serving
 from cove.server.sandboxes.directory import Directory, Record
@@ -31,6 +30,7 @@ from cove.server.sandboxes.start_protocol import (
     Reply,
     Request,
     encode,
+    listen,
     receive_request,
 )
 from cove.server.sandboxes.warm_pool import WarmPool

@@ -23,9 +23,9 @@ from cove.linux.forking import work_and_exit
 from cove.linux.prctl import end_with_parent, name_process
 from cove.local.state import default_home
 from cove.runtime.machine import Machine, examine_machine
-from cove.server.runtime.listener import listen
 from cove.server.runtime.process import run_runtime
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.start_protocol import listen
 
 _CONNECTION = 3
 

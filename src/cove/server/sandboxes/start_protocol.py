@@ -1,7 +1,10 @@
-"""The protocol with a process that is to become a runtime: one message each, then a byte."""
+"""The protocol with a process that is to become a runtime: one message each, then a byte; and its sockets."""
 
 import asyncio
+import os
+import socket
 import struct
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -14,6 +17,7 @@ ACKNOWLEDGED: Final = b"\x06"
 
 _LENGTH = struct.Struct(">I")
 _MOST_BYTES = 16 << 20
+_BACKLOG = 1024
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True, tag="create"):
@@ -72,3 +76,15 @@ async def _receive(reader: asyncio.StreamReader) -> bytes:
     if length > _MOST_BYTES:
         raise asyncio.IncompleteReadError(b"", length)
     return await reader.readexactly(length)
+
+
+def listen(path: Path, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    """Listen on a unix socket at this path, which is free; only this user can connect."""
+    listener = socket.socket(socket.AF_UNIX, kind)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(before)
+    listener.listen(_BACKLOG)
+    return listener
