@@ -2,6 +2,7 @@
 
 import base64
 import os
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -74,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
             "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
         }
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.read_body()
         answer = subprocess.run(["git", "http-backend"], input=body, env=env, capture_output=True).stdout
         head, _, content = answer.partition(b"\r\n\r\n")
         fields = [line.split(": ", 1) for line in head.decode().split("\r\n")]
@@ -87,20 +88,34 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
+    def read_body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
     def log_message(self, format: str, *args: object) -> None:
         """Quiet."""
 
 
 @contextmanager
-def git_server(top: Path, password: str | None = None) -> Iterator[tuple[str, list[str]]]:
-    """Its address, and the credentials that it was given."""
+def git_server(
+    top: Path, password: str | None = None, context: ssl.SSLContext | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Its address, and the credentials that it was given; with a context it speaks TLS."""
     asked: list[str] = []
     handler = type("OneHandler", (Handler,), {"top": top, "password": password, "asked": asked})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"{'http' if context is None else 'https'}://127.0.0.1:{server.server_port}", asked
     finally:
         server.shutdown()
         server.server_close()

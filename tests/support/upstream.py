@@ -33,6 +33,7 @@ class Upstream:
     addresses: dict[str, Sequence[str]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     requests: list[bytes] = field(default_factory=list)
+    bodies: list[int] = field(default_factory=list)
     resolver: str = ""
     _turns: dict[str, int] = field(default_factory=dict)
     _servers: list[asyncio.Server] = field(default_factory=list)
@@ -112,6 +113,27 @@ class Upstream:
 
         return self.serve(serve, *names, tls=tls)
 
+    def serve_site(self, site: Mapping[str, bytes], *names: str, tls: bool = False) -> int:
+        """Serve files by path; bodies of requests are read, and their sizes kept in `bodies`."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                while head := await reader.readuntil(b"\r\n\r\n"):
+                    self.requests.append(head)
+                    self.bodies.append(await _read_body(reader, head))
+                    path = head.split()[1].decode().partition("?")[0]
+                    found = site.get(path)
+                    writer.write(_render(path, found, with_body=not head.startswith(b"HEAD ")))
+                    await writer.drain()
+                    if b"connection: close" in head.lower():
+                        break
+            except (asyncio.IncompleteReadError, OSError):
+                pass
+            finally:
+                writer.close()
+
+        return self.serve(serve, *names, tls=tls)
+
     def answer(self, query: bytes) -> bytes:
         """As a name server: names that are not known do not exist."""
         message = dns.message.from_wire(query)
@@ -137,6 +159,26 @@ class Upstream:
         if kind == dns.rdatatype.A:
             self._turns[name] = turn + 1
         return [each.split(",")[min(turn, each.count(","))] for each in found]
+
+
+def _render(path: str, found: bytes | None, *, with_body: bool) -> bytes:
+    body = found or b""
+    status = b"404 Not Found" if found is None else b"200 OK"
+    kind = b"text/html" if path.endswith("/") else b"application/octet-stream"
+    head = b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n" % (status, kind, len(body))
+    return head + body if with_body else head
+
+
+async def _read_body(reader: asyncio.StreamReader, head: bytes) -> int:
+    fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in head.splitlines())}
+    if b"chunked" not in fields.get(b"transfer-encoding", b""):
+        return len(await reader.readexactly(int(fields.get(b"content-length", 0))))
+    total = 0
+    while size := int(await reader.readline(), 16):
+        await reader.readexactly(size + 2)
+        total += size
+    await reader.readline()
+    return total
 
 
 class _Names(asyncio.DatagramProtocol):
