@@ -108,6 +108,27 @@ async def test_a_secret_that_is_not_to_be_had_fails_the_request(world: Upstream)
     assert world.requests == []
 
 
+async def test_a_connection_is_used_again_only_where_the_host_keeps_it(world: Upstream) -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        head = await reader.readuntil(b"\r\n\r\n")
+        world.requests.append(head)
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        await reader.read()  # it is the client's turn to close
+        writer.close()
+
+    port = world.serve(serve, "old.example", tls=True)
+    async with AsyncSandbox.create(
+        network=NetworkPolicy(allow=[rule("old.example", port, methods=["POST"])])
+    ) as sandbox:
+        url = f"https://old.example:{port}/"
+        assert await run(sandbox, "curl", "-sS", "-X", "POST", url, url, url) == "hellohellohello"
+    assert connections == 3
+
+
 async def test_a_secret_never_goes_over_plain_http(world: Upstream) -> None:
     port = world.serve_http("api.example")
     allowed = rule("api.example", port, inject={"X-Key": Secret("API_TOKEN")})

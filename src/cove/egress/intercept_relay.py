@@ -176,7 +176,7 @@ class InterceptRelay(ProxyRelay):
         if self._body is not None:
             self._record(head, b"".join(self._body))
         is_framed = head.has_length or head.get(b"transfer-encoding") is not None or head.status in _WITHOUT_BODY
-        if is_framed and self._is_sent and b"close" not in (head.get(b"connection") or b"").lower():
+        if is_framed and self._is_sent and head.is_kept:
             self._origin.user = None
             self._origin.has_been_used = True
         super().answer_end()

@@ -16,11 +16,12 @@ class BadResponse(Exception):
 
 @dataclass(slots=True)
 class ResponseHead:
-    """The head of a response; names of headers are in lower case."""
+    """The head of a response; names of headers are in lower case. After one that is kept, another may follow."""
 
     status: int = 0
     reason: bytes = b""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    is_kept: bool = False
 
     def get(self, name: bytes) -> bytes | None:
         """Return the first header of that name."""
@@ -123,6 +124,7 @@ class ResponseParser:
             return
         head = self._head
         head.status = status
+        head.is_kept = self._parser.should_keep_alive()
         encodings = [value.lower() for name, value in head.headers if name == b"transfer-encoding"]
         if encodings not in ([], [b"chunked"]):
             raise BadResponse("it uses a transfer encoding other than chunked")
