@@ -86,40 +86,31 @@ async def _at_once(preview: _Place, direct: _Place, parts: "_Parts", plan: Plan)
         await asyncio.gather(*(visit(place) for _ in range(_VISITORS)))
 
     amount = each * _VISITORS
-    subject, floor = await interleave(
-        [
-            rate(amount, parts.counted(amount, timed(lambda: everybody(preview)))),
-            rate(amount, timed(lambda: everybody(direct))),
-        ],
-        repetitions=plan.times(12, 4),
-        unit=Unit.PER_SECOND,
-    )
-    return Figure(
-        name=f"preview: pages, {_VISITORS} visitors",
-        unit=Unit.PER_SECOND,
-        subject=subject,
-        floor=floor,
-        floor_name="the service itself",
-        facts=parts.facts(),
+    return await _beside(
+        f"preview: pages, {_VISITORS} visitors",
+        Unit.PER_SECOND,
+        rate(amount, parts.counted(amount, timed(lambda: everybody(preview)))),
+        rate(amount, timed(lambda: everybody(direct))),
+        parts,
+        plan,
     )
 
 
 async def _bytes(preview: _Place, direct: _Place, parts: "_Parts", plan: Plan) -> Figure:
-    subject, floor = await interleave(
-        [
-            rate(_LARGE, parts.counted(_LARGE >> 20, timed(lambda: _get(preview, _LARGE)))),
-            rate(_LARGE, timed(lambda: _get(direct, _LARGE))),
-        ],
-        repetitions=plan.times(12, 4),
-        unit=Unit.BYTES_PER_SECOND,
+    return await _beside(
+        f"preview: {_LARGE >> 20} MiB",
+        Unit.BYTES_PER_SECOND,
+        rate(_LARGE, parts.counted(_LARGE >> 20, timed(lambda: _get(preview, _LARGE)))),
+        rate(_LARGE, timed(lambda: _get(direct, _LARGE))),
+        parts,
+        plan,
     )
+
+
+async def _beside(name: str, unit: Unit, preview: Sample, direct: Sample, parts: "_Parts", plan: Plan) -> Figure:
+    subject, floor = await interleave([preview, direct], repetitions=plan.times(12, 4), unit=unit)
     return Figure(
-        name=f"preview: {_LARGE >> 20} MiB",
-        unit=Unit.BYTES_PER_SECOND,
-        subject=subject,
-        floor=floor,
-        floor_name="the service itself",
-        facts=parts.facts(),
+        name=name, unit=unit, subject=subject, floor=floor, floor_name="the service itself", facts=parts.facts()
     )
 
 

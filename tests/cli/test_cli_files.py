@@ -5,27 +5,16 @@ import os
 import pty
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.commands import COVE, Cli, cli_with_server
+from support.commands import COVE, Cli, cli_of_module, sandbox_of_test
 
 pytestmark = pytest.mark.pure
+cove = cli_of_module
+sandbox = sandbox_of_test
 
 ODD_NAMES = ("with space", "quote'\"", "new\nline", "ünïcode", "-dash", "a:b", "100%23", b"not-utf8-\xff", "*?[")
-
-
-@pytest.fixture(scope="module")
-def cove() -> Iterator[Cli]:
-    with cli_with_server() as cli:
-        yield cli
-
-
-@pytest.fixture
-def sandbox(cove: Cli) -> Iterator[str]:
-    with cove.sandbox() as id:
-        yield id
 
 
 @pytest.fixture

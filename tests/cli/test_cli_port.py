@@ -2,24 +2,13 @@
 
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
-from support.commands import Cli, cli_with_server
+from support.commands import Cli, cli_of_module, sandbox_of_test
 
 pytestmark = pytest.mark.pure
-
-
-@pytest.fixture(scope="module")
-def cove() -> Iterator[Cli]:
-    with cli_with_server() as cli:
-        yield cli
-
-
-@pytest.fixture
-def sandbox(cove: Cli) -> Iterator[str]:
-    with cove.sandbox() as id:
-        yield id
+cove = cli_of_module
+sandbox = sandbox_of_test
 
 
 def test_a_port_is_exposed_listed_reached_and_closed_again(cove: Cli, sandbox: str) -> None:

@@ -4,25 +4,14 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.commands import COVE, Cli, cli_with_server
+from support.commands import COVE, Cli, cli_of_module, sandbox_of_test
 
 pytestmark = pytest.mark.pure
-
-
-@pytest.fixture(scope="module")
-def cove() -> Iterator[Cli]:
-    with cli_with_server() as cli:
-        yield cli
-
-
-@pytest.fixture
-def sandbox(cove: Cli) -> Iterator[str]:
-    with cove.sandbox() as id:
-        yield id
+cove = cli_of_module
+sandbox = sandbox_of_test
 
 
 def status_of(cove: Cli, sandbox: str, process: str) -> str:

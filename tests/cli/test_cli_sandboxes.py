@@ -8,21 +8,15 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
 from fcntl import ioctl
 
 import pytest
-from support.commands import COVE, Cli, cli_with_server
+from support.commands import COVE, Cli, cli_of_module
 
 from cove.cli.commands import COMMANDS, overview
 
 pytestmark = pytest.mark.pure
-
-
-@pytest.fixture(scope="module")
-def cove() -> Iterator[Cli]:
-    with cli_with_server() as cli:
-        yield cli
+cove = cli_of_module
 
 
 def on_a_terminal(cove: Cli, *arguments: str, columns: int = 80) -> str:

@@ -3,30 +3,19 @@
 import os
 import select
 import signal
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import pytest
-from support.commands import Cli, cli_with_server
+from support.commands import Cli, cli_of_module, cli_with_server, sandbox_of_test
 from support.user_terminal import PROMPT, User, cove_shell
 
 pytestmark = pytest.mark.pure
+cove = cli_of_module
+sandbox = sandbox_of_test
 
 PLAIN = ("--env", "PS1=in> ")
 BASH = ("--", "bash", "--norc", "--noediting")
 DETACH = b"\x1d"
-
-
-@pytest.fixture(scope="module")
-def cove() -> Iterator[Cli]:
-    with cli_with_server() as cli:
-        yield cli
-
-
-@pytest.fixture
-def sandbox(cove: Cli) -> Iterator[str]:
-    with cove.sandbox() as id:
-        yield id
 
 
 def shell(cove: Cli, sandbox: str, *options: str, program: tuple[str, ...] = BASH) -> AbstractContextManager[User]:

@@ -5,10 +5,11 @@ import base64
 import hashlib
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from support.scripted_server import Script, scripted
 
 from cove.client import transport as transport_module
 from cove.client.retry import Backoff
@@ -18,34 +19,12 @@ from cove.wire import operations, requests
 
 pytestmark = pytest.mark.anyio
 
-Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
 
 @asynccontextmanager
 async def hostile(script: Script) -> AsyncIterator[str]:
     """A server that does what the script says to every connection, whose head it has read."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await script(reader, writer)
-        finally:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-
-    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.ensure_future(run(reader, writer)))
-
-    server = await asyncio.start_server(begin, "127.0.0.1", 0)
-    try:
+    async with scripted(script, lambda begin: asyncio.start_server(begin, "127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -8,26 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cove import errors
 from cove.core import git_command
 from cove.core.git_command import GitCommand
 from cove.core.git_output import parse_branches, parse_commit, parse_status
-from cove.errors import (
-    CoveError,
-    FileExists,
-    FileNotFound,
-    GitAuthFailed,
-    GitBranchExists,
-    GitBranchNotFound,
-    GitConflict,
-    GitFailed,
-    GitNetworkError,
-    GitNotFound,
-    GitNothingToCommit,
-    GitRejected,
-    GitTimeout,
-    NotDirectory,
-    ValidationFailed,
-)
 from cove.model import GitBranch, GitChange, GitFile, GitStatus
 
 pytestmark = pytest.mark.pure
@@ -92,13 +76,13 @@ def test_without_a_commit_or_a_branch_there_is_none() -> None:
     ],
 )
 def test_a_status_that_git_does_not_print_is_an_error(data: bytes) -> None:
-    with pytest.raises(GitFailed):
+    with pytest.raises(errors.GitFailed):
         parse_status(data)
 
 
 @pytest.mark.parametrize("data", [b"lie", b"*\0refs/tags/x\0" + SHA + b"\0", b"*\0refs/heads/x\0lie\0", b"\0" * 9])
 def test_branches_that_git_does_not_print_are_an_error(data: bytes) -> None:
-    with pytest.raises(GitFailed):
+    with pytest.raises(errors.GitFailed):
         parse_branches(data)
 
 
@@ -107,7 +91,7 @@ def test_branches_that_git_does_not_print_are_an_error(data: bytes) -> None:
 )
 def test_whatever_is_printed_is_read_or_refused(data: bytes) -> None:
     for parse in (parse_status, parse_branches, parse_commit):
-        with suppress(GitFailed):
+        with suppress(errors.GitFailed):
             parse(data)
 
 
@@ -212,7 +196,7 @@ def test_what_cannot_be_a_branch_is_refused_before_git_sees_it(name: str) -> Non
         lambda: git_command.plan_checkout("/w", name, create=True, force=False),
     ]
     for plan in plans:
-        with pytest.raises(ValidationFailed, match="branch"):
+        with pytest.raises(errors.ValidationFailed, match="branch"):
             plan()
 
 
@@ -247,7 +231,7 @@ PATHS: Sequence[str] = "a"
     ],
 )
 def test_arguments_that_git_would_take_for_something_else_are_refused(plan: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValidationFailed, match=message):
+    with pytest.raises(errors.ValidationFailed, match=message):
         plan()
 
 
@@ -306,21 +290,21 @@ def test_a_clone_is_named_as_git_names_it(url: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("complaint", "kind"),
     [
-        ("fatal: destination path 'x' already exists and is not an empty directory.", FileExists),
-        ("fatal: cannot change to '/w': No such file or directory", FileNotFound),
-        ("fatal: cannot change to '/w': Not a directory", NotDirectory),
-        ("fatal: a branch named 'b' already exists", GitBranchExists),
-        ("fatal: invalid reference: b", GitBranchNotFound),
-        ("nothing to commit, working tree clean", GitNothingToCommit),
-        ("first\nCONFLICT (content): Merge conflict in a", GitConflict),
-        ("fatal: Authentication failed for 'https://host/x'", GitAuthFailed),
-        ("fatal: unable to access: Could not resolve host: host", GitNetworkError),
-        (" ! [rejected]        b -> b (fetch first)", GitRejected),
-        ("fatal: not a git repository (or any of the parent directories): .git", GitNotFound),
-        ("fatal: something else", GitFailed),
+        ("fatal: destination path 'x' already exists and is not an empty directory.", errors.FileExists),
+        ("fatal: cannot change to '/w': No such file or directory", errors.FileNotFound),
+        ("fatal: cannot change to '/w': Not a directory", errors.NotDirectory),
+        ("fatal: a branch named 'b' already exists", errors.GitBranchExists),
+        ("fatal: invalid reference: b", errors.GitBranchNotFound),
+        ("nothing to commit, working tree clean", errors.GitNothingToCommit),
+        ("first\nCONFLICT (content): Merge conflict in a", errors.GitConflict),
+        ("fatal: Authentication failed for 'https://host/x'", errors.GitAuthFailed),
+        ("fatal: unable to access: Could not resolve host: host", errors.GitNetworkError),
+        (" ! [rejected]        b -> b (fetch first)", errors.GitRejected),
+        ("fatal: not a git repository (or any of the parent directories): .git", errors.GitNotFound),
+        ("fatal: something else", errors.GitFailed),
     ],
 )
-def test_a_complaint_becomes_the_error_that_says_what_to_do(complaint: str, kind: type[CoveError]) -> None:
+def test_a_complaint_becomes_the_error_that_says_what_to_do(complaint: str, kind: type[errors.CoveError]) -> None:
     error = git_command.explain_failure(git_command.plan_status("/w"), complaint, timed_out=False)
     assert type(error) is kind
     assert error.message == f"git status in /w: {complaint.strip()}"
@@ -337,5 +321,5 @@ def test_an_error_tells_no_secret_and_is_cut_in_the_middle() -> None:
 
 def test_a_command_that_took_too_long_is_named_whatever_it_said() -> None:
     error = git_command.explain_failure(git_command.plan_status("/w"), "CONFLICT", timed_out=True)
-    assert type(error) is GitTimeout
+    assert type(error) is errors.GitTimeout
     assert "git status in /w" in error.message

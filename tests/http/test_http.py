@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.event_loops import each_event_loop
 from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve, talk
 
 from cove.errors import SandboxNotFound
@@ -20,19 +21,11 @@ from cove.http.errors import BadRequest, HeadTooLarge, HttpError
 from cove.http.parser import RequestParser
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
+anyio_backend = each_event_loop
 
 MEGABYTE = 1 << 20
 HOST = b"Host: localhost\r\n"
 GET = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
-
-
-@pytest.fixture(
-    scope="module",
-    params=[("asyncio", {"use_uvloop": True}), ("asyncio", {"use_uvloop": False})],
-    ids=["uvloop", "asyncio"],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> object:
-    return request.param
 
 
 async def echo(request: Request) -> Answer:

@@ -9,6 +9,7 @@ import pytest
 import websockets
 from hypothesis import given
 from hypothesis import strategies as st
+from support.event_loops import each_event_loop
 from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve
 from websockets.asyncio.client import connect as open_websocket
 from websockets.typing import Subprotocol
@@ -29,18 +30,10 @@ from cove.http.websocket_frames import (
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
+anyio_backend = each_event_loop
 
 MASK = b"\x01\x02\x03\x04"
 LIMIT = 1 << 20
-
-
-@pytest.fixture(
-    scope="module",
-    params=[("asyncio", {"use_uvloop": True}), ("asyncio", {"use_uvloop": False})],
-    ids=["uvloop", "asyncio"],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> object:
-    return request.param
 
 
 async def echo(websocket: WebSocket) -> None:

@@ -72,15 +72,21 @@ LINK_ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("name", LINK_ATTACKS)
-async def test_a_hostile_answer_loses_the_sandbox_and_nothing_else(name: str) -> None:
-    before = descriptors()
+async def linked() -> tuple[socket.socket, list[str], Link, Peer]:
+    """A link that has heard the agent's hello: its other end, why it was lost, itself, and who speaks there."""
     ours, theirs = socket_pair()
     lost: list[str] = []
     link = Link(ours, lost.append)
     peer = Peer(theirs)
     peer.send(b"hello")
     await link.hello
+    return theirs, lost, link, peer
+
+
+@pytest.mark.parametrize("name", LINK_ATTACKS)
+async def test_a_hostile_answer_loses_the_sandbox_and_nothing_else(name: str) -> None:
+    before = descriptors()
+    theirs, lost, link, peer = await linked()
     request = asyncio.ensure_future(link.request(b"launcher", expect_fields=1))
     await asyncio.sleep(0)
     LINK_ATTACKS[name](peer)
@@ -109,12 +115,7 @@ async def test_a_hostile_answer_loses_the_sandbox_and_nothing_else(name: str) ->
 )
 async def test_an_answer_that_is_neither_content_nor_one_descriptor_loses_the_sandbox(attack: Attack) -> None:
     before = descriptors()
-    ours, theirs = socket_pair()
-    lost: list[str] = []
-    link = Link(ours, lost.append)
-    peer = Peer(theirs)
-    peer.send(b"hello")
-    await link.hello
+    theirs, lost, link, peer = await linked()
     request = asyncio.ensure_future(link.request_content(b"read", b"100", b"/x", subject="x"))
     await asyncio.sleep(0)
     attack(peer)

@@ -17,7 +17,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.event_loops import each_event_loop
 from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve, serve_unix, talk
+from support.scripted_server import Script
+from support.scripted_server import scripted as scripted_server
 from websockets.asyncio.client import connect as open_websocket
 
 from cove.errors import SandboxNotFound
@@ -27,18 +30,10 @@ from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstream, Upstreams
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
+anyio_backend = each_event_loop
 
 MEGABYTE = 1 << 20
 HOST = b"Host: localhost\r\n"
-
-
-@pytest.fixture(
-    scope="module",
-    params=[("asyncio", {"use_uvloop": True}), ("asyncio", {"use_uvloop": False})],
-    ids=["uvloop", "asyncio"],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> object:
-    return request.param
 
 
 @pytest.fixture
@@ -65,34 +60,11 @@ async def relaying(
     await upstreams.aclose()
 
 
-Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
 @asynccontextmanager
 async def scripted(path: Path, script: Script) -> AsyncIterator[None]:
     """An upstream that does exactly what the script says, once per connection."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await script(reader, writer)
-        finally:
-            writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-
-    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.ensure_future(run(reader, writer)))
-
-    server = await asyncio.start_unix_server(begin, path)
-    try:
+    async with scripted_server(script, lambda begin: asyncio.start_unix_server(begin, path)):
         yield
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def request_of(reader: asyncio.StreamReader) -> bytes:

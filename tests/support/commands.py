@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import pytest
+
 from support.servers import Server, serving
 
 COVE = str(Path(sys.executable).parent / "cove")
@@ -76,3 +78,17 @@ def cli_with_server(*options: str) -> Iterator[Cli]:
             yield Cli(server)
     finally:
         shutil.rmtree(home)
+
+
+@pytest.fixture(scope="module")
+def cli_of_module() -> Iterator[Cli]:
+    """`cove = cli_of_module` gives a module's tests one server."""
+    with cli_with_server() as cli:
+        yield cli
+
+
+@pytest.fixture
+def sandbox_of_test(cove: Cli) -> Iterator[str]:
+    """`sandbox = sandbox_of_test` gives each test a sandbox on it."""
+    with cove.sandbox() as id:
+        yield id

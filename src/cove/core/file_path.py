@@ -22,6 +22,17 @@ def resolve_path(base: str, path: str) -> bytes:
     return simple
 
 
+def collapse(path: str) -> str:
+    """Normalise an absolute path by its text alone: no doubled slashes, `.` or `..`, whatever links make of them."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
 def decode_path(path: bytes) -> str:
     """Return a path as callers see it."""
     return path.decode("utf-8", "surrogateescape")

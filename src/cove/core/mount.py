@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from cove.core.file_path import collapse
 from cove.core.jail import HOME, STAGING_DIRECTORY, WORKSPACE
 from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Mount
@@ -27,13 +28,7 @@ def normalise(path: str) -> str:
     """Return an absolute path without empty components, '.' and '..'; raise ValidationFailed for a relative one."""
     if not path.startswith("/"):
         raise ValidationFailed(f"mount: {path!r} must be an absolute path")
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    return "/" + "/".join(parts)
+    return collapse(path)
 
 
 def check_targets(mounts: Sequence[Mount]) -> tuple[Mount, ...]:

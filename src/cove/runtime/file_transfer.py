@@ -95,30 +95,28 @@ async def upload_tree(
 ) -> None:
     """Unpack inside what `write_archive`, in a thread, writes as a tar stream."""
     read, write = make_pipe()
-    try:
-        errand = await errands.start(
-            "unpack", path, b"%d" % most_bytes, b"%d" % most_entries, subject=decode_path(path), stdin=read
-        )
-    except BaseException:
-        os.close(write)
-        raise
-    finally:
-        os.close(read)
+    errand = await _start_at(errands, "unpack", path, (most_bytes, most_entries), theirs=read, ours=write)
     await _exchange(errand, write_archive, write)
 
 
 async def _download_tree(errands: Errands, path: bytes, local: str, max_bytes: int) -> None:
     read, write = make_pipe()
+    errand = await _start_at(errands, "pack", path, (max_bytes, MOST_ENTRIES), theirs=write, ours=read)
+    await _exchange(errand, lambda stream: unpack_tree(stream, local, max_bytes), read)
+
+
+async def _start_at(
+    errands: Errands, verb: str, path: bytes, most: tuple[int, int], *, theirs: int, ours: int
+) -> Errand:
+    """Start an errand at one end of a pipe, which is its own from then on; without one, ours is closed too."""
     try:
-        errand = await errands.start(
-            "pack", path, b"%d" % max_bytes, b"%d" % MOST_ENTRIES, subject=decode_path(path), stdin=write
-        )
+        limits = [b"%d" % limit for limit in most]
+        return await errands.start(verb, path, *limits, subject=decode_path(path), stdin=theirs)
     except BaseException:
-        os.close(read)
+        os.close(ours)
         raise
     finally:
-        os.close(write)
-    await _exchange(errand, lambda stream: unpack_tree(stream, local, max_bytes), read)
+        os.close(theirs)
 
 
 async def _exchange(errand: Errand, work: Callable[[Stream], None], descriptor: int) -> None:

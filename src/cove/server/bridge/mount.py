@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from cove.core.file_path import collapse
 from cove.http import Request, Response
-from cove.server.bridge.protocol import MOST_BODY_BYTES, decode_object, failed, invalid, normalise
+from cove.server.bridge.protocol import MOST_BODY_BYTES, decode_object, failed, invalid
 
 Fields = Mapping[str, object]
 
@@ -22,7 +23,7 @@ async def mount(request: Request) -> Response:
 async def unmount(request: Request) -> Response:
     """`POST unmount`."""
     path = _check_path(decode_object(await request.read(MOST_BODY_BYTES)))
-    if normalise(path) == "/":
+    if collapse(path) == "/":
         raise invalid("mountPath must not be the filesystem root")
     raise failed("unmount_error", f"nothing is mounted at {path}")
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from cove.core.file_path import collapse
 from cove.errors import CoveError
 from cove.http import Headers, HttpError, Response
 from cove.wire.bridge_operations import BRIDGE_OPERATIONS, BridgeOperation
@@ -143,7 +144,7 @@ def file_path(quoted: str) -> str:
     """Return the file that a URL names; it is decoded completely."""
     if not quoted.strip("/"):
         raise invalid("file path must not be empty")
-    path = normalise("/" + unquote_text(quoted))
+    path = collapse("/" + unquote_text(quoted))
     if not is_inside(path):
         raise invalid("path must resolve to a location within /workspace", 403)
     if "\0" in path:
@@ -155,21 +156,10 @@ def working_directory(cwd: object) -> str | None:
     """Return where a command is to run; None for the usual place."""
     if not isinstance(cwd, str) or not cwd:
         return None
-    path = normalise(cwd if cwd.startswith("/") else f"{WORKSPACE}/{cwd}")
+    path = collapse(cwd if cwd.startswith("/") else f"{WORKSPACE}/{cwd}")
     if not is_inside(path):
         raise invalid("cwd must resolve to a location within /workspace", 403)
     return path
-
-
-def normalise(path: str) -> str:
-    """Return an absolute path without `.`, `..` and doubled slashes."""
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    return "/" + "/".join(parts)
 
 
 def is_inside(path: str) -> bool:
