@@ -286,7 +286,7 @@ __all__ = [
 ]
 
 
-# Where the public names are, the light ones first.
+# The modules of the public names, the light ones first.
 _MODULES = ("cove.errors", "cove.model", "cove.api", "cove.blocking")
 
 if not TYPE_CHECKING:  # a type checker would otherwise believe in every name

@@ -8,6 +8,7 @@ the narrowest of these:
 
     Once      one piece of work that any number of callers ask for: deleting, closing, starting something shared
     Tasks     many pieces of work that belong to an object and end with it
+    together  several pieces of work, until all of them have ended
     race      several pieces of work, until the first of them ends
     owned     one task that an object holds in a field, and ends by `end` or waits for before it is gone itself
     shared    a wait for a future that others wait for too
@@ -21,8 +22,9 @@ What holds:
 3. A cancel is never swallowed. `settled`, `end` and `Tasks.aclose` raise it when their work is over, not before; a
    second or a third cancel changes nothing. Nested in `asyncio.timeout` they make it late, never lost: it counts
    cancels, and each is still raised.
-4. What must be over is over: when `settled`, `end`, `race` and `aclose` are left, by whatever way, nothing of theirs
-   runs. They last as long as their work does, so the work bounds itself, by a timeout or by being told (`on_cancel`).
+4. What must be over is over: when `settled`, `end`, `together`, `race` and `aclose` are left, by whatever way, nothing
+   of theirs runs. They last as long as their work does, so the work bounds itself, by a timeout or by being told
+   (`on_cancel`).
 5. A failure is heard: by whoever waits, or by `on_failure`. One that nobody waits for any more, because all waiters
    were cancelled, is dropped on purpose: they have been told that the call did not happen.
 
@@ -31,7 +33,7 @@ case is released by `on_end`, or by whoever made the coroutine.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -135,6 +137,15 @@ async def end(task: "asyncio.Task[T]") -> None:
         task.result()
     if is_cancelled:
         raise asyncio.CancelledError
+
+
+async def together(works: Iterable[Work[T]]) -> list[T]:
+    """Run all side by side and return their results, in order; raises what the first of them failed of."""
+    async with Tasks(lambda _: None) as tasks:
+        started = [tasks.start(work) for work in works]
+        if started:
+            await asyncio.wait(started)
+    return [task.result() for task in started]
 
 
 async def race(*works: Work[object]) -> None:

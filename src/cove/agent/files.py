@@ -19,7 +19,7 @@ TYPE, REGULAR, DIRECTORY, LINK = 0o170000, 0o100000, 0o040000, 0o120000
 MOST_LINKS = 40
 # A file under such a name is being written and gets its own name by rename.
 TEMPORARY = b".cove-"
-# Where what takes the place of a file is written when nothing new may be made beside that one.
+# Directory for the replacement of a file when nothing new may be made beside that file.
 ELSEWHERE = b"/tmp/"
 # A file that may be written, but not be replaced as it is: by its directory, a mount, or an owner who cannot be set.
 KEPT_OUT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP)

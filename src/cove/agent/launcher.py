@@ -353,5 +353,5 @@ def run(launcher: Launcher) -> None:
     """Run a launcher, from fork to exit."""
     block_everything()
     launcher.serve()
-    # Where init cannot do it any more, because it was killed, nobody else would.
+    # Nobody else would do it where init cannot any more, because it was killed.
     kernel.signal_all(kernel.descendants(posix.getpid()), _signal.SIGKILL)

@@ -55,11 +55,11 @@ OWNED = frozenset(
     b"PWD RANDOM SECONDS SHELLOPTS SRANDOM UID _".split()
 )
 OURS = b"__cove"
-# What a fresh bash sets by itself or has from us, or `shopt -u compat31` sets, and a session may have unset.
+# Variables that a fresh bash sets by itself or has from us, or `shopt -u compat31` sets, and a session may have unset.
 BORN_WITH = b"BASH_COMPAT BASH_ENV HOSTNAME HOSTTYPE IFS MACHTYPE OPTERR OPTIND OSTYPE PATH PS4 SHELL SHLVL TERM"
 # Assigning it switches the POSIX mode on, in which some functions cannot be defined.
 POSIX = b"POSIXLY_CORRECT"
-# What that mode switches on, and what changes how a script is read.
+# Options that this mode switches on, and those that change how a script is read.
 LATE_OPTIONS = frozenset([b"expand_aliases", b"inherit_errexit", b"shift_verbose"])
 # With the first an assignment among the arguments of `declare` is none of them; the others show what is executed.
 LAST_OPTIONS = (b"keyword", b"verbose", b"xtrace")
@@ -69,7 +69,7 @@ UNSAFE_OPTIONS = frozenset([b"noexec", b"onecmd", b"interactive-comments"])
 FIXED_LIMITS = b"pRx"
 # In POSIX mode without the SIG.
 OUR_TRAP = (b" SIGRTMAX-7", b" RTMAX-7")
-# What the process itself has to change: the runtime gives it by this descriptor.
+# Changes of the process itself, which the runtime gives it by this descriptor.
 OWN = b"\\builtin . /dev/fd/61"
 FLAGS = frozenset(b"-aAcfilnrtux")
 

@@ -62,7 +62,7 @@ NETLINK_HEADER_BYTES = 16
 
 PATH = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
-# Where layers are put together: over a directory that every machine has, in a copy of the host's mounts of our own.
+# Directory to put layers together over: every machine has it, and the mounts are a copy of the host's of our own.
 WORKBENCH = b"/proc"
 UPPER, MERGED = b"upper", b"merged"
 

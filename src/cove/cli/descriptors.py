@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import NoReturn
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-# What a shell reports for a program that wrote to a pipe nobody reads.
+# Exit code that a shell reports for a program that wrote to a pipe nobody reads.
 BROKEN_PIPE = 128 + signal.SIGPIPE
 # And for one that Ctrl-C has ended.
 INTERRUPTED = 128 + signal.SIGINT
-# What docker and timeout(1) use for their own failures, so that a command's exit code is never mistaken for ours.
+# Exit code of docker and timeout(1) for their own failures: a command's own is never mistaken for ours.
 FAILURE = 125
 DISK_FULL = "No space left on device: what the output goes to, or the state directory, is full"
 

@@ -35,7 +35,7 @@ _LANGUAGES = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".cjs"
 _STANDARD_INPUT = Path("-")
 _CODE_FAILED = 1
 _TIMED_OUT = 124
-# What one run may write below --images.
+# Images and bytes that one run may write below --images.
 _MOST_IMAGES, _MOST_IMAGES_BYTES = 100, 256 << 20
 
 

@@ -13,7 +13,7 @@ MAX_ENTRY_BYTES = 131072
 
 # By its path, because PATH is the caller's; the last argument makes `$0` and messages say `bash`.
 _SHELL, _SHELL_NAME = b"/bin/bash", b"bash"
-# What a process from a session's state does of its own, that state, and a command too long for an argument.
+# Descriptors of a process from a session's state: what it does of its own, the state, a command too long for argv.
 OWN_DESCRIPTOR, STATE_DESCRIPTOR, SCRIPT_DESCRIPTOR = 61, 62, 63
 # BASH_EXECUTION_STRING is where `bash -c` itself keeps the command.
 READ_SCRIPT = f"mapfile -d '' -t -n 1 -u {SCRIPT_DESCRIPTOR} BASH_EXECUTION_STRING; exec {SCRIPT_DESCRIPTOR}<&-"

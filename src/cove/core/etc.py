@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from cove.core.jail import BUILT_IN_ENV, HOME, HOSTNAME, NAME_SERVER, USER, USER_ID
 
-# What daily tools read from /etc and what says nothing about the host's people or secrets.
+# Names in /etc that daily tools read and that say nothing about the host's people or secrets.
 HOST_ETC = (
     "alternatives",
     "bash.bashrc",
@@ -30,7 +30,7 @@ HOST_ETC = (
     "ssl/openssl.cnf",
     "terminfo",
 )
-# What programs below /usr link to as their configuration, under a name with their version. Not all they link to:
+# Configurations that programs below /usr link to under a name with their version. Not all they link to:
 # /etc/maven has the passwords of whoever configured it.
 _VERSIONED_ETC = re.compile(r"java-[0-9]+-openjdk")
 
@@ -78,6 +78,6 @@ SYNTHETIC_ETC: Mapping[str, str] = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
     "machine-id": "c0fec0fec0fec0fec0fec0fec0fec0fe\n",
     "profile": _PROFILE,
-    # Where a network policy answers; without one nothing listens there. With network="host" the host's stands over it.
+    # The name server of a network policy; without one nothing listens there. With network="host" it is the host's.
     "resolv.conf": f"nameserver {NAME_SERVER}\n",
 }

@@ -29,10 +29,10 @@ MOST_PAYLOAD_BYTES: Final = 64 << 10
 _MOST_NAME_BYTES: Final = 255
 _MOST_PARTS: Final = 64
 _MOST_COUNT_DIGITS: Final = 18
-# What one message may take in memory, and what each text of an error may.
+# Bounds in memory: of one message, and of each text of an error.
 MOST_MESSAGE_BYTES: Final = 16 << 20
 _MOST_ERROR_TEXT_BYTES: Final = 2 << 20
-# What an empty event counts for: it takes less memory, but every full garbage collection visits its objects.
+# Weight of an empty event: it takes less memory, but every full garbage collection visits its objects.
 EVENT_BYTES: Final = 2048
 # How many frames are taken at a time; a piece of JSON is worth many of text.
 _FRAMES_AT_A_TIME: Final = 256

@@ -42,7 +42,7 @@ BUILT_IN_ENV: Mapping[str, str] = {
     "NPM_CONFIG_UPDATE_NOTIFIER": "false",
 }
 
-# What /proc tells everybody about the host as a whole and daily tools do without; each mask is a mount, which costs a
+# Files of /proc that tell everybody about the host as a whole; daily tools do without. Each mask is a mount: it costs a
 # start a tenth of a millisecond. Load, uptime, memory, processors and the kernel's version and file systems stay:
 # build systems, `ps` and `top` ask for them.
 MASKED_PROC_FILES = (

@@ -17,7 +17,7 @@ _Container = list[object] | dict[str, object] | StringIO
 
 _MOST_TOKENS: Final = 1000
 _MOST_DEPTH: Final = 100
-# What each takes in memory, about. Lists and objects count for more: every full garbage collection visits them.
+# Memory that each takes, about. Lists and objects count for more: every full garbage collection visits them.
 _SCALAR_BYTES: Final = 40
 _STRING_BYTES: Final = 64
 _CONTAINER_BYTES: Final = 2048

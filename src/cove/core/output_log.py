@@ -22,7 +22,7 @@ STREAMS: tuple[StreamName, StreamName] = ("stdout", "stderr")
 STDOUT, STDERR = 0, 1
 
 _HEADER = struct.Struct("<BI")
-# What a record costs beside its bytes, so that many tiny records fill the window too.
+# The cost of a record beside its bytes: many tiny records fill the window too.
 _RECORD_OVERHEAD = 160
 # How many windows memory may hold while a write is under way: the next write is then a large one.
 FULL_WINDOWS = 2

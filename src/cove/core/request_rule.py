@@ -7,7 +7,7 @@ from functools import lru_cache
 from cove.core.network_policy import Refused
 from cove.model.network import NetworkRule
 
-# What servers decode or drop before they look for a path: with a rule on paths, such a one is judged by nobody.
+# Texts that servers decode or drop before they look for a path: with a rule on paths, nobody could judge it.
 _AMBIGUOUS = re.compile(r"//|/\.{1,2}(/|$|;)|\\|%2e|%2f|%5c|%00|%25|;", re.IGNORECASE)
 
 

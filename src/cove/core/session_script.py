@@ -48,7 +48,7 @@ from cove.core.command import (
     Invocation,
 )
 
-# What `apply` and `check` report when they changed nothing.
+# Statuses by which `apply` and `check` report that they changed nothing.
 READONLY_STATUS = 3
 CWD_STATUS = 4
 

@@ -17,8 +17,8 @@ _MOST_REPORTS = 64
 INTERNAL, TRAPPED = "i", "t"
 # Tells the shell to run what is in its command file.
 GO = b"go\0"
-# What in a command the shell has to know of before it runs it, by letters. Looked for here: bash needs minutes to
-# find a pattern in a long text.
+# Words of a command that the shell has to know of before it runs it, by letters. Looked for here: bash needs minutes
+# to find a pattern in a long text.
 _CARE = (("s", re.compile(rb"set")), ("t", re.compile(rb"trap")), ("v", re.compile(rb"set -[a-zA-Z]*v|extdebug")))
 
 

@@ -2,7 +2,7 @@
 
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
-# Where distributions keep the certificates that a machine trusts, the most common first.
+# Bundles of certificates that a machine trusts, by distribution, the most common first.
 HOST_BUNDLES = (
     BUNDLE,
     "/etc/pki/tls/certs/ca-bundle.crt",

@@ -8,7 +8,7 @@ import os
 import site
 import sys
 
-# Where to install is said on the command line.
+# Options that say on the command line where to install.
 PLACES = ("-t", "--target", "--prefix", "--root", "--no-user")
 
 

@@ -8,7 +8,7 @@ HOP_BY_HOP: Final = frozenset(
         *(b"proxy-authorization", b"proxy-authenticate", b"proxy-connection"),
     )
 )
-# Who could have one of these removed would smuggle a request, or have it taken for another host's.
+# Removing one of these would smuggle a request, or have it taken for another host's.
 _NEVER: Final = frozenset((b"content-length", b"host"))
 _OPTIONS: Final = frozenset((b"keep-alive", b"close", b"upgrade", b""))
 

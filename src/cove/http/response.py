@@ -15,7 +15,7 @@ from cove.http.request import Request
 from cove.http.stream import Stream
 
 Headers = Sequence[tuple[bytes, bytes]]
-# What a generator yields is written in one go; parts are not copied together for that.
+# Each item of a generator is written in one go; parts are not copied together for that.
 Body = AsyncGenerator[bytes | tuple[bytes, ...], None]
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -139,7 +139,7 @@ class Relay(ABC):
         """Half-close after an upgrade: the client sends nothing more."""
 
 
-# What answers requests: a function, at once or as a coroutine.
+# Handlers answer requests: functions, at once or as coroutines.
 Answer = Response | Upgrade | Relay
 Handler = Callable[[Request], Answer | Coroutine[object, object, Answer]]
 

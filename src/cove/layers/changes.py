@@ -13,7 +13,7 @@ from cove.core.layer_changes import Change, Comparison, EntryKind, Place
 from cove.layers.directory import DirectoryLayer
 from cove.model import FileChange
 
-# What a layer has, and where it is seen inside.
+# Parts of a layer, and their paths inside.
 PARTS: Final = (("home", "/home/user/"), ("root", "/"), ("tmp", "/tmp/"), ("workspace", "/workspace/"))
 MOST_COMPARED_BYTES: Final = 1 << 30
 _CHUNK_BYTES: Final = 1 << 20

@@ -13,7 +13,7 @@ from cove.errors import LimitExceeded
 from cove.linux.open_below import DIRECTORY, FILE, Opened, open_below
 
 OPAQUE: Final = "user.overlay.opaque"
-# What the file API makes beside a file until it is complete.
+# Prefix of the file that the file API makes beside another until it is complete.
 TEMPORARY: Final = b".cove-"
 _KINDS: Final = {
     stat.S_IFREG: EntryKind.FILE,

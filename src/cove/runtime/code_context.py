@@ -31,7 +31,7 @@ from cove.tasks import Once, owned
 
 # How often, and for how long each time, interrupted code can come back before its executor is ended.
 _INTERRUPTS, _INTERRUPT_SECONDS = 4, 0.5
-# What one Execution holds at most: of each stream, and of all results together.
+# Bounds of one Execution: of each stream, and of all results together.
 _MOST_TEXT_BYTES, _MOST_RESULTS_BYTES, _MOST_RESULTS = 16 << 20, 128 << 20, 10_000
 # More text than this is put together beside the event loop.
 _SMALL_TEXT_BYTES = 65536

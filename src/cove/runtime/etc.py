@@ -19,7 +19,7 @@ from cove.core.identifier import new_identifier
 _DIRECTORY_MODE = 0o755
 _FILE_MODE = 0o644
 
-# What changes when a file or the names in a directory do.
+# Changes whenever a file or the names in a directory do.
 Stamp = tuple[int, int, int, int] | None
 
 

@@ -26,7 +26,7 @@ from cove.runtime.notify import Notify
 from cove.runtime.supervised import Supervised
 
 _CHANNEL, _INTERRUPTIONS = 3, 4
-# What may wait for a slow reader of events, in bytes; beyond it, text and results are dropped, and that is flagged.
+# Bytes of events that may wait for a slow reader; beyond them, text and results are dropped, and that is flagged.
 _MOST_WAITING = 32 << 20
 _READ_BYTES = 65536
 # Small pieces of text that wait are put together up to this size; what is printed at once is decoded up to that.

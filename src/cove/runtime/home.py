@@ -28,7 +28,7 @@ RECORD = "sandbox.json"
 SOCKET = "runtime.sock"
 LOCK = "lock"
 USER = "user"
-# What can be put into a state directory before it is first used, by whoever prepares it.
+# Names that a state directory may have before its first use, from whoever prepares it.
 _MAY_BE_THERE = frozenset(("lost+found", "python", "key"))
 _ELSEWHERE = "set COVE_HOME to a directory of your own that is empty, or that Cove has made"
 

@@ -20,9 +20,9 @@ from cove.linux.packets import Packet, receive_packet, release_socket, send_pack
 from cove.local.threads import close_in_thread
 from cove.runtime.clock import Clock, ClockTimer
 
-# What the agent does takes microseconds; these are for a machine, or a sandbox, that has no CPU time left.
+# The agent answers within microseconds; these are for a machine, or a sandbox, that has no CPU time left.
 ANSWER_SECONDS = 30.0
-# What one callback takes before the loop looks at its other descriptors.
+# Packets that one callback takes before the loop looks at its other descriptors.
 MOST_PACKETS = 16
 # An agent that leaves so many requests unanswered is not waited for again.
 _MOST_UNANSWERED = 1000

@@ -22,7 +22,7 @@ T = TypeVar("T")
 LIMIT_BYTES = 64 << 20
 WINDOW_BYTES = 1 << 20
 SEGMENT_BYTES = 8 << 20
-# What an ended process may keep in memory; more goes to disk.
+# The output that an ended process keeps in memory; more goes to disk.
 ENDED_WINDOW_BYTES = 16 << 10
 _EVENT_BYTES = 512 << 10
 # Stands for the reader that a lossless log waits for.

@@ -14,9 +14,10 @@ from cove.local.pipe import Stdin
 from cove.runtime.log import Log
 from cove.runtime.process import Process
 from cove.runtime.spawner import Spawner
+from cove.tasks import settled, together
 
 MOST_REMEMBERED = 1000
-# What the logs of one sandbox may take on disk; with a limit on its disk, one of so many shares of that.
+# Disk space for the logs of one sandbox; with a limit on its disk, one of so many shares of that.
 LOG_BYTES = 1 << 30
 LOG_SHARES = 4
 
@@ -112,7 +113,7 @@ class Processes:
         """Signal every running one."""
         number = parse_signal(signal)
         running = [process for process in self.list() if process.ended_at is None]
-        await asyncio.gather(*(process.kill(number) for process in running))
+        await together(process.kill(number) for process in running)
         return len(running)
 
     def cleanup(self) -> int:
@@ -125,7 +126,9 @@ class Processes:
     async def close(self) -> None:
         """Free the logs of all."""
         freed = [self._forget(process) for process in list(self._processes.values())]
-        await asyncio.gather(*(each for each in freed if each is not None))
+        for each in freed:
+            if each is not None:
+                await settled(each)
 
     def _on_end(self, process: Process, keep: bool) -> None:
         self._forget_if_done(process, keep)

@@ -77,7 +77,7 @@ class SessionCall:
         self.captures = (Capture(limit), Capture(limit)) if on_output is None else _told(limit, on_output)
         self.started_at = datetime.now(UTC)
         self.began = time.perf_counter()
-        # What started earlier, in the kernel's own measure, is none of this call's: proc(5), starttime.
+        # Processes that started earlier, in the kernel's own measure, are none of this call's: proc(5), starttime.
         self.ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_SECOND)
 
     @property

@@ -410,7 +410,7 @@ class Shell:
         """Now and then, while commands run: the same one as the last time may be one that never reports."""
         self._look = None
         if self._running is not None:
-            # What it exported before may be more than its fifo holds.
+            # Its exports of before may be more than its fifo holds.
             self._exports.watch()
             if self._running is self._seen:
                 self._spawner.background.start(self._look_at_shell(self._running))

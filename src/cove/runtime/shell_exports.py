@@ -13,7 +13,7 @@ from collections.abc import Callable
 _READ_BYTES = 1 << 16
 # Half of what a fifo holds: pipe(7).
 _MANY_BYTES = 32 << 10
-# What a shell says that would take too long to list them: see session.bash.
+# The answer of a shell that would take too long to list them: see session.bash.
 _SILENT = b"\1"
 # Linux gives no program more than about a fourth of its stack: execve(2).
 MOST_EXPORT_BYTES = 2 << 20
@@ -30,7 +30,7 @@ class ShellExports:
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
         self._expected: deque[asyncio.Future[bytes | None]] = deque()
-        # What has come before the report it belongs to was read.
+        # Lists that came before the report they belong to was read.
         self._early: list[bytes | None] = []
         self._begun = bytearray()
         self._is_too_long = False

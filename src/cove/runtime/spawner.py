@@ -13,11 +13,11 @@ from cove.runtime.link import Link
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.notify import Notify
 from cove.runtime.supervised import Supervised, Take
-from cove.tasks import Tasks, settled, shared
+from cove.tasks import Tasks, settled, shared, together
 
 # Code inside that kills all it can, again and again, does not keep a caller for ever.
 _MOST_TRIES = 10
-# What a process has to end in good order when its deadline has passed.
+# The grace that a process has to end in good order when its deadline has passed.
 TIMEOUT_GRACE = 0.5
 
 
@@ -131,7 +131,7 @@ class Spawner:
         busy = [tenant for tenant in self._pool.tenants() if isinstance(tenant, Supervised)]
         for process in busy:
             process.explain(reason)
-        await asyncio.gather(*(process.sweep() for process in busy))
+        await together(process.sweep() for process in busy)
 
     async def close(self, outcome: Outcome) -> None:
         """End the bookkeeping of every process; the jail itself ends them. Idempotent."""

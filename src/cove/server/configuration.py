@@ -23,7 +23,7 @@ _MOST_WORKERS = 4
 # The word for no limit, in a configuration file: what is not said there has a default.
 UNLIMITED = "unlimited"
 
-# What a sandbox gets that nobody has said anything else about, on a machine that has that much.
+# Limits of a sandbox for which nothing else is said, on a machine that has that much.
 _DEFAULT_MEMORY = 4 << 30
 _DEFAULT_CPUS = 4
 _DEFAULT_PIDS = MOST_PROCESSES

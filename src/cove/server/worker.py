@@ -22,6 +22,7 @@ from cove.server.preview.exposures import address_of
 from cove.server.preview.handler import Preview
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
+from cove.tasks import together
 
 _ROUNDS = 4
 
@@ -80,4 +81,4 @@ async def _stop(*servers: HttpServer) -> None:
         await asyncio.sleep(0)  # connections that were made are accepted
     for server in servers:
         server.stop_accepting()
-    await asyncio.gather(*(server.aclose() for server in servers))
+    await together(server.aclose() for server in servers)

@@ -132,7 +132,7 @@ __cove_resume() {
     builtin eval "${__cove_debug-}"
 }
 
-# What most commands do not need, in one place, for each test here is a part of what a command costs.
+# Rare cases, all in one place: each test here is a part of what every command costs.
 # To bash a failing `eval` is a failure also where what failed in it is none, as in `false && true`. Where that
 # matters, for errexit and ERR traps, the status is put aside.
 __cove_care() {

@@ -6,6 +6,7 @@ import subprocess
 from cove import AsyncSandbox
 from cove.errors import CoveError
 from cove.local.threads import in_thread
+from cove.tasks import together
 from cove.verify.inside.harness import Blocked
 from cove.verify.outside import Facts, NothingToSee, outside_probe
 
@@ -105,7 +106,7 @@ async def stop_the_agent(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: 
 
 @outside_probe(AREA, "what starts commands can be stopped for good", is_own_control=True)
 async def stop_the_launchers(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: Facts) -> str:
-    await asyncio.gather(*(sandbox.exec("true") for _ in range(4)))
+    await together(sandbox.exec("true") for _ in range(4))
     if not (await _stop_launchers(sandbox)).rpartition(" ")[2].strip("0"):
         raise NothingToSee("there was none to stop")
     for each in (sandbox, neighbour):

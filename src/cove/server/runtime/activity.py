@@ -7,6 +7,7 @@ from functools import partial
 
 from cove.api import Process
 from cove.http import Answer, Body, Handler, Relay, Request, Response, Stream, Upgrade
+from cove.tasks import together
 
 _INFO_SLASHES = "/v1/sandboxes/id".count("/")
 
@@ -54,7 +55,7 @@ class Activity:
         while True:
             await self._quiet.wait()
             if running := self._running():
-                await asyncio.gather(*(process.wait() for process in running))
+                await together(process.wait() for process in running)
                 self.touch()
                 continue
             left = self._last + seconds - self._loop.time()
