@@ -21,6 +21,7 @@ CLASSES = [
     ("git.py", "Git", "Git"),
     ("ports.py", "TcpConnection", "TcpConnection"),
     ("ports.py", "Ports", "Ports"),
+    ("backups.py", "Backups", "Backups"),
     ("session.py", "Session", "Session"),
     ("terminal.py", "TerminalConnection", "TerminalConnection"),
     ("terminal.py", "Terminal", "Terminal"),
@@ -166,7 +167,7 @@ def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blo
         if isinstance(node, ast.FunctionDef):
             call = f"_opened({call})"
         ownership = ", owned=False" if node.name == "connect" else ""
-        undo = ", _destroy" if node.name == "create" else ""
+        undo = ", _destroy" if node.name == "create" and is_class_method else ""
         value = f"{portal}.call(lambda: {call}{undo})"
         body = f"{value}\n        return self" if returns == "Self" else wrap(returns, value, portal + ownership)
     lines += [f"        {literal(ast.get_docstring(node) or '')}", f"        {body}"]

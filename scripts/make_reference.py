@@ -31,6 +31,7 @@ CLASSES = [
     api.Files,
     api.Git,
     *([api.Ports] if hasattr(api, "Ports") else []),
+    api.Backups,
 ]
 FORMS = {
     Form.VALUE: "JSON",

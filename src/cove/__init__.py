@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         VolumeNotFound,
     )
     from cove.model import (
+        BackupInfo,
         Changes,
         ChangesStatus,
         CodeContextInfo,
@@ -148,6 +149,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyExists",
     "AsyncSandbox",
+    "BackupInfo",
     "BackupExpired",
     "BackupNotFound",
     "Changes",

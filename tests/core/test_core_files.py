@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cove.agent import files as agent_files
 from cove.agent.protocol import ProtocolError
-from cove.archive import stream
+from cove.archive import unpacking
 from cove.core.errand_protocol import MOST_MESSAGE_BYTES, MessageReader, check_relative
 from cove.core.file_path import MOST_PATH_BYTES, below, decode_path, name_of, resolve_path
 from cove.core.git_command import explain_failure, plan_clone
@@ -121,4 +121,4 @@ def test_a_clone_without_credentials_has_none() -> None:
 
 
 def test_what_is_half_unpacked_has_the_name_that_watches_leave_out() -> None:
-    assert stream.TEMPORARY == agent_files.TEMPORARY
+    assert unpacking.TEMPORARY == agent_files.TEMPORARY

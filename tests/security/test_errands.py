@@ -149,7 +149,7 @@ async def test_a_flood_of_events_makes_the_flooder_wait() -> None:
 
 
 async def test_an_archive_without_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_transfer, "_MOST_STREAM_BYTES", 20 << 20)
+    monkeypatch.setattr(file_transfer, "MOST_STREAM_BYTES", 20 << 20)
     async with forged("while True: os.write(0, bytes(1 << 20))") as files:
         for attempt in bounded_callbacks():
             with attempt, pytest.raises(FileTooLarge):

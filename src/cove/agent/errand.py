@@ -143,14 +143,35 @@ def pack(answer: Answer, path: bytes, most_bytes: bytes, most_entries: bytes, *e
     pack(path, Stream(ARCHIVE), Budget(int(most_bytes), int(most_entries)), left_out)
 
 
-def unpack(answer: Answer, path: bytes, most_bytes: bytes, most_entries: bytes, lenient: bytes = b"0") -> None:
-    """Unpack an archive, also a compressed one."""
+def save(answer: Answer, path: bytes, most_bytes: bytes, most_entries: bytes, gitignore: bytes) -> None:
+    """Pack a directory, without what Git ignores there if that is asked for."""
+    from cove.agent.ignored import ignored_paths
+    from cove.archive.stream import Budget, Stream, pack
+
+    left_out = ignored_paths(path) if gitignore == b"1" else set()
+    pack(path, Stream(ARCHIVE), Budget(int(most_bytes), int(most_entries)), left_out)
+
+
+def unpack(
+    answer: Answer,
+    path: bytes,
+    most_bytes: bytes,
+    most_entries: bytes,
+    lenient: bytes = b"0",
+    replace: bytes = b"0",
+) -> None:
+    """Unpack an archive, also a compressed one; with `replace`, into a directory that has nothing else then."""
     from cove.archive.compressed import open_stream
     from cove.archive.remove_tree import remove_tree
     from cove.archive.stream import Budget, unpack
 
+    def clean_up(path: str) -> None:
+        """Remove what is not wanted, and be not told in the middle to leave."""
+        _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)
+        remove_tree(path)
+
     budget = Budget(int(most_bytes), int(most_entries))
-    unpack(open_stream(ARCHIVE), path, budget, remove_tree, lenient == b"1")
+    unpack(open_stream(ARCHIVE), path, budget, clean_up, lenient == b"1", replace == b"1")
 
 
 def watch(answer: Answer, path: bytes, recursive: bytes, includes: bytes, *patterns: bytes) -> None:
@@ -189,6 +210,7 @@ VERBS: dict[bytes, Callable[..., None]] = {
     b"move": move,
     b"remove": remove,
     b"pack": pack,
+    b"save": save,
     b"unpack": unpack,
     b"watch": watch,
 }

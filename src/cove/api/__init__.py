@@ -1,5 +1,6 @@
 """The public interfaces, asynchronous: read this package first."""
 
+from cove.api.backups import Backups
 from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
@@ -13,6 +14,7 @@ from cove.api.terminal import Terminal, TerminalConnection
 
 __all__ = [
     "AsyncSandbox",
+    "Backups",
     "CodeContext",
     "Destroyable",
     "Files",

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal, Unpack
 
+from cove.api.backups import Backups
 from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
@@ -38,6 +39,7 @@ class AsyncSandbox(ABC):
     files: Files
     git: Git
     ports: Ports
+    backups: Backups
 
     @classmethod
     def create(

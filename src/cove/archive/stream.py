@@ -12,9 +12,10 @@ import stat
 from itertools import islice
 
 from cove.archive import tar
+from cove.archive.replacing import replace_content
 from cove.archive.sparse_copy import data_ranges
 from cove.archive.tar import Truncated
-from cove.archive.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking, merge, set_modes
+from cove.archive.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, TEMPORARY, Unpacking, merge, set_modes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 CHUNK = 1 << 20
-# As `agent.files` names its own: what shows changes leaves these out.
-TEMPORARY = b".cove-"
 # stat(2): what st_blocks counts.
 BLOCK_BYTES = 512
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -205,11 +204,17 @@ class Packing:
 
 
 def unpack(
-    stream: Stream, target: bytes, budget: Budget, remove_tree: Callable[[str], None], lenient: bool = False
+    stream: Stream,
+    target: bytes,
+    budget: Budget,
+    remove_tree: Callable[[str], None],
+    lenient: bool = False,
+    replace: bool = False,
 ) -> None:
     """Put what an archive holds at target, merged with a directory that is there. What fails changes nothing.
 
-    For `lenient` see `tar.read_members`: only where links that lead out are as harmless as any other.
+    With `replace` it is all that the directory then has. For `lenient` see `tar.read_members`: only where links that
+    lead out are as harmless as any other.
     """
     exists = os.path.lexists(target)
     if exists and not os.path.isdir(target):
@@ -222,7 +227,9 @@ def unpack(
         top = os.open(staging, OPEN_DIRECTORY)
         try:
             modes = Unpacking(top, stream, budget).run(lenient)
-            if exists:
+            if exists and replace:
+                replace_content(top, staging, target, modes, remove_tree)
+            elif exists:
                 merge(top, target, modes)
             else:
                 modes.setdefault((), IMPLICIT_MODE)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cove.archive.stream import Budget, Stream
 
 MOST_DEPTH = 200
+# As `agent.files` names its own: what shows changes leaves these out.
+TEMPORARY = b".cove-"
 IMPLICIT_MODE = 0o755
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -10,6 +10,7 @@ from typing import Literal, Self, TypeVar, Unpack
 from cove import api
 from cove.blocking.portal import Portal, get_portal
 from cove.model import (
+    BackupInfo,
     Changes,
     CodeContextInfo,
     CodeEvent,
@@ -543,6 +544,40 @@ class Ports:
         return TcpConnection(self._inner.connect(port), self._portal)
 
 
+class Backups:
+    """Backups of directories. They outlive the sandbox, and every sandbox of the same owner can restore them."""
+
+    def __init__(self, inner: api.Backups, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    def create(
+        self, dir: str, name: str | None = None, ttl: float | None = None, gitignore: bool = False
+    ) -> BackupInfo:
+        """Save a directory and all in it; it is there whole, or not at all.
+
+        After `ttl` seconds it expires; by default it never does. With `gitignore` files that Git ignores there are left
+        out: by every `.gitignore`, also where there is no repository. What changes meanwhile may be in it or not.
+        """
+        return self._portal.call(lambda: self._inner.create(dir, name, ttl, gitignore))
+
+    def restore(self, id: str, dir: str | None = None) -> BackupInfo:
+        """Make a directory what the backup has: where it was saved, or at `dir`. What else is there is removed.
+
+        What fails changes nothing. BackupNotFound without such a backup, BackupExpired when its time is over.
+        """
+        return self._portal.call(lambda: self._inner.restore(id, dir))
+
+    def list(self) -> builtins.list[BackupInfo]:
+        """All backups that can be restored, oldest first."""
+        return self._portal.call(lambda: self._inner.list())
+
+    def delete(self, id: str) -> None:
+        """Remove a backup; BackupNotFound without such a one."""
+        self._portal.call(lambda: self._inner.delete(id))
+
+
 class Session:
     """A persistent bash: what one command leaves behind, the next one finds."""
 
@@ -776,6 +811,10 @@ class Sandbox:
     @property
     def ports(self) -> Ports:
         return Ports(self._inner.ports, self._portal)
+
+    @property
+    def backups(self) -> Backups:
+        return Backups(self._inner.backups, self._portal)
 
     @classmethod
     def create(

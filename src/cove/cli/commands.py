@@ -51,6 +51,7 @@ GROUPS: Final = {
         Command("session", "session", "Shells that keep their state: create, exec, ls, rm."),
         Command("port", "port", "What listens inside, for others to reach: expose, ls, rm."),
         Command("network", "network", "What a sandbox may reach: presets, set, log."),
+        Command("backup", "backup", "Directories, kept to be restored: create, ls, restore, rm."),
         Command("cp", "cp", "Copy files and directories in or out."),
         Command("watch", "watch", "Print what changes in a directory."),
     ),

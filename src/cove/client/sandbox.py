@@ -6,6 +6,7 @@ from functools import partial
 from typing import Self
 
 from cove import api
+from cove.client.backups import Backups
 from cove.client.calls import Calls
 from cove.client.files import Files
 from cove.client.handle import Handle
@@ -105,6 +106,7 @@ class Sandbox(Handle, api.AsyncSandbox, target=Target.SANDBOX):
         self.files = Files.of(self._calls)
         self.git = Git.of(self._calls)
         self.ports = Ports.of(self._calls)
+        self.backups = Backups.of(self._calls)
 
     async def detach(self) -> None:
         if self._is_held:

@@ -8,13 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from cove.archive.unpacking import TEMPORARY
 from cove.core.layer_changes import Entry, EntryKind
 from cove.errors import LimitExceeded
 from cove.linux.open_below import DIRECTORY, FILE, Opened, open_below
 
 OPAQUE: Final = "user.overlay.opaque"
-# Prefix of the file that the file API makes beside another until it is complete.
-TEMPORARY: Final = b".cove-"
 _KINDS: Final = {
     stat.S_IFREG: EntryKind.FILE,
     stat.S_IFDIR: EntryKind.DIRECTORY,

@@ -1,5 +1,6 @@
 """Values that travel between caller, runtime and server; no behaviour."""
 
+from cove.model.backup import BackupInfo
 from cove.model.code import (
     CodeContextInfo,
     CodeError,
@@ -49,6 +50,7 @@ from cove.model.result import ExecResult, Outcome, ProcessExit, ProcessStatus
 from cove.model.spec import Isolation, Limits, Mount, SandboxSpec, SpecFields, make_spec
 
 __all__ = [
+    "BackupInfo",
     "Changes",
     "ChangesStatus",
     "FileChange",

@@ -32,7 +32,7 @@ from cove.runtime.file_content import copy_all
 from cove.tasks import settled, shared
 
 # An honest packer stops before: contents, and headers for each entry.
-_MOST_STREAM_BYTES = MOST_BYTES + MOST_ENTRIES * (8 << 10)
+MOST_STREAM_BYTES = MOST_BYTES + MOST_ENTRIES * (8 << 10)
 
 
 async def upload(access: FileAccess, errands: Errands, local: str, path: bytes) -> None:
@@ -94,24 +94,46 @@ async def upload_tree(
     errands: Errands, write_archive: Pack, path: bytes, most_bytes: int = MOST_BYTES, most_entries: int = MOST_ENTRIES
 ) -> None:
     """Unpack inside what `write_archive`, in a thread, writes as a tar stream."""
-    read, write = make_pipe()
-    errand = await _start_at(errands, "unpack", path, (most_bytes, most_entries), theirs=read, ours=write)
-    await _exchange(errand, write_archive, write)
+    await unpack_inside(errands, path, work=write_archive, most=(most_bytes, most_entries))
 
 
 async def _download_tree(errands: Errands, path: bytes, local: str, max_bytes: int) -> None:
+    def unpack(stream: Stream) -> None:
+        unpack_tree(stream, local, max_bytes)
+
+    await pack_inside(errands, "pack", path, work=unpack, most=(max_bytes, MOST_ENTRIES))
+
+
+async def unpack_inside(
+    errands: Errands, path: bytes, *options: bytes, work: Pack, most: tuple[int, int] = (MOST_BYTES, MOST_ENTRIES)
+) -> None:
+    """Run the errand that unpacks what `work`, in a thread, writes; its options follow the limits."""
     read, write = make_pipe()
-    errand = await _start_at(errands, "pack", path, (max_bytes, MOST_ENTRIES), theirs=write, ours=read)
-    await _exchange(errand, lambda stream: unpack_tree(stream, local, max_bytes), read)
+    errand = await _start_at(errands, "unpack", path, most, options, theirs=read, ours=write)
+    await _exchange(errand, work, write)
+
+
+async def pack_inside(
+    errands: Errands,
+    verb: str,
+    path: bytes,
+    *options: bytes,
+    work: Pack,
+    most: tuple[int, int] = (MOST_BYTES, MOST_ENTRIES),
+) -> None:
+    """Run an errand that packs, and read in a thread, by `work`, what it writes; its options follow the limits."""
+    read, write = make_pipe()
+    errand = await _start_at(errands, verb, path, most, options, theirs=write, ours=read)
+    await _exchange(errand, work, read)
 
 
 async def _start_at(
-    errands: Errands, verb: str, path: bytes, most: tuple[int, int], *, theirs: int, ours: int
+    errands: Errands, verb: str, path: bytes, most: tuple[int, int], options: Sequence[bytes], *, theirs: int, ours: int
 ) -> Errand:
     """Start an errand at one end of a pipe, which is its own from then on; without one, ours is closed too."""
     try:
         limits = [b"%d" % limit for limit in most]
-        return await errands.start(verb, path, *limits, subject=decode_path(path), stdin=theirs)
+        return await errands.start(verb, path, *limits, *options, subject=decode_path(path), stdin=theirs)
     except BaseException:
         os.close(ours)
         raise
@@ -171,11 +193,11 @@ async def read_archive(errands: Errands, path: bytes, exclude: Sequence[bytes] =
             os.close(write)
         try:
             os.set_blocking(read, False)
-            left = _MOST_STREAM_BYTES
+            left = MOST_STREAM_BYTES
             while data := await read_pipe(read):
                 left -= len(data)
                 if left < 0:
-                    raise FileTooLarge(f"{subject}: its archive has more than {_MOST_STREAM_BYTES} bytes")
+                    raise FileTooLarge(f"{subject}: its archive has more than {MOST_STREAM_BYTES} bytes")
                 yield data
             await errand.finish()
         finally:

@@ -30,6 +30,8 @@ from cove.model import (
     Usage,
     make_spec,
 )
+from cove.runtime.backup_store import BackupStore
+from cove.runtime.backups import Backups
 from cove.runtime.cgroups import SandboxGroups, make_groups
 from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.connection import connect_inside
@@ -162,6 +164,7 @@ class SandboxLifecycle(AsyncSandbox):
         errands = Errands(self._spawner, inside.interpreter, inside.agent)
         self.files = Files(access, errands, self._base)
         self.git = Git(self._spawner, access, errands, self._base, lambda: self._env)
+        self.backups = Backups(errands, BackupStore(self._machine.home.path), self._base, lambda: self.id)
         self._egress = self.network.open(jail)
         self._sessions = Sessions(
             self._spawner,

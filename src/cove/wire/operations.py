@@ -10,6 +10,7 @@ the query where the method is GET or DELETE or the body is content.
 from typing import Final
 
 from cove.model import (
+    BackupInfo,
     Changes,
     CodeContextInfo,
     Execution,
@@ -134,6 +135,11 @@ EXPOSE_PORT = row("expose_port", "POST /ports", Target.PORTS, "expose", "Let oth
 LIST_PORTS = row("list_ports", "GET /ports", Target.PORTS, "list", "All exposed ports", Nothing, plain(list[ExposedPort]))
 UNEXPOSE_PORT = row("unexpose_port", "DELETE /ports/{port}", Target.PORTS, "unexpose", "Its URL leads nowhere from here on", Nothing, NOTHING)
 CONNECT_PORT = row("connect_port", "GET /ports/{port}/connect", Target.PORTS, "connect", "Bytes to and from a port: an upgrade to tcp", requests.ConnectPort, NOTHING, Form.TCP)
+
+CREATE_BACKUP = row("create_backup", "POST /backups", Target.BACKUPS, "create", "Save a directory", requests.CreateBackup, plain(BackupInfo))
+LIST_BACKUPS = row("list_backups", "GET /backups", Target.BACKUPS, "list", "All backups that can be restored", Nothing, plain(list[BackupInfo]))
+RESTORE_BACKUP = row("restore_backup", "POST /backups/{backup}/restore", Target.BACKUPS, "restore", "Make a directory what a backup has", requests.RestoreBackup, plain(BackupInfo))
+DELETE_BACKUP = row("delete_backup", "DELETE /backups/{backup}", Target.BACKUPS, "delete", "Remove a backup", Nothing, NOTHING)
 # fmt: on
 
 OPERATIONS: Final[tuple[AnyOperation, ...]] = tuple(

@@ -18,6 +18,7 @@ class Target(Enum):
     FILES = (api.Files, 0, "files")
     GIT = (api.Git, 0, "git")
     PORTS = (api.Ports, 0, "ports")
+    BACKUPS = (api.Backups, 0, "backups")
 
     def __init__(self, kind: type, ids: int, heading: str) -> None:
         self.kind = kind

@@ -68,6 +68,10 @@ async def _git(sandbox: api.AsyncSandbox) -> object:
     return sandbox.git
 
 
+async def _backups(sandbox: api.AsyncSandbox) -> object:
+    return sandbox.backups
+
+
 async def _ports(sandbox: api.AsyncSandbox) -> object:
     return sandbox.ports
 
@@ -77,6 +81,7 @@ _OWNERS: Final[Mapping[Target, Callable[..., Awaitable[object]]]] = {
     Target.FILES: _files,
     Target.GIT: _git,
     Target.PORTS: _ports,
+    Target.BACKUPS: _backups,
     Target.PROCESS: lambda sandbox, key: sandbox.get_process(key),
     Target.SESSION: lambda sandbox, key: sandbox.get_session(key),
     Target.TERMINAL: lambda sandbox, key: sandbox.get_terminal(key),

@@ -1,5 +1,6 @@
 """Requests of operations, by family. Fields have the names and meanings of the arguments in `cove.api`."""
 
+from cove.wire.requests.backup import CreateBackup, RestoreBackup
 from cove.wire.requests.code import CreateCodeContext, RunCode, RunInContext
 from cove.wire.requests.files import (
     ChangeMode,
@@ -43,6 +44,7 @@ __all__ = [
     "Commit",
     "Connect",
     "ConnectPort",
+    "CreateBackup",
     "CreateCodeContext",
     "CreateSandbox",
     "CreateSession",
@@ -66,6 +68,7 @@ __all__ = [
     "Repository",
     "Request",
     "Resize",
+    "RestoreBackup",
     "RunCode",
     "RunInContext",
     "Search",
