@@ -139,7 +139,7 @@ async def test_a_call_that_is_cancelled_at_any_point_leaves_no_connection() -> N
             await reader.readuntil(b"\r\n\r\n")
             for piece in (b"HTTP/1.1 200", b" OK\r\nContent-", b"Length: 4\r\n\r\n", b"nu", b"ll"):
                 writer.write(piece)
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # calls are cancelled at moments between these
             await reader.read()
         finally:
             connections.discard(writer)

@@ -9,7 +9,7 @@ import pytest
 import websockets
 from hypothesis import given
 from hypothesis import strategies as st
-from support.event_loops import each_event_loop
+from support.event_loops import each_event_loop, until_still
 from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve
 from websockets.asyncio.client import connect as open_websocket
 from websockets.typing import Subprotocol
@@ -170,7 +170,7 @@ async def test_a_sender_waits_for_a_client_that_does_not_read() -> None:
 
     async with serve(lambda request: accept(request, flood)) as port, connect(port) as client:
         await shake_hands(client)
-        await asyncio.sleep(0.3)
+        await until_still(lambda: sent)
         assert sent < 30
         for _ in range(100):
             await client.reader.readexactly(10 + LIMIT)

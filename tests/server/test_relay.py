@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.event_loops import each_event_loop
+from support.event_loops import each_event_loop, turns, until_still
 from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve, serve_unix, talk
 from support.scripted_server import Script
 from support.scripted_server import scripted as scripted_server
@@ -228,7 +228,7 @@ async def test_an_interim_answer_is_not_the_answer(path: Path) -> None:
     async def interim(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request_of(reader)
         writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n")
-        await asyncio.sleep(0.01)
+        await turns()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         await reader.read()
 
@@ -297,7 +297,7 @@ async def test_a_runtime_waits_for_a_client_that_does_not_read(path: Path) -> No
     async with serve_unix(lambda request: stream, path), relaying(path) as port, connect(port) as client:
         client.send(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
         await client.head()
-        await asyncio.sleep(0.3)
+        await until_still(lambda: produced)
         assert produced < 30
         assert sum([len(chunk) async for chunk in client.chunks()]) == 100 * MEGABYTE
 
@@ -493,7 +493,7 @@ async def test_an_answer_that_breaks_off_is_seen_to_break_off(path: Path, start:
     async def part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request_of(reader)
         writer.write(start[:10])
-        await asyncio.sleep(0.01)
+        await turns()
         writer.write(start[10:])
 
     async with scripted(path, part), relaying(path) as port, connect(port) as client:
@@ -634,6 +634,8 @@ import asyncio, socket, sys
 from cove.http import HttpServer, Response
 
 async def body():
+    yield b"x"
+    print("streaming", flush=True)
     while True:
         yield b"x" * 1000
         await asyncio.sleep(0.001)
@@ -641,6 +643,7 @@ async def body():
 async def handle(request):
     if request.path == "/stream":
         return Response(200, (), body())
+    print("waiting", flush=True)
     await asyncio.Event().wait()
 
 async def main():
@@ -672,7 +675,7 @@ async def test_a_runtime_that_is_killed_is_noticed_by_all_its_clients(path: Path
 
     async with relaying(path) as port, connect(port) as one, connect(port) as two, asyncio.timeout(TIMEOUT_SECONDS):
         following, waiting = asyncio.ensure_future(follow(one)), asyncio.ensure_future(wait(two))
-        await asyncio.sleep(0.2)
+        assert {await process.stdout.readline() for _ in range(2)} == {b"streaming\n", b"waiting\n"}
         process.send_signal(signal.SIGKILL)
         await process.wait()
         await asyncio.gather(following, waiting)
@@ -758,7 +761,7 @@ async def test_a_raw_connection_has_backpressure_too(path: Path) -> None:
     async with serve_unix(lambda request: upgrade, path), relaying(path) as port, connect(port) as client:
         client.send(UPGRADE)
         assert (await client.reply()).status == 101
-        await asyncio.sleep(0.3)
+        await until_still(lambda: sent)
         assert sent < 30
         assert len(await client.rest()) == 100 * MEGABYTE
 
