@@ -12,7 +12,7 @@ import pytest
 from support.executors import needs_python
 
 import cove
-from cove.cli.doctor import Status, judge_core_pattern, judge_inotify
+from cove.cli.doctor import Status, judge_core_pattern, judge_inotify, judge_ports
 
 # Ctrl-C comes while the subcommand is being imported, which takes most of the time that a short one takes.
 INTERRUPTED_START = """
@@ -69,6 +69,14 @@ def test_doctor_warns_a_plain_user_of_few_inotify_instances() -> None:
     assert (few.status, "16 for each" in few.found, "sysctl" in few.advice) == (Status.WARNING, True, True)
     assert judge_inotify(1024, has_own_users=False).status is Status.OK
     assert judge_inotify(128, has_own_users=True).status is Status.OK
+
+
+def test_doctor_says_how_to_have_every_port_under_a_policy() -> None:
+    without = judge_ports(is_without=True)
+    assert without.status is Status.WARNING
+    assert "`sudo modprobe -a nf_tables" in without.advice
+    found = checks_of(run_cove("doctor", "--json").stdout)["network policies"]
+    assert (found["status"], found["found"]) == ("ok", judge_ports(is_without=False).found)
 
 
 def test_doctor_reports_every_check_as_json() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from cove import AsyncSandbox
+from cove import AsyncSandbox, NetworkPolicy
 from cove.cli.descriptors import printable
 from cove.cli.table import print_json
 from cove.core.jail import SYSTEM_PATH, USER_ID
@@ -29,6 +29,7 @@ from cove.local.state import default_home
 from cove.runtime.disk import try_disk
 from cove.runtime.home import Home
 from cove.runtime.interpreters import find_node, find_python_environment
+from cove.runtime.network import NO_NF_TABLES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -305,6 +306,28 @@ async def _try_context(name: str, path: Path) -> Check:
     return _ok(name, str(path))
 
 
+async def _try_network() -> Check:
+    """Try whether a policy has every port."""
+    try:
+        async with AsyncSandbox.create(network=NetworkPolicy(allow=["cove.invalid"])) as sandbox:
+            warnings = (await sandbox.info()).warnings
+    except (CoveError, OSError) as error:
+        return _warning("network policies", "not tried: no sandbox with one starts", f"{error}. See the other checks.")
+    return judge_ports(any(NO_NF_TABLES in warning for warning in warnings))
+
+
+def judge_ports(is_without: bool) -> Check:
+    """Warn of a kernel without nf_tables: policies then have only the ports that they name."""
+    name = "network policies"
+    if not is_without:
+        return _ok(name, "every TCP port can be allowed, and servers inside can have any from 1024 on (nf_tables)")
+    advice = (
+        "`internet` is ports 22, 80 and 443, and servers inside cannot have a port of a policy. To have every port: "
+        "`sudo modprobe -a nf_tables nft_chain_nat nft_nat nft_ct` (in a container: on its host)."
+    )
+    return _warning(name, "only the ports that a policy names: " + NO_NF_TABLES, advice)
+
+
 def _check_git() -> Check:
     return _check_program("git", "repositories")
 
@@ -344,6 +367,7 @@ _CHECKS: tuple[Callable[[], Check], ...] = (
     _check_environment,
     _check_node,
     _check_git,
+    lambda: asyncio.run(_try_network()),
 )
 
 

@@ -11,6 +11,7 @@ from cove.model.network import Network, NetworkEvent, NetworkPolicy
 
 DNS_UDP = "udp"
 DNS_TCP = "tcp"
+ANY_PORT = "any"
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +28,8 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     """Let this policy hold from now on, for open connections too.
 
     Descriptors come along: the file of the authority's key, the cassette if `has_cassette`, and for each of `sockets`
-    one that listens on that port, or is one of the name server's. `secrets` are those that the policy names.
+    one that listens on that port, on every port, or is one of the name server's. `secrets` are those that the policy
+    names.
     """
 
     network: Network | NetworkPolicy

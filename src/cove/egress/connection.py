@@ -1,6 +1,7 @@
 """Carry one connection of a sandbox: find its name, judge it, connect outside, pass bytes, report.
 
-The address that the program connected to is the accepted socket's own, and stands for exactly one name. Nothing that
+The address that the program connected to is the accepted socket's own, or the one that the kernel remembers for it
+(attach/nftables), and stands for exactly one name. Nothing that
 the program sends decides where the connection goes. On port 443 the name in its TLS hello must be the same, so that an
 allowed address is no door to other names of a shared front.
 """
@@ -29,18 +30,18 @@ _READ_BYTES = 16 << 10
 _HANDSHAKE_RECORD = b"\x16"
 _TLS_PORT = 443
 _HTTP_PORT = 80
+_SO_ORIGINAL_DST = 80
 
 
 class Connection:
     """One accepted connection, to `host`:`port`. `run` ends it in any case."""
 
-    def __init__(self, gate: "Gate", sock: socket.socket) -> None:
+    def __init__(self, gate: "Gate", sock: socket.socket, address: str, port: int) -> None:
         self._gate = gate
         self._sock = sock
-        address, port = sock.getsockname()[:2]
-        self.port = int(port)
+        self.port = port
         self.host = gate.name_of(address) or ""
-        self._address = str(address)
+        self._address = address
         self._sent = self._received = 0
         self._started = time.monotonic()
         self._is_told = False
@@ -184,6 +185,24 @@ class Connection:
             received_bytes=self._received,
             duration=time.monotonic() - self._started,
         )
+
+
+def own_address(sock: socket.socket) -> tuple[str, int]:
+    """Return the address and port of the socket itself: those that the program connected to."""
+    address, port = sock.getsockname()[:2]
+    return str(address), int(port)
+
+
+def original_destination(sock: socket.socket) -> tuple[str, int]:
+    """Return the address and port that the program connected to, of a connection that the kernel led here.
+
+    One that the kernel has forgotten has no name, and is refused.
+    """
+    try:
+        _, port, address = struct.unpack("!HH4s8x", sock.getsockopt(socket.IPPROTO_IP, _SO_ORIGINAL_DST, 16))
+    except OSError:
+        return own_address(sock)
+    return socket.inet_ntoa(address), port
 
 
 def reset(sock: socket.socket) -> None:

@@ -6,16 +6,16 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 
 from cove.core.cassette import MOST_BYTES, Player, Recorded, encode_recorded
-from cove.core.egress_protocol import DNS_TCP, DNS_UDP, Configure
+from cove.core.egress_protocol import ANY_PORT, DNS_TCP, DNS_UDP, Configure
 from cove.core.network_policy import Policy, Refused, Verdict
 from cove.core.synthetic_address import SyntheticAddresses
 from cove.egress.certificates import Authority
-from cove.egress.connection import Connection, reset
+from cove.egress.connection import Connection, original_destination, own_address, reset
 from cove.egress.event_report import EventReport
 from cove.egress.name_server import NameServer
 from cove.egress.resolver import Resolver
@@ -71,7 +71,7 @@ class Gate:
 
         Listeners on ports that it does not have are closed.
         """
-        self.policy = Policy(message.network)
+        self.policy = Policy(message.network, any_port=ANY_PORT in {*message.sockets, *self._listening})
         self.secrets = message.secrets
         if message.resolver != self._resolver_address:
             self._resolver_address = message.resolver
@@ -92,10 +92,16 @@ class Gate:
         for what, sock in zip(message.sockets, sockets, strict=True):
             sock.setblocking(False)
             self._stop_listening(what)
-            work = {DNS_UDP: self._name_server.serve_datagrams, DNS_TCP: self._serve_dns}.get(str(what), self._accept)
-            self._listening[what] = self._tasks.start(work(sock))
+            self._listening[what] = self._tasks.start(self._work_of(what)(sock))
         for port in [each for each in self._listening if isinstance(each, int) and each not in self.policy.ports]:
             self._stop_listening(port)
+
+    def _work_of(self, what: int | str) -> Callable[[socket.socket], Coroutine[object, object, None]]:
+        if what == DNS_UDP:
+            return self._name_server.serve_datagrams
+        if what == DNS_TCP:
+            return self._serve_dns
+        return partial(self._accept, original_destination if what == ANY_PORT else own_address)
 
     def _stop_listening(self, what: int | str) -> None:
         if (task := self._listening.pop(what, None)) is not None:
@@ -106,7 +112,7 @@ class Gate:
         async with server:
             await server.serve_forever()
 
-    async def _accept(self, listener: socket.socket) -> None:
+    async def _accept(self, find: Callable[[socket.socket], tuple[str, int]], listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         with listener:
             while True:
@@ -116,13 +122,13 @@ class Gate:
                     log.warning("cannot accept a connection: %s", error)
                     await asyncio.sleep(0.1)
                     continue
-                self._begin(sock)
+                self._begin(sock, *find(sock))
 
-    def _begin(self, sock: socket.socket) -> None:
+    def _begin(self, sock: socket.socket, address: str, port: int) -> None:
         sock.setblocking(False)
         with suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(self, sock)
+        connection = Connection(self, sock, address, port)
         most = min(self.policy.limits.connections or MOST_CONNECTIONS, MOST_CONNECTIONS)
         if len(self._open) >= most:
             reset(sock)

@@ -18,7 +18,9 @@ from contextlib import suppress
 
 import msgspec
 
+from cove.attach.actions import DNS_ADDRESS, DNS_PORT
 from cove.core.egress_protocol import (
+    ANY_PORT,
     DNS_TCP,
     DNS_UDP,
     Configure,
@@ -49,6 +51,16 @@ Listening = dict[int | str, socket.socket]
 OpenSockets = Callable[[Sequence[int], Sequence[str], bool], Awaitable[list[socket.socket]]]
 
 
+def _name(sock: socket.socket) -> int | str:
+    """Return what a socket of attach is for."""
+    if sock.type == socket.SOCK_DGRAM:
+        return DNS_UDP
+    address, port = sock.getsockname()
+    if address == DNS_ADDRESS:
+        return DNS_TCP if port == DNS_PORT else ANY_PORT
+    return int(port)
+
+
 class Egress:
     """One sandbox's way out. `open_sockets` attaches: ports, addresses, and whether the name server is wanted."""
 
@@ -74,6 +86,11 @@ class Egress:
     def is_open(self) -> bool:
         """Return whether anything may leave."""
         return bool(self._listening)
+
+    @property
+    def has_every_port(self) -> bool:
+        """Return whether connections to every port come here, not only those to the ports of the policy."""
+        return ANY_PORT in self._listening
 
     async def set_network(
         self,
@@ -121,16 +138,15 @@ class Egress:
 
     async def _listen(self, policy: Policy, sockets: Sequence[socket.socket]) -> None:
         """Open what is missing; on failure nothing has changed."""
-        wanted = [port for port in policy.ports if port not in self._listening]
+        wanted = [port for port in policy.ports if port not in self._listening and not self.has_every_port]
         needs_names = DNS_UDP not in self._listening
-        names: list[int | str] = [*wanted, *((DNS_UDP, DNS_TCP) if needs_names else ())]
         new = [address for address in policy.addresses if address not in self._addresses]
-        if (names or new) and not sockets:
+        if (wanted or needs_names or new) and not sockets:
             sockets = await self._open_sockets(wanted, new, needs_names)
         for sock in sockets:
             close_in_forked_child(sock)
         self._addresses.update(policy.addresses)
-        self._listening.update(zip(names, sockets, strict=True))
+        self._listening.update({_name(sock): sock for sock in sockets})
 
     async def _confirm(self, process: "EgressProcess") -> None:
         """Hand over the policy. A process that does not confirm is killed: the next one begins with it."""

@@ -29,6 +29,11 @@ from cove.runtime.trust import BUNDLE_FILE, KEY_FILE, placeholders, write_bundle
 from cove.tasks import settled
 
 AnyNetwork = Network | NetworkPolicy
+NO_NF_TABLES = "the kernel has no nf_tables"
+_ONLY_PORTS = (
+    f"{NO_NF_TABLES}: the network has the ports of the policy, 22, 80 and 443 with `internet`, and no "
+    "server inside can have one of them; `cove doctor` says how to get it"
+)
 _WITHOUT_EGRESS = (Network.NONE, Network.HOST)
 
 
@@ -51,7 +56,7 @@ class SandboxNetwork:
         if network in _WITHOUT_EGRESS:
             return []
         policy = Policy(await self._expand(network))
-        return [NetworkSetup(ports=policy.ports, addresses=policy.addresses)]
+        return [NetworkSetup(ports=policy.ports, addresses=policy.addresses, any_port=True)]
 
     def open(self, jail: Jail) -> Egress:
         """Take over a started jail; no policy holds yet."""
@@ -113,8 +118,10 @@ class SandboxNetwork:
 
     def warnings(self, network: AnyNetwork) -> list[str]:
         """Return what an author of the policy may not have meant, and what does not work."""
-        failure = self.egress.failure
-        return [*network_warnings(network), *([] if failure is None else [failure])]
+        told = network_warnings(network)
+        if self.egress.is_open and not self.egress.has_every_port:
+            told.append(_ONLY_PORTS)
+        return [*told, *([] if self.egress.failure is None else [self.egress.failure])]
 
     async def add_usage(self, usage: Usage) -> Usage:
         """Return the usage with the bytes that a policy has let pass, if one holds."""
@@ -135,5 +142,6 @@ class SandboxNetwork:
 async def _open_sockets(
     jail: Jail, ports: Sequence[int], addresses: Sequence[str], needs_names: bool
 ) -> list[socket.socket]:
-    """Listen inside a running sandbox: on the ports, then for the name server, if that is wanted."""
-    return await jail.attach([NetworkSetup(ports=ports, addresses=addresses, dns=needs_names)])
+    """Listen inside a running sandbox: on every port or on these, and for the name server, if that is wanted."""
+    setup = NetworkSetup(ports=ports, addresses=addresses, dns=needs_names, any_port=bool(ports))
+    return await jail.attach([setup])
