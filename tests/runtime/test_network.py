@@ -201,6 +201,30 @@ async def test_a_killed_egress_process_comes_back_and_the_policy_holds(world: Up
             assert "Could not resolve" in await fetch(sandbox, "http://other.example/")
 
 
+async def test_usage_has_the_totals_also_after_a_kill_a_restart_and_the_end_of_the_policy(world: Upstream) -> None:
+    port = world.serve_http("files.example", body=b"x" * 1000)
+    async with AsyncSandbox.create() as sandbox:
+        assert (await sandbox.usage()).network_connections is None
+        policy = NetworkPolicy(allow=[private("files.example", port)])
+        await sandbox.set_network(policy)
+        for _ in range(2):
+            assert len(await fetch(sandbox, f"http://files.example:{port}/")) == 1000
+        await fetch(sandbox, "http://other.example/")
+        before = await sandbox.usage()
+        assert (before.network_connections, before.network_requests, before.network_refused) == (2, 0, 1)
+        assert before.network_received_bytes is not None
+        assert before.network_received_bytes > 2000
+        process = sandbox._egress._process  # type: ignore[attr-defined]
+        signal.pidfd_send_signal(process._pidfd, signal.SIGKILL)
+        await process.ended
+        assert len(await fetch(sandbox, f"http://files.example:{port}/")) == 1000
+        assert (await sandbox.usage()).network_connections == 3
+        await sandbox.restart()
+        assert len(await fetch(sandbox, f"http://files.example:{port}/")) == 1000
+        await sandbox.set_network("none")
+        assert (await sandbox.usage()).network_connections == 4
+
+
 async def test_limits_end_in_a_refusal_that_says_which(world: Upstream) -> None:
     port = world.serve_http("files.example", body=b"x" * 100_000)
     limits = NetworkLimits(total_bytes=250_000)

@@ -1,7 +1,9 @@
 """What a server's configuration grants to network policies, and what stays when sandboxes stop."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from support.servers import Server, serving
@@ -68,6 +70,22 @@ async def test_a_secret_of_the_server_goes_where_its_definition_says(server: Ser
     for path in server.home.rglob("*"):
         if path.is_file() and not path.is_symlink():
             assert SECRET.encode() not in path.read_bytes(), path
+
+
+async def test_metrics_have_the_totals_of_each_sandbox_as_its_usage_has_them(server: Server, world: Upstream) -> None:
+    port = world.serve_http("db.example", body=b"x" * 1000)
+    policy = NetworkPolicy(allow=[NetworkRule(f"db.example:{port}", private=True)])
+    async with AsyncSandbox.create(network=policy, **address(server)) as sandbox:
+        assert len((await sandbox.exec(["curl", "-sS", f"http://db.example:{port}/"])).stdout) == 1000
+        assert not (await sandbox.exec(["curl", "-sS", "http://other.example/"])).ok
+        usage = await sandbox.usage()
+        assert (usage.network_connections, usage.network_requests, usage.network_refused) == (1, 0, 1)
+        request = Request(f"{server.url}/metrics", headers={"Authorization": f"Bearer {server.key}"})
+        with await asyncio.to_thread(urlopen, request) as answer:
+            lines = answer.read().decode().splitlines()
+        for name in ("sent_bytes", "received_bytes", "connections", "requests", "refused"):
+            expected = getattr(usage, f"network_{name}")
+            assert f'cove_sandbox_network_{name}_total{{sandbox="{sandbox.id}"}} {expected}' in lines
 
 
 async def test_a_changed_policy_is_there_after_a_restart(server: Server, world: Upstream) -> None:

@@ -15,7 +15,11 @@ ANY_PORT = "any"
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters since the sandbox was created."""
+    """Counters since the sandbox was created.
+
+    They are kept in a file that the egress process writes as it counts: eight bytes each, in this order. Who reads it
+    needs nobody's answer, and a process that was killed has lost none.
+    """
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -27,9 +31,9 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     """Let this policy hold from now on, for open connections too.
 
-    Descriptors come along: the file of the authority's key, the cassette if `has_cassette`, and for each of `sockets`
-    one that listens on that port, on every port, or is one of the name server's. `secrets` are those that the policy
-    names.
+    Descriptors come along: the file of the authority's key, that of the totals, the cassette if `has_cassette`, and for
+    each of `sockets` one that listens on that port, on every port, or is one of the name server's. `secrets` are those
+    that the policy names.
     """
 
     network: Network | NetworkPolicy
@@ -37,7 +41,6 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     has_cassette: bool = False
     secrets: dict[str, str] = {}
     resolver: str | None = None
-    totals: Totals = Totals()
 
 
 class Sync(msgspec.Struct, frozen=True, kw_only=True, tag="sync"):
@@ -56,7 +59,6 @@ class Synced(msgspec.Struct, frozen=True, kw_only=True, tag="synced"):
     """All before `Sync` has been reported."""
 
     tag: int
-    totals: Totals
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
@@ -71,6 +73,8 @@ FromEgress = Configured | Synced | Report
 # A packet with this content carries a file with a Configure, which can be large, and then the sockets.
 CONFIGURE = b"configure"
 
+TOTALS_BYTES = 8 * len(Totals.__struct_fields__)
+
 _encoder = msgspec.json.Encoder()
 _configure = msgspec.json.Decoder(Configure)
 _sync = msgspec.json.Decoder(Sync)
@@ -80,6 +84,12 @@ _from_egress: msgspec.json.Decoder[FromEgress] = msgspec.json.Decoder(FromEgress
 def encode(message: Configure | Sync | FromEgress) -> bytes:
     """One message."""
     return _encoder.encode(message)
+
+
+def decode_totals(data: bytes) -> Totals:
+    """The content of the file of totals; of one that is too short, zeros."""
+    counters = memoryview(data[:TOTALS_BYTES].ljust(TOTALS_BYTES, b"\0")).cast("Q")
+    return Totals(**dict(zip(Totals.__struct_fields__, counters, strict=True)))
 
 
 def decode_configuration(data: bytes) -> Configure:

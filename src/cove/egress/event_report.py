@@ -1,14 +1,16 @@
 """Count and report what happened to the runtime, without ever waiting for it."""
 
 import asyncio
+import mmap
 import socket
 from collections import deque
 from datetime import UTC, datetime
 
-from cove.core.egress_protocol import FromEgress, Report, Totals, encode
+from cove.core.egress_protocol import TOTALS_BYTES, FromEgress, Report, Totals, encode
 from cove.core.network_policy import Allowed, Refused, Verdict
 from cove.model.network import NetworkEvent, NetworkEventKind
 
+SENT_BYTES, RECEIVED_BYTES, CONNECTIONS, REQUESTS, REFUSED = range(len(Totals.__struct_fields__))
 _MOST_WAITING = 10_000
 # A packet of the protocol holds so many with texts of this length, also when every character is escaped.
 _BATCH = 8
@@ -23,21 +25,15 @@ class EventReport:
         self._events: deque[NetworkEvent] = deque()
         self._answers: deque[FromEgress] = deque()
         self._lost = 0
-        self.sent_bytes = self.received_bytes = self.connections = self.requests = self.refused = 0
+        self.counters = memoryview(bytearray(TOTALS_BYTES)).cast("Q")
 
-    @property
-    def totals(self) -> Totals:
-        """The counters as they are now."""
-        return Totals(**{name: getattr(self, name) for name in Totals.__struct_fields__})
-
-    def go_on_from(self, totals: Totals) -> None:
-        """Count on from there: an egress process before this one had come so far."""
-        for name in totals.__struct_fields__:
-            setattr(self, name, getattr(totals, name))
+    def count_in(self, file: int) -> None:
+        """Count on from what this file holds, and in it: `counters` are those of Totals, in its order."""
+        self.counters = memoryview(mmap.mmap(file, TOTALS_BYTES)).cast("Q")
 
     def refuse(self, kind: NetworkEventKind, host: str, port: int | None, refused: Refused, **facts: object) -> None:
         """Report that something was refused."""
-        self.refused += 1
+        self.counters[REFUSED] += 1
         self.add(kind, host, port, refused, **facts)
 
     def add(self, kind: NetworkEventKind, host: str, port: int | None, verdict: Verdict, **facts: object) -> None:

@@ -16,7 +16,7 @@ from cove.core.network_policy import Policy, Refused, Verdict
 from cove.core.synthetic_address import SyntheticAddresses
 from cove.egress.certificates import Authority
 from cove.egress.connection import Connection, original_destination, own_address, reset
-from cove.egress.event_report import EventReport
+from cove.egress.event_report import CONNECTIONS, RECEIVED_BYTES, REQUESTS, SENT_BYTES, EventReport
 from cove.egress.name_server import NameServer
 from cove.egress.resolver import Resolver
 from cove.egress.trust import HostTrust
@@ -77,8 +77,6 @@ class Gate:
             self._resolver_address = message.resolver
             self.resolver = self._name_server.resolver = Resolver(message.resolver)
         self._is_limited = self.policy.limits.total_bytes is not None
-        if self._report.connections == 0:
-            self._report.go_on_from(message.totals)
         self._use_cassette(cassette)
         names = self.policy.intercepted_names
         self._authority = Authority(key_file, names) if names else None
@@ -136,7 +134,7 @@ class Gate:
             refused = Refused(f"more than {most} connections at a time")
             self.report_connection(NetworkEventKind.CONNECTION, connection.host, connection.port, refused)
             return
-        self._report.connections += 1
+        self._report.counters[CONNECTIONS] += 1
         self._open[connection] = self._tasks.start(connection.run(), on_end=partial(self._open.__delitem__, connection))
 
     def name_of(self, address: str) -> str | None:
@@ -150,25 +148,25 @@ class Gate:
 
     def count_sent(self, size: int) -> bool:
         """Count bytes that go out; whether more may pass."""
-        self._report.sent_bytes += size
+        self._report.counters[SENT_BYTES] += size
         return not self._is_limited or self.is_exhausted is None
 
     def count_received(self, size: int) -> bool:
         """Count bytes that come in; whether more may pass."""
-        self._report.received_bytes += size
+        self._report.counters[RECEIVED_BYTES] += size
         return not self._is_limited or self.is_exhausted is None
 
     @property
     def is_exhausted(self) -> str | None:
         """Reason why no more bytes may pass, if so."""
-        most = self.policy.limits.total_bytes
-        if most is not None and self._report.sent_bytes + self._report.received_bytes > most:
+        most, counters = self.policy.limits.total_bytes, self._report.counters
+        if most is not None and counters[SENT_BYTES] + counters[RECEIVED_BYTES] > most:
             return f"the sandbox has used its {most} bytes (limits.total_bytes)"
         return None
 
     def admit_request(self) -> Refused | None:
         """Count an intercepted request; why it is refused, if there were too many in the last minute."""
-        self._report.requests += 1
+        self._report.counters[REQUESTS] += 1
         most = self.policy.limits.requests_per_minute
         if most is None:
             return None

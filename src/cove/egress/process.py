@@ -87,17 +87,18 @@ def _take(control: socket.socket, gate: Gate, report: EventReport) -> bool:
     if packet is None:
         return False
     if packet.data == CONFIGURE:
-        configuration, key_file, *rest = packet.descriptors
+        configuration, key_file, totals, *rest = packet.descriptors
         message = _read_configuration(configuration)
         cassette = rest.pop(0) if message.has_cassette else None
         try:
+            report.count_in(totals)
             certificate = gate.configure(message, key_file, cassette, [socket.socket(fileno=each) for each in rest])
         finally:
-            os.close(key_file)
+            close_all([key_file, totals])
         report.answer(Configured(certificate=certificate))
     else:
         close_all(packet.descriptors)
-        report.answer(Synced(tag=decode_sync(packet.data).tag, totals=report.totals))
+        report.answer(Synced(tag=decode_sync(packet.data).tag))
     return True
 
 

@@ -51,7 +51,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     `cpu_seconds` is since it was started. `disk_bytes` and `files` are those of its writable directories;
     logs of its processes that are on disk are part of `disk_bytes`.
     `memory_kills` is how many processes were ended because its memory was used up: None without that limit.
-    The network's bytes are those that a policy let pass since the sandbox was started: None without a policy.
+    The network's numbers are those of its policies since the sandbox was created: None where there was none. Requests
+    are those of intercepted names; what was refused are names, connections and requests.
     """
 
     memory_bytes: int | None = None
@@ -63,6 +64,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     memory_kills: int | None = None
     network_sent_bytes: int | None = None
     network_received_bytes: int | None = None
+    network_connections: int | None = None
+    network_requests: int | None = None
+    network_refused: int | None = None
 
 
 class SessionStatus(StrEnum):

@@ -25,8 +25,6 @@ from cove.core.egress_protocol import (
     DNS_UDP,
     Configure,
     Report,
-    Synced,
-    Totals,
 )
 from cove.core.network_grants import NetworkGrants
 from cove.core.network_log import NetworkLog, parse_cursor
@@ -76,7 +74,6 @@ class Egress:
         self._process: EgressProcess | None = None
         self._tasks = Tasks(lambda _: self._give_up())
         self._changed = Notify()
-        self._totals = Totals()
         self._generation = self._confirmed = 0
         self._is_supervised = False
         self._certificate: str | None = None
@@ -179,7 +176,6 @@ class Egress:
             has_cassette=(policy.record or policy.replay) is not None,
             secrets=read_secrets(names, None if grants is None else grants.secrets),
             resolver=os.environ.get("COVE_RESOLVER") if grants is None else grants.resolver,
-            totals=self._totals,
         )
 
     async def _supervise(self) -> None:
@@ -211,20 +207,16 @@ class Egress:
         self._changed.notify_all()
         self._close_sockets()
 
-    def _take(self, message: Report | Synced) -> None:
-        if isinstance(message, Synced):
-            self._totals = message.totals
-            return
+    def _take(self, message: Report) -> None:
         self.log.append(message.events, message.lost)
         self._changed.notify_all()
 
-    async def sync(self) -> Totals:
+    async def sync(self) -> None:
         """Hear of everything that has happened so far."""
         process = self._process
         if process is not None:
             with suppress(OSError, TimeoutError):
                 await process.sync()
-        return self._totals
 
     def mark(self) -> int | None:
         """Return the end of the log; None when no policy holds."""

@@ -14,7 +14,19 @@ from pathlib import Path
 import msgspec
 
 from cove.agent.protocol import ProtocolError
-from cove.core.egress_protocol import CONFIGURE, Configure, Configured, Report, Sync, Synced, decode_from_egress, encode
+from cove.core.egress_protocol import (
+    CONFIGURE,
+    TOTALS_BYTES,
+    Configure,
+    Configured,
+    Report,
+    Sync,
+    Synced,
+    Totals,
+    decode_from_egress,
+    decode_totals,
+    encode,
+)
 from cove.errors import SandboxUnavailable, ValidationFailed
 from cove.linux.descriptors import sealed_file
 from cove.linux.packets import receive_packet, socket_pair
@@ -36,12 +48,13 @@ _PASSED_VARIABLES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EgressFiles:
-    """The host's files that an egress process is given: the key of its authority, and cassettes.
+    """The host's files that an egress process is given: the key of its authority, its totals, and cassettes.
 
     They are opened here: it has the rights of `user_id`, the sandbox's own host user, where there is one.
     """
 
     key: Path
+    totals: Path
     cassettes: Path
     user_id: int | None = None
 
@@ -58,13 +71,25 @@ class EgressFiles:
                 raise ValidationFailed(f"there is no cassette {network.replay}: record it first ({path})")
 
 
+def read_totals(path: Path) -> Totals | None:
+    """Return what has been counted in that file; None where no policy has ever held. Blocks."""
+    try:
+        with path.open("rb") as file:
+            return decode_totals(file.read(TOTALS_BYTES))
+    except FileNotFoundError:
+        return None
+
+
 class OpenFiles:
-    """The files that go with a policy, open until they are sent: the key, and the cassette if there is one."""
+    """The files that go with a policy, open until they are sent: key, totals, and the cassette if there is one."""
 
     def __init__(self, files: EgressFiles, network: Network | NetworkPolicy) -> None:
         policy = network if isinstance(network, NetworkPolicy) else NetworkPolicy()
-        self.descriptors = [os.open(files.key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)]
+        self.descriptors: list[int] = []
         try:
+            for path in (files.key, files.totals):
+                self.descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            os.truncate(self.descriptors[-1], TOTALS_BYTES)
             if policy.record is not None:
                 flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
                 self.descriptors.append(os.open(files.cassettes / f"{policy.record}.jsonl", flags, 0o600))
@@ -84,7 +109,7 @@ class OpenFiles:
 class EgressProcess:
     """One egress process: what it is told, what it says, its end."""
 
-    def __init__(self, take: Callable[[Report | Synced], None]) -> None:
+    def __init__(self, take: Callable[[Report], None]) -> None:
         self._take = take
         self._loop = asyncio.get_running_loop()
         self._sock, self._theirs = socket_pair()
@@ -145,7 +170,6 @@ class EgressProcess:
             case Configured():
                 self._confirmations.pop(0).set_result(message.certificate)
             case Synced():
-                self._take(message)
                 if (answered := self._syncs.get(message.tag)) is not None and not answered.done():
                     answered.set_result(None)
             case Report():

@@ -11,8 +11,6 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from cove.attach import BindFile, NetworkSetup
 from cove.core.network_grants import NetworkGrants
 from cove.core.network_log import NetworkLog
@@ -21,11 +19,12 @@ from cove.core.trust import BUNDLE, TRUST_VARIABLES
 from cove.local.threads import in_thread
 from cove.model import Network, NetworkEvent, NetworkPolicy, NetworkRule, Usage
 from cove.runtime.egress import Egress
-from cove.runtime.egress_process import EgressFiles
+from cove.runtime.egress_process import EgressFiles, read_totals
 from cove.runtime.home import Place
 from cove.runtime.jail import Jail
 from cove.runtime.package_hosts import PRESET, expand_presets, package_rules
 from cove.runtime.trust import BUNDLE_FILE, KEY_FILE, placeholders, write_bundle
+from cove.runtime.usage import TOTALS_FILE, with_totals
 from cove.tasks import settled
 
 AnyNetwork = Network | NetworkPolicy
@@ -61,7 +60,8 @@ class SandboxNetwork:
     def open(self, jail: Jail) -> Egress:
         """Take over a started jail; no policy holds yet."""
         self._jail = jail
-        files = EgressFiles(self._place.path / KEY_FILE, self._home / "cassettes", self._place.user_id)
+        path = self._place.path
+        files = EgressFiles(path / KEY_FILE, path / TOTALS_FILE, self._home / "cassettes", self._place.user_id)
         self.egress = Egress(partial(_open_sockets, jail), files, self._log)
         return self.egress
 
@@ -124,13 +124,8 @@ class SandboxNetwork:
         return [*told, *([] if self.egress.failure is None else [self.egress.failure])]
 
     async def add_usage(self, usage: Usage) -> Usage:
-        """Return the usage with the bytes that a policy has let pass, if one holds."""
-        if not self.egress.is_open:
-            return usage
-        totals = await self.egress.sync()
-        return msgspec.structs.replace(
-            usage, network_sent_bytes=totals.sent_bytes, network_received_bytes=totals.received_bytes
-        )
+        """Return the usage with what policies have let pass and refused, if there was one."""
+        return with_totals(usage, await in_thread(read_totals, self._place.path / TOTALS_FILE))
 
     async def events(self, since: str | None, follow: bool) -> AsyncGenerator[NetworkEvent, None]:
         """Read the log from that cursor on."""

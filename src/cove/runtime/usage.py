@@ -8,11 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from cove.core.egress_protocol import Totals
 from cove.linux.cgroup import Group
 from cove.linux.disk_usage import measure_disk
 from cove.model import MemoryMeasure, Usage
 from cove.runtime.cgroups import SandboxGroups
 
+TOTALS_FILE = "network.totals"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PROPORTIONAL = re.compile(rb"^Pss: +(\d+) kB", re.MULTILINE)
 # The kernel walks all pages of a process to tell its proportional set size.
@@ -37,6 +39,15 @@ def measure_processes(groups: SandboxGroups, jail_pid: int) -> Usage:
         cpu_seconds=_cpu(groups.tree, pids),
         pids=len(pids),
         memory_kills=groups.count_memory_kills() if "memory" in groups.controlled else None,
+    )
+
+
+def with_totals(usage: Usage, totals: Totals | None) -> Usage:
+    """Return the usage with the totals of the network; without, where no policy ever held."""
+    if totals is None:
+        return usage
+    return msgspec.structs.replace(
+        usage, **{f"network_{name}": getattr(totals, name) for name in totals.__struct_fields__}
     )
 
 

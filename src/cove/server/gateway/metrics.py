@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from cove.linux.cgroup import Hierarchies
 from cove.model import SandboxStatus, Usage
 from cove.runtime.cgroups import find_groups
-from cove.runtime.usage import measure_processes
+from cove.runtime.egress_process import read_totals
+from cove.runtime.usage import TOTALS_FILE, measure_processes, with_totals
 from cove.server.sandboxes.directory import Directory, Record
 
 _OF_ONE: tuple[tuple[str, str, str, Callable[[Usage], float | None]], ...] = (
@@ -14,6 +15,11 @@ _OF_ONE: tuple[tuple[str, str, str, Callable[[Usage], float | None]], ...] = (
     ("cpu_seconds_total", "counter", "Processor time of a running sandbox.", lambda usage: usage.cpu_seconds),
     ("processes", "gauge", "Processes of a running sandbox.", lambda usage: usage.pids),
     ("memory_kills_total", "counter", "Processes ended for want of memory.", lambda usage: usage.memory_kills),
+    ("network_sent_bytes_total", "counter", "Bytes that a policy let out.", lambda usage: usage.network_sent_bytes),
+    ("network_received_bytes_total", "counter", "Bytes that came in.", lambda usage: usage.network_received_bytes),
+    ("network_connections_total", "counter", "Connections to outside.", lambda usage: usage.network_connections),
+    ("network_requests_total", "counter", "Requests of intercepted names.", lambda usage: usage.network_requests),
+    ("network_refused_total", "counter", "Names, connections and requests refused.", lambda u: u.network_refused),
 )
 
 
@@ -47,6 +53,7 @@ def _measure(directory: Directory, hierarchies: Hierarchies, record: Record) -> 
     if holder is None:
         return None
     try:
-        return measure_processes(find_groups(hierarchies, record.key), holder[0])
+        usage = measure_processes(find_groups(hierarchies, record.key), holder[0])
+        return with_totals(usage, read_totals(directory.place(record.key) / TOTALS_FILE))
     except FileNotFoundError:
         return None  # it has just ended
