@@ -145,7 +145,7 @@ def make_property(node: ast.AnnAssign) -> list[str]:
 
 def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blocking: str) -> list[str]:
     is_class_method = any(ast.unparse(mark) == "classmethod" for mark in node.decorator_list)
-    returns = ast.unparse(node.returns).strip("'\"") if node.returns else "None"
+    returns = ast.unparse(node.returns).replace("'", "") if node.returns else "None"
     owner = f"api.{original}" if is_class_method else "self._inner"
     call = f"{owner}.{node.name}({arguments(node.args)})"
     lines = ["    @classmethod"] if is_class_method else []

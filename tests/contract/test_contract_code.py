@@ -16,6 +16,7 @@ from cove import (
     Done,
     Failure,
     FileNotFound,
+    ForkRefused,
     Outcome,
     Text,
     UnsupportedLanguage,
@@ -234,3 +235,34 @@ async def test_javascript_and_typescript_keep_state_and_await(make_sandbox: Make
         failed = await sandbox.run_code("throw new TypeError('bad')", language="javascript")
         assert failed.error is not None
         assert (failed.error.name, failed.error.message) == ("TypeError", "bad")
+
+
+async def test_a_fork_is_a_context_with_the_same_variables(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox() as sandbox:
+        context = await sandbox.create_code_context()
+        await context.run("x = [1]")
+        one, two = await context.fork(2)
+        await one.run("x.append(2)")
+        assert [(await each.run("x")).text for each in (context, one, two)] == ["[1]", "[1, 2]", "[1]"]
+        ids = [each.id for each in await sandbox.list_code_contexts()]
+        assert (ids, one.language) == ([context.id, one.id, two.id], "python")
+        await context.delete()
+        assert (await (await sandbox.get_code_context(two.id)).run("x")).text == "[1]"
+        with pytest.raises(ContextNotFound):
+            await context.fork()
+
+
+async def test_what_cannot_be_forked_says_why(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox() as sandbox:
+        context = await sandbox.create_code_context()
+        with pytest.raises(ValidationFailed, match="count"):
+            await context.fork(0)
+        await context.run("import threading; threading.Thread(target=threading.Event().wait, name='w').start()")
+        with pytest.raises(ForkRefused) as refused:
+            await context.fork()
+        assert refused.value.threads == ["w"]
+        assert len(await context.fork(force=True)) == 1
+        script = await sandbox.create_code_context("javascript")
+        with pytest.raises(UnsupportedLanguage, match=r"Node\.js has threads"):
+            await script.fork()
+        assert len(await sandbox.list_code_contexts()) == 3

@@ -275,3 +275,24 @@ async def test_files_of_a_session_start_at_its_directory(make_sandbox: MakeSandb
         with pytest.raises(FileNotFound):
             await session.files.read("deep/name")
         assert await session.files.glob("*") == ["name \udcff"]
+
+
+async def test_a_fork_is_a_session_with_the_same_state(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec(
+            "x=1; export e=2; arr=(a 'b c'); f() { echo function; }; alias a='echo alias'; cd /usr; false"
+        )
+        await session.exec("set -- p 'q r'; umask 027; shopt -s nullglob; trap 'echo trapped' EXIT; (exit 5)")
+        copy = await session.fork()
+        result = await copy.exec('echo $? $x $e "${arr[1]}" "$2" $PWD; umask; f; a; shopt -q nullglob && echo on')
+        assert result.stdout == "5 1 2 b c q r /usr\n0027\nfunction\nalias\non\n"
+        assert (await copy.exec("trap -p EXIT; jobs")).stdout == ""
+        await copy.exec("x=copy; cd /tmp")
+        assert (await session.exec("echo $x $PWD")).stdout == "1 /usr\n"
+        assert (await copy.cwd(), (await copy.env())["e"]) == ("/tmp", "2")
+        assert [each.id for each in await sandbox.list_sessions()] == [session.id, copy.id]
+        await session.delete()
+        assert (await (await sandbox.get_session(copy.id)).exec("echo $x")).stdout == "copy\n"
+        with pytest.raises(SessionNotFound):
+            await session.fork()

@@ -79,6 +79,7 @@ STABLE_CODES = {
     "SANDBOX_STOPPED",
     "SANDBOX_PAUSED",
     "TRANSACTION_OPEN",
+    "FORK_REFUSED",
     "SECRET_UNAVAILABLE",
 }
 FAMILIES = {"RequestError", "NothingStarted", "MayHaveRun", "AlreadyExists", "InUse", "FileError", "GitError"}

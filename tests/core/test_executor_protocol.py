@@ -13,12 +13,15 @@ from cove.core.executor_protocol import (
     MOST_MESSAGE_BYTES,
     MOST_PAYLOAD_BYTES,
     Finished,
+    Forked,
     FrameDecoder,
     Raised,
     Ready,
     Said,
     Shown,
+    Unforked,
     check_language,
+    encode_fork,
     encode_run,
 )
 from cove.core.json_tokens import JsonBuilder
@@ -28,10 +31,12 @@ from cove.executor.channel import (
     DONE,
     END,
     ERROR,
+    FORKED,
     JSON,
     PACKAGES,
     PIECE,
     READY,
+    REFUSED,
     TEXT,
     VALUE,
     bounded,
@@ -76,6 +81,11 @@ MESSAGES = st.one_of(
     st.builds(raised, TEXTS, TEXTS, TEXTS),
     st.just(frame(PACKAGES)),
     st.integers(0, 2**31).map(lambda count: frame(DONE, b"%d" % count)),
+    st.integers(0, 2**31).map(lambda pid: frame(FORKED, b"%d" % pid)),
+    st.integers(0, 4095).map(lambda number: frame(REFUSED, b"error\0%d" % number)),
+    st.lists(st.binary(max_size=90).map(lambda name: name.replace(b"\0", b"")), min_size=1, max_size=32).map(
+        lambda names: frame(REFUSED, b"\0".join([b"threads", *names]))
+    ),
 )
 
 
@@ -337,3 +347,36 @@ def test_a_picture_that_is_not_one_is_none() -> None:
     assert Result(data={"image/png": 5, "text/plain": ["a"]}).png is None
     assert Result(data={"text/plain": ["a"]}).text is None
     assert Result(data={"image/jpeg": "/9g="}).jpeg == b"\xff\xd8"
+
+
+def test_an_answer_to_a_fork_says_the_pid_or_why_there_is_none() -> None:
+    assert decode(frame(FORKED, b"17")) == [Forked(17)]
+    assert decode(frame(REFUSED, b"error\x0011")) == [Unforked(errno=11)]
+    (said,) = decode(frame(REFUSED, b"threads\0worker\0\xff" + b"x" * 100))
+    assert said == Unforked(threads=("worker", "\ufffd" + "x" * 63))
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (FORKED, b""),
+        (FORKED, b"-1"),
+        (FORKED, b"1" * 19),
+        (REFUSED, b""),
+        (REFUSED, b"error"),
+        (REFUSED, b"error\0x"),
+        (REFUSED, b"error\x0012345"),
+        (REFUSED, b"threads"),
+        (REFUSED, b"threads" + b"\0a" * 33),
+        (REFUSED, b"other\0a"),
+    ],
+)
+def test_no_answer_to_a_fork_is_a_fault(kind: bytes, payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode(frame(kind, payload))
+
+
+def test_a_request_to_fork_is_text_only() -> None:
+    request = encode_fork(17, force=True)
+    assert msgspec.json.decode(request[4:]) == {"kind": "fork", "label": "17", "force": "yes"}
+    assert msgspec.json.decode(encode_fork(17, force=False)[4:])["force"] == ""

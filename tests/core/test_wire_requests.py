@@ -81,6 +81,9 @@ class Held(api.CodeContext):
     def stream(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[CodeEvent, None]:
         raise NotImplementedError
 
+    async def fork(self, count: int = 1, *, force: bool = False) -> list[api.CodeContext]:
+        raise NotImplementedError
+
     async def interrupt(self) -> None:
         raise NotImplementedError
 

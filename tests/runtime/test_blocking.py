@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.executors import needs_python
 from support.programs import places, program, read_line, run_program
 
 from cove import Sandbox, api, blocking
@@ -285,3 +286,17 @@ def test_every_call_is_there_with_the_same_parameters(waiting: type, blocked: ty
     for name in names:
         wanted, found = inspect.signature(getattr(waiting, name)), inspect.signature(getattr(blocked, name))
         assert list(found.parameters) == list(wanted.parameters), name
+
+
+@needs_python
+def test_copies_of_contexts_and_sessions_are_blocking_too() -> None:
+    with Sandbox.create() as sandbox:
+        context = sandbox.create_code_context()
+        context.run("x = 1")
+        copies = context.fork(2)
+        assert [copy.run("x").text for copy in copies] == ["1", "1"]
+        copies[0].delete()
+        assert len(sandbox.list_code_contexts()) == 2
+        session = sandbox.create_session()
+        session.exec("x=1")
+        assert session.fork().exec("echo $x").stdout == "1\n"

@@ -13,6 +13,7 @@ from support.shell_exports import environment
 
 from cove import shell as shell_files
 from cove.agent import shell_state
+from cove.agent.protocol import COPY, PROCESS, SESSION
 from cove.agent.shell_state import BadSnapshot, declarations
 from cove.core.session_script import apply_script, check_script, process_invocation, quote, set_script
 
@@ -40,7 +41,7 @@ def take(folder: Path, script: bytes, env: dict[str, str] = ENVIRONMENT) -> byte
 
 def script(folder: Path, text: bytes) -> bytes:
     """What a fresh bash executes to become as one that has executed the text."""
-    return shell_state.script(take(folder, text), True)
+    return shell_state.script(take(folder, text), SESSION)
 
 
 TEXT = st.one_of(
@@ -156,7 +157,7 @@ def test_a_fresh_bash_made_from_a_snapshot_has_the_same_state(
         "utf-8", "surrogateescape"
     )
     made = script(folder, text)
-    assert shell_state.script(take(folder, made, {}), True) == made
+    assert shell_state.script(take(folder, made, {}), SESSION) == made
 
 
 def test_everything_bash_owns_and_everything_of_ours_is_left_out(folder: Path) -> None:
@@ -169,8 +170,16 @@ def test_everything_bash_owns_and_everything_of_ours_is_left_out(folder: Path) -
     assert owned.isdisjoint(line.split(b" ")[2].partition(b"=")[0] for line in lines if line.startswith(b"declare -"))
 
 
+def test_a_copy_gets_everything_but_the_traps(folder: Path) -> None:
+    state = take(folder, b"x=1; f() { :; }; trap 'echo no' EXIT; alias a=b")
+    session, copy = shell_state.script(state, SESSION), shell_state.script(state, COPY)
+    assert b"echo no" in session
+    assert b"echo no" not in copy
+    assert {line for line in session.splitlines() if b"trap" not in line} <= set(copy.splitlines())
+
+
 def test_a_process_gets_no_traps_and_what_it_has_of_its_own(folder: Path) -> None:
-    made = shell_state.script(take(folder, b"x=1; trap 'echo no' EXIT; cd /usr"), False)
+    made = shell_state.script(take(folder, b"x=1; trap 'echo no' EXIT; cd /usr"), PROCESS)
     assert b"echo no" not in made
     assert b"__cove" not in made
     assert b"\n\\builtin . /dev/fd/61\n" in made
@@ -200,7 +209,7 @@ EMPTY = b"/\0\x000\x000\x000\0"
 )
 def test_a_forged_snapshot_is_refused(forged: bytes) -> None:
     with pytest.raises(BadSnapshot):
-        shell_state.script(forged, True)
+        shell_state.script(forged, SESSION)
 
 
 @given(st.binary(max_size=60))
@@ -229,7 +238,7 @@ def test_scripts_carry_names_and_values_as_words() -> None:
 
 def test_a_process_gets_its_command_as_any_bash_does_and_what_is_long_by_descriptor() -> None:
     text = process_invocation("echo $x", 9, "/usr", {"A": "b", "C": None})
-    assert (text.argv, text.snapshot, text.is_session) == ((b"/bin/bash", b"-c", b"echo $x"), 9, False)
+    assert (text.argv, text.snapshot, text.snapshot_kind) == ((b"/bin/bash", b"-c", b"echo $x"), 9, PROCESS)
     assert text.env == {b"BASH_ENV": b"/dev/fd/62"}
     assert b"\nexport A='b'\nunset -v C\ncd -- '/usr'" in text.files[61]
     assert process_invocation(["echo", "a b"], 9, "/tmp", {}).files[63] == b"echo\0a b\0"

@@ -127,7 +127,7 @@ class Launcher:
             elif scope == b"feeding":
                 chosen = [pid for pid in self.find_labelled(label, int(ticks)) if kernel.feeds(pid, self.main)]
             else:
-                chosen = self.choose(scope)
+                chosen = self.choose(scope, label)
                 self.signal(chosen, number)
             if scope == b"tree" and number not in ENDS_NOTHING:
                 chosen = self.pursue(chosen, number)
@@ -137,10 +137,14 @@ class Launcher:
                 self.draining.add(fd)
                 self.poll.register(fd, select.POLLIN)
         else:
-            raise protocol.ProtocolError("unknown verb")
+            self.obey(verb, rest)
         return True
 
-    def choose(self, scope: bytes) -> list[int]:
+    def obey(self, verb: bytes, rest: bytes) -> None:
+        """Do what only a fork server's launchers are told: executor/fork_launcher."""
+        raise protocol.ProtocolError("unknown verb")
+
+    def choose(self, scope: bytes, label: bytes) -> list[int]:
         if scope == b"main":
             return [self.main] if self.main else []
         return list(kernel.descendants(posix.getpid()))
@@ -243,10 +247,11 @@ class Launcher:
                 break
             if not pid:
                 break
-            if posix.WIFSTOPPED(status):
-                if pid == self.main:
-                    self.send(b"stopped")
-            elif pid == self.main:
+            if pid != self.main:
+                self.reaped(pid, status, usage)
+            elif posix.WIFSTOPPED(status):
+                self.send(b"stopped")
+            else:
                 ended = (status, usage)
         if ended is not None:
             self.main = 0
@@ -256,8 +261,12 @@ class Launcher:
         if empty and not self.main:
             self.busy = False
 
-    def report(self, status: int, usage: resource.struct_rusage, empty: bool) -> None:
+    def reaped(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
+        """Take note of a child that is not the spawned process: it has ended, or was stopped."""
+
+    def report(self, status: int, usage: resource.struct_rusage, empty: bool, *whose: bytes) -> None:
         self.send(
+            *whose,
             b"exit",
             protocol.encode_number(status),
             b"%d" % (usage.ru_utime * 1e6),
@@ -288,7 +297,7 @@ def restore_states(targets: list[bytes], descriptors: list[int]) -> list[int]:
             from cove.agent import shell_state
 
             try:
-                text = shell_state.script(kernel.read_all(descriptors[at]), target[-1:] == protocol.SESSION)
+                text = shell_state.script(kernel.read_all(descriptors[at]), target[-1:])
             except shell_state.BadSnapshot:
                 raise OSError(errno.EBADMSG, "not a snapshot") from None
             posix.close(descriptors[at])

@@ -34,13 +34,19 @@ memfd is its last descriptor.
                                                                   main: the spawned one; new: what has that label,
                                                                   and of what has none that which came since;
                                                                   feeding: those of them that the spawned one reads
-                                                                  from, which are only counted
+                                                                  from, which are only counted; copy: the adopted
+                                                                  one with that label; branch: it and what it started,
+                                                                  or without a label the spawned one's
+                          adopt label pid                         report the end of this child too: see `copy`
+                          end label                               kill a branch
                           drain                      + fds        read these to their end, for nobody
     launcher -> runtime   ready                                   parked
                           started pid | refused step errno        the answer to spawn
-                          signaled count                          the answer to signal
+                          signaled count                          the answer to signal; to adopt: 1, or 0 where it is no
+                                                                  child; to end: how many are left
                           stopped                                 the spawned process was stopped by a signal
                           exit status user system maxrss empty    the spawned process ended
+                          copy label exit ...                     an adopted process ended; also copy label stopped
                           empty                                   nothing it started is left
 """
 
@@ -50,8 +56,9 @@ MAX_DESCRIPTORS = 16
 LARGE = b"large"
 
 # After the number of a target: what comes is a shell's snapshot, and the script made from it is what is handed on.
-SESSION, PROCESS = b"s", b"p"
-SNAPSHOTS = SESSION + PROCESS
+# A session's is restored with its traps, a copy's without.
+SESSION, COPY, PROCESS = b"s", b"c", b"p"
+SNAPSHOTS = SESSION + COPY + PROCESS
 
 MOST_ERRNO = 4095
 MOST_WAIT_STATUS = 0xFFFF

@@ -3,8 +3,9 @@
 Theory of operation. A snapshot is what a shell wrote about itself (`__cove_snapshot` in shell/session.bash): fields
 ended by NUL, each the output of a builtin that prints state (`declare -p`, `declare -f`, `shopt -p`, `set +o`,
 `ulimit -Sa`, `alias -p`, `trap -p`). A fresh bash reads the script made here as its startup file (BASH_ENV, descriptor
-62). It is used for two things: to replace a shell that did not survive an interruption, with its traps and `$?`; and
-to start a process from a session's state, without traps, and with the caller's own changes from descriptor 61.
+62). It is used for three things: to replace a shell that did not survive an interruption, with its traps and `$?`; to
+make a copy of a session, without traps; and to start a process from a session's state, without traps and with the
+caller's own changes from descriptor 61.
 
 The snapshot is untrusted: code inside can forge it. So the runtime keeps it as opaque bytes in a sealed memfd, and it
 is parsed here, by a launcher inside the sandbox. A forged one costs the sandbox's own CPU time and becomes a script
@@ -42,6 +43,8 @@ What can go wrong, and why it does not:
 
 from __future__ import annotations
 
+from cove.agent import protocol
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -78,8 +81,8 @@ class BadSnapshot(Exception):
     """A snapshot that no shell writes."""
 
 
-def script(data: bytes, is_session: bool) -> bytes:
-    """Write the script by which a fresh bash becomes the same: a session's shell, or a process without its traps.
+def script(data: bytes, kind: bytes) -> bytes:
+    """Write the script by which a fresh bash becomes the same: a session's shell, or without traps a copy or a process.
 
     Functions come late, because they may have the name of a builtin; then options, because they change how bash
     reads and executes; aliases are off until the end. What a process has of its own is executed in between.
@@ -108,7 +111,8 @@ def script(data: bytes, is_session: bool) -> bytes:
         b"umask " + quote(umask.strip()),
         *limit_lines(limits),
         *directory_lines(cwd, previous, directories),
-        *([b"__cove_last=%d" % status, without_our_trap(trapped)] if is_session else [OWN]),
+        OWN if kind == protocol.PROCESS else b"__cove_last=%d" % status,
+        without_our_trap(trapped) if kind == protocol.SESSION else b"",
         without_ours(functions, frozenset(names.splitlines())),
         *attribute_lines(names),
         *with_builtin(without(settings, LAST_OPTIONS).splitlines()),

@@ -1,5 +1,6 @@
 """Interface of a code context."""
 
+import builtins
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 
@@ -23,6 +24,15 @@ class CodeContext(ABC):
     @abstractmethod
     def stream(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[CodeEvent, None]:
         """Stream the same as events while it runs; leaving early interrupts the code."""
+
+    @abstractmethod
+    async def fork(self, count: int = 1, *, force: bool = False) -> builtins.list["CodeContext"]:
+        """Copy a Python context with all its variables, so many times; memory is shared until one side writes to it.
+
+        It waits for its turn like a run. Each copy is a context of its own, with a new id. Threads, child processes and
+        connections are not copied, and open files share their position; a context with threads raises ForkRefused,
+        which names them, unless `force` says that they do not matter. Other languages raise UnsupportedLanguage.
+        """
 
     @abstractmethod
     async def interrupt(self) -> None:

@@ -62,6 +62,14 @@ class Session(ABC):
         """Export variables in the shell; None unsets."""
 
     @abstractmethod
+    async def fork(self) -> "Session":
+        """Copy the session with its state: directory, variables, functions, options, aliases, limits, umask.
+
+        It waits for its turn like a command. The copy is a session of its own, with a new id and another shell. Jobs,
+        traps and open descriptors are not copied. A session with more than 16 MiB of state raises LimitExceeded.
+        """
+
+    @abstractmethod
     async def cwd(self) -> str:
         """Return the working directory after the last completed command."""
 

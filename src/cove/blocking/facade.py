@@ -650,6 +650,14 @@ class Session:
         """Export variables in the shell; None unsets."""
         self._portal.call(lambda: self._inner.set_env(env))
 
+    def fork(self) -> "Session":
+        """Copy the session with its state: directory, variables, functions, options, aliases, limits, umask.
+
+        It waits for its turn like a command. The copy is a session of its own, with a new id and another shell. Jobs,
+        traps and open descriptors are not copied. A session with more than 16 MiB of state raises LimitExceeded.
+        """
+        return Session(self._portal.call(lambda: self._inner.fork()), self._portal)
+
     def cwd(self) -> str:
         """Return the working directory after the last completed command."""
         return self._portal.call(lambda: self._inner.cwd())
@@ -769,6 +777,17 @@ class CodeContext:
     def stream(self, code: str, *, timeout: float | None = None) -> Generator[CodeEvent, None, None]:
         """Stream the same as events while it runs; leaving early interrupts the code."""
         return self._portal.iterate(self._inner.stream(code, timeout=timeout))
+
+    def fork(self, count: int = 1, *, force: bool = False) -> builtins.list["CodeContext"]:
+        """Copy a Python context with all its variables, so many times; memory is shared until one side writes to it.
+
+        It waits for its turn like a run. Each copy is a context of its own, with a new id. Threads, child processes and
+        connections are not copied, and open files share their position; a context with threads raises ForkRefused,
+        which names them, unless `force` says that they do not matter. Other languages raise UnsupportedLanguage.
+        """
+        return [
+            CodeContext(each, self._portal) for each in self._portal.call(lambda: self._inner.fork(count, force=force))
+        ]
 
     def interrupt(self) -> None:
         """Interrupt what runs now; nothing happens if nothing does."""

@@ -37,7 +37,7 @@ class Invocation:
     """A validated command; `files` are what it finds open under these descriptor numbers.
 
     With a snapshot (a descriptor of the caller's) it finds the script that restores that shell's state under
-    STATE_DESCRIPTOR: a session's with its traps, or a process's.
+    STATE_DESCRIPTOR, of the kind that `agent.protocol` names: a session's, a copy's or a process's.
     """
 
     argv: tuple[bytes, ...]
@@ -45,7 +45,7 @@ class Invocation:
     cwd: bytes = b"/"
     files: Mapping[int, bytes] = field(default_factory=dict)
     snapshot: int | None = None
-    is_session: bool = False
+    snapshot_kind: bytes = b""
 
 
 def build_invocation(command: Command, *, cwd: str, env: Mapping[str, str]) -> Invocation:

@@ -20,8 +20,8 @@ from cove.core.json_tokens import JsonBuilder
 from cove.errors import UnsupportedLanguage
 from cove.model.code import CodeError, Result
 
-_KINDS: Final = b"RDVXTJ+.PE"
-READY, DISPLAY, VALUE, ERROR, TEXT, JSON, PIECE, END, PACKAGES, DONE = _KINDS
+_KINDS: Final = b"RDVXTJ+.PEFN"
+READY, DISPLAY, VALUE, ERROR, TEXT, JSON, PIECE, END, PACKAGES, DONE, FORKED, REFUSED = _KINDS
 
 _REQUEST_LENGTH_BYTES = 4
 _HEAD: Final = struct.Struct(">BI")
@@ -29,6 +29,10 @@ MOST_PAYLOAD_BYTES: Final = 64 << 10
 _MOST_NAME_BYTES: Final = 255
 _MOST_PARTS: Final = 64
 _MOST_COUNT_DIGITS: Final = 18
+# What a refusal to fork may say: the number of an error, or the names of threads.
+_MOST_ERRNO_DIGITS: Final = 4
+_MOST_THREADS: Final = 32
+_MOST_THREAD_BYTES: Final = 64
 # Bounds in memory: of one message, and of each text of an error.
 MOST_MESSAGE_BYTES: Final = 16 << 20
 _MOST_ERROR_TEXT_BYTES: Final = 2 << 20
@@ -79,12 +83,36 @@ class Finished:
     count: int
 
 
-Said = Ready | Shown | Raised | UsesPackages | Finished
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The executor has forked a copy of itself with this pid."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unforked:
+    """The executor has not forked, because of its threads or of an error."""
+
+    threads: tuple[str, ...] = ()
+    errno: int = 0
+
+
+Said = Ready | Shown | Raised | UsesPackages | Finished | Forked | Unforked
 
 
 def encode_run(code: str) -> bytes:
     """Tell the executor to run this."""
-    body = msgspec.json.encode({"kind": "run", "code": code})
+    return _encode_request({"kind": "run", "code": code})
+
+
+def encode_fork(label: int, *, force: bool) -> bytes:
+    """Tell the executor to fork a copy, which has this label; `force`: whatever threads it has."""
+    return _encode_request({"kind": "fork", "label": str(label), "force": "yes" if force else ""})
+
+
+def _encode_request(request: dict[str, str]) -> bytes:
+    body = msgspec.json.encode(request)
     return len(body).to_bytes(_REQUEST_LENGTH_BYTES, "big") + body
 
 
@@ -141,7 +169,21 @@ class FrameDecoder:
             return UsesPackages()
         if kind == DONE and payload.isdigit() and len(payload) <= _MOST_COUNT_DIGITS:
             return Finished(int(payload))
+        if kind == FORKED and payload.isdigit() and len(payload) <= _MOST_COUNT_DIGITS:
+            return Forked(int(payload))
+        if kind == REFUSED:
+            return _unforked(payload)
         raise ProtocolError(f"a frame of kind {kind}")
+
+
+def _unforked(payload: bytes) -> Unforked:
+    match payload.split(b"\0", _MOST_THREADS + 1):
+        case [b"error", number] if number.isdigit() and len(number) <= _MOST_ERRNO_DIGITS:
+            return Unforked(errno=int(number))
+        case [b"threads", *names] if 0 < len(names) <= _MOST_THREADS:
+            return Unforked(threads=tuple(name[:_MOST_THREAD_BYTES].decode("utf-8", "replace") for name in names))
+        case _:
+            raise ProtocolError("no reason not to fork")
 
 
 class _Message:

@@ -38,6 +38,7 @@ What can go wrong, and why it does not:
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from cove.agent.protocol import PROCESS
 from cove.core.command import (
     MAX_ENTRY_BYTES,
     OWN_DESCRIPTOR,
@@ -117,6 +118,7 @@ def process_invocation(
         cwd=b"/",
         files={OWN_DESCRIPTOR: _encode("\n".join(own) + "\n"), **files},
         snapshot=snapshot,
+        snapshot_kind=PROCESS,
     )
 
 

@@ -1,5 +1,7 @@
 """The resource is not there, is there already, is in use, or is in another state."""
 
+from collections.abc import Sequence
+
 from cove.errors.families import RequestError
 
 
@@ -159,6 +161,16 @@ class VolumeInUse(InUse):
     """A sandbox has this volume mounted."""
 
     code = "VOLUME_IN_USE"
+
+
+class ForkRefused(RequestError):
+    """The code context has threads, which a copy would not have; `threads` are their names."""
+
+    code = "FORK_REFUSED"
+
+    def __init__(self, message: str, *, threads: Sequence[str] = ()) -> None:
+        super().__init__(message, threads=list(threads))
+        self.threads = list(threads)
 
 
 class SandboxStopped(RequestError):

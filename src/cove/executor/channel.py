@@ -10,6 +10,8 @@ import _thread
 import json
 import sys
 
+from cove.agent import kernel
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
     Part = str | list[bytes]
 
 LENGTH_BYTES = 4
-SEND_BYTES = 65536
-READY, DISPLAY, VALUE, ERROR, TEXT, JSON, PIECE, END, PACKAGES, DONE = (bytes([kind]) for kind in b"RDVXTJ+.PE")
+SEND_BYTES = RECEIVE_BYTES = 65536
+READY, DISPLAY, VALUE, ERROR, TEXT, JSON, PIECE, END, PACKAGES, DONE, FORKED, REFUSED = (
+    bytes([kind]) for kind in b"RDVXTJ+.PEFN"
+)
+# A request to fork comes with standard output, standard error and the channel of the copy.
+MOST_DESCRIPTORS = 3
 
 # A single result that takes more memory than this is cut; the end of its message says so.
 MOST_RESULT_BYTES = 15 << 20
@@ -34,20 +40,36 @@ CONTAINER_BYTES, TOKEN_BYTES = 2048, 64
 
 
 class Channel:
-    """The executor's end."""
+    """The executor's end. `descriptors` are those that came with the last request."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._lock = _thread.allocate_lock()
-        self._file = sock.makefile("rb")
+        self._received = bytearray()
+        self.descriptors: list[int] = []
 
     def receive(self) -> dict[str, str] | None:
         """Receive the next request; None when the runtime has closed the channel."""
-        head = self._file.read(LENGTH_BYTES)
+        head = self._read(LENGTH_BYTES)
         if len(head) < LENGTH_BYTES:
             return None
-        request: dict[str, str] = json.loads(self._file.read(int.from_bytes(head, "big")))
+        request: dict[str, str] = json.loads(self._read(int.from_bytes(head, "big")))
         return request
+
+    def _read(self, size: int) -> bytes:
+        while len(self._received) < size:
+            data, descriptors = kernel.receive(self._sock, RECEIVE_BYTES, MOST_DESCRIPTORS)
+            self.descriptors += descriptors
+            if not data:
+                break
+            self._received += data
+        taken = bytes(self._received[:size])
+        del self._received[:size]
+        return taken
+
+    def detach(self) -> int:
+        """Give up the socket without closing it, and return its descriptor."""
+        return self._sock.detach()
 
     def send(self, frames: Iterable[bytes]) -> None:
         """Send these frames with none of another thread's between them."""

@@ -12,7 +12,6 @@ import builtins
 import contextlib
 import fcntl
 import gc
-import importlib.machinery
 import os
 import signal
 import site
@@ -21,12 +20,11 @@ import sys
 import warnings
 
 from cove.executor import channel as frames
+from cove.executor import finder, forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType, TracebackType
+    from types import TracebackType
     from typing import Any, Protocol
 
     class Outcome(Protocol):
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 FIRST_CHANNEL_DESCRIPTOR = 200
 # Imported before contexts are forked in a sandbox that has used one of them, and otherwise when code does.
 PACKAGES = ("numpy", "pandas", "matplotlib.pyplot")
-FIGURES = "_cove_figures"
+FIGURES = finder.FIGURES
 
 MOST_MESSAGE_CHARACTERS = 1 << 20
 
@@ -72,7 +70,7 @@ def warm_up(has_packages: bool) -> None:
     global _shell
     _shell = make_shell()
     _shell.run_cell("None", silent=True)  # imports what the first cell needs
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path.insert(0, finder.Finder(give_display))
     for name in (*PACKAGES, FIGURES) if has_packages else ():
         with contextlib.suppress(ImportError):
             __import__(name)
@@ -82,58 +80,9 @@ def warm_up(has_packages: bool) -> None:
     gc.enable()
 
 
-class Finder:
-    """Finds the backend for figures, which lies where user code does not look, and makes matplotlib choose it."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name == FIGURES:
-            directory = os.path.dirname(os.path.abspath(run.__code__.co_filename))
-            return prepared(importlib.machinery.PathFinder.find_spec(name, [directory]), after=give_display)
-        if name == "matplotlib":
-            return prepared(importlib.machinery.PathFinder.find_spec(name, path), copy_fonts, choose_backend)
-        return None
-
-
-def prepared(
-    spec: ModuleSpec | None,
-    before: Callable[[], None] = lambda: None,
-    after: Callable[[object], None] = lambda module: None,
-) -> ModuleSpec | None:
-    """Return the same with something to do before and after the module is executed."""
-    if spec is not None and spec.loader is not None:
-        execute = spec.loader.exec_module
-
-        def execute_prepared(module: ModuleType) -> None:
-            before()
-            execute(module)
-            after(module)
-
-        spec.loader.exec_module = execute_prepared  # type: ignore[method-assign]  # of this one loader
-    return spec
-
-
 def give_display(figures: Any) -> None:
     """Give user code a `display`. It cannot import this module, which a context does not know."""
     figures.send_display = lambda bundle: send_bundle(frames.DISPLAY, bundle)
-
-
-def choose_backend(matplotlib: Any) -> None:
-    """Figures come back as pictures, unless the user's environment names another backend."""
-    if not os.environ.get("MPLBACKEND"):
-        matplotlib.rcParams["backend"] = "module://" + FIGURES
-
-
-def copy_fonts() -> None:
-    """Put the font list that set-up has made where matplotlib looks for one."""
-    import shutil
-
-    source = os.path.join(sys.prefix, "share", "cove", "matplotlib")
-    target = os.path.expanduser("~/.cache/matplotlib")
-    with contextlib.suppress(OSError):
-        if os.path.isdir(source) and not os.path.isdir(target):
-            shutil.copytree(source, target)
 
 
 def output_classes() -> tuple[type, type]:
@@ -248,10 +197,43 @@ def run(channel: int) -> None:
     start_afresh()
     _channel.send([frames.frame(frames.READY)])
     while (request := _channel.receive()) is not None:
-        run_cell(request)
+        if request["kind"] == "fork":
+            fork(request)
+        else:
+            run_cell(request)
         if os.getpid() != _pid:
             os._exit(0)  # the code has forked, and this is the copy: the context is the other one
     os._exit(0)
+
+
+def fork(request: dict[str, str]) -> None:
+    """Fork a copy of this context, which goes on from here with a channel of its own."""
+    streams, _channel.descriptors = _channel.descriptors, []
+    flush()
+    try:
+        threads = [] if request["force"] else forking.threads_in_the_way()
+        if threads:
+            answer = frames.frame(frames.REFUSED, b"\0".join([b"threads", *threads]))
+        else:
+            answer = frames.frame(frames.FORKED, b"%d" % forking.fork_twice())
+    except forking.Copy:
+        become_copy(streams, int(request["label"]))
+        return
+    except OSError as error:
+        answer = frames.frame(frames.REFUSED, b"error\0%d" % (error.errno or 0))
+    for descriptor in streams:
+        os.close(descriptor)
+    _channel.send([answer])
+
+
+def become_copy(streams: list[int], label: int) -> None:
+    """Serve a new context from now on."""
+    global _channel, _main, _pid
+    own = forking.leave_parent(_channel.detach(), streams, label, FIRST_CHANNEL_DESCRIPTOR)
+    _channel = frames.Channel(socket.socket(fileno=own))
+    _main, _pid = _thread.get_ident(), os.getpid()
+    reseed()
+    _channel.send([frames.frame(frames.READY)])
 
 
 def on_interrupt(number: int, frame: object) -> None:
@@ -269,10 +251,7 @@ def start_afresh() -> None:
     _has_packages = PACKAGES[0] in sys.modules
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", buffering=1, closefd=False)
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
-    if "random" in sys.modules:
-        sys.modules["random"].seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    reseed()
     builtins.input = no_input
     others = list(sys.path)
     sys.path[:] = ["", user_site()]
@@ -281,6 +260,15 @@ def start_afresh() -> None:
     sys.argv = [""]
     for name in [name for name in sys.modules if name.split(".")[0] == "cove"]:
         del sys.modules[name]  # the user's code may have a Cove of its own
+
+
+def reseed() -> None:
+    """Give the shared generators of `random` and `numpy.random` a state that no other context has."""
+    with contextlib.suppress(Exception):  # the cell may have put anything in their place
+        if "random" in sys.modules:
+            sys.modules["random"].seed()
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
 
 
 def user_site() -> str:
@@ -337,13 +325,18 @@ def message_of(error: BaseException | None) -> str:
 
 def finish(count: int) -> None:
     """End a run: everything printed is in the pipes before the end is told."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the cell may have put anything in its place
-            stream.flush()
+    flush()
     if _shell.failure is not None:
         texts = {name: text[:MOST_MESSAGE_CHARACTERS] for name, text in _shell.failure.items()}
         _channel.send(frames.message(frames.ERROR, texts, texts != _shell.failure))
     _channel.send([*packages_frame(), frames.frame(frames.DONE, b"%d" % count)])
+
+
+def flush() -> None:
+    """Write what is printed into the pipes."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the cell may have put anything in its place
+            stream.flush()
 
 
 def packages_frame() -> list[bytes]:

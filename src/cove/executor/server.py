@@ -8,7 +8,6 @@ import gc
 gc.disable()  # until everything is imported
 
 import _signal
-import fcntl
 import os
 import posix
 import sys
@@ -21,41 +20,9 @@ if __name__ == "__main__":
 
 from cove.agent import init, kernel, launcher
 from cove.executor import executor
+from cove.executor.fork_launcher import ForkLauncher
 
 THREADS = "/proc/self/task"
-
-
-class ForkLauncher(launcher.Launcher):
-    """A launcher whose processes are copies of itself that become executors."""
-
-    def start(
-        self, argv: list[bytes], environ: dict[bytes, bytes], targets: list[int], descriptors: list[int], tty: bytes
-    ) -> int:
-        pid = posix.fork()
-        if not pid:
-            try:
-                become_executor(environ, targets, descriptors)
-            finally:
-                posix._exit(1)
-        return pid
-
-
-def become_executor(environ: dict[bytes, bytes], targets: list[int], descriptors: list[int]) -> None:
-    """Leave everything of the launcher behind, then serve the context's channel."""
-    posix.setsid()
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, launcher.FIRST_SPARE_DESCRIPTOR) for fd in descriptors]
-    for fd, target in zip(high, targets):
-        posix.dup2(fd, target)
-    posix.closerange(max(targets) + 1, init.EVERY_DESCRIPTOR)
-    _signal.set_wakeup_fd(-1)
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)  # as in every Python: a broken pipe is an OSError
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-    kernel.unguard_process()
-    os.environ.clear()
-    for name, value in environ.items():
-        os.environb[name] = value
-    executor.run(channel=3)
 
 
 def main() -> None:

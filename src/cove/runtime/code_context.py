@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 
@@ -26,8 +26,9 @@ from cove.model import (
     Text,
 )
 from cove.runtime.executor import Executor, ExecutorEnded, Weighed
+from cove.runtime.executor_fork import end_forked, fork_executors
 from cove.runtime.spawner import Spawner
-from cove.tasks import Once, owned
+from cove.tasks import Once, owned, settled, shared
 
 # How often, and for how long each time, interrupted code can come back before its executor is ended.
 _INTERRUPTS, _INTERRUPT_SECONDS = 4, 0.5
@@ -35,6 +36,9 @@ _INTERRUPTS, _INTERRUPT_SECONDS = 4, 0.5
 _MOST_TEXT_BYTES, _MOST_RESULTS_BYTES, _MOST_RESULTS = 16 << 20, 128 << 20, 10_000
 # More text than this is put together beside the event loop.
 _SMALL_TEXT_BYTES = 65536
+
+
+OnFork = Callable[["CodeContext", int, bool], Awaitable[list["CodeContext"]]]
 
 
 class CodeContext(api.CodeContext):
@@ -48,12 +52,14 @@ class CodeContext(api.CodeContext):
         *,
         timeout: float | None,
         spawner: Spawner,
+        on_fork: OnFork,
         on_deleted: Callable[[], None],
     ) -> None:
         self.id = id
         self.language = language
         self.executor = executor
-        self._timeout = timeout
+        self.timeout = timeout
+        self._on_fork = on_fork
         self._spawner = spawner
         self._on_deleted = on_deleted
         self._created_at = datetime.now(UTC)
@@ -78,7 +84,7 @@ class CodeContext(api.CodeContext):
     async def weighed_events(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[Weighed, None]:
         """Stream events of a run, each with its weight (backpressure)."""
         request = encode_run(check_code(code))
-        seconds = self._timeout if timeout is None else check_timeout(timeout)
+        seconds = self.timeout if timeout is None else check_timeout(timeout)
         async with self._turn:
             await self._recover()
             self.executor.start(request)
@@ -164,6 +170,23 @@ class CodeContext(api.CodeContext):
         return ContextCrashed(
             f"code context {self.id} {what}: delete it and create another", exit_code=error.end.exit_code
         )
+
+    async def fork(self, count: int = 1, *, force: bool = False) -> list[api.CodeContext]:
+        return [*await self._on_fork(self, count, force)]
+
+    async def fork_executor(self, count: int, on_packages: Callable[[], None], *, force: bool) -> list[Executor]:
+        """Fork the executor when it is free; a cancelled caller's copies are ended before the cancel is raised."""
+        async with self._turn:
+            await self._recover()
+            forking = owned(fork_executors(self.executor, count, on_packages, force=force))
+            try:
+                return await shared(forking)
+            except asyncio.CancelledError:
+                self._recovery = owned(end_forked(forking))
+                await settled(self._recovery)
+                raise
+            except ExecutorEnded as error:
+                raise self._crash(error) from None
 
     async def interrupt(self) -> None:
         self.executor.interrupt()

@@ -4,6 +4,7 @@ import builtins
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from cove.core.command import Invocation, check_timeout, encode_environment, encode_text
@@ -18,11 +19,14 @@ from cove.errors import (
     LimitExceeded,
     SandboxDestroyed,
     SpawnFailed,
+    UnsupportedLanguage,
+    ValidationFailed,
 )
 from cove.local.threads import close_all
 from cove.model import CodeContextInfo, Outcome
 from cove.runtime.code_context import CodeContext
 from cove.runtime.executor import Executor, ExecutorEnded, Weighed, open_executor
+from cove.runtime.executor_fork import explain_refusal
 from cove.runtime.fork_server import ForkServers
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.spawner import Spawner
@@ -32,6 +36,8 @@ from cove.tasks import shared
 _READY_SECONDS = 60.0
 # Clean executors of each language that wait for `run_code` without a context.
 SPARE_EXECUTORS = 1
+# What one call makes at most.
+MOST_COPIES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +79,7 @@ class CodeContexts:
         id = new_identifier() if id is None else check_id("context", id)
         if id in self._contexts:
             raise ContextAlreadyExists(f"code context {id} exists already: choose another id, or delete it", id=id)
-        if self._limit is not None and list(self._languages.values()).count(language) >= self._limit:
-            raise LimitExceeded(f"this sandbox has {self._limit} {language} contexts already: delete some")
+        self._check_room(language, 1)
         seconds = check_timeout(timeout)
         self._contexts[id] = None
         self._languages[id] = language
@@ -86,6 +91,32 @@ class CodeContexts:
         context = self._wrap(id, language, executor, seconds)
         self._contexts[id] = context
         return context
+
+    def _check_room(self, language: str, count: int) -> None:
+        there = list(self._languages.values()).count(language)
+        if self._limit is not None and there + count > self._limit:
+            raise LimitExceeded(f"this sandbox has {there} of {self._limit} {language} contexts already: delete some")
+
+    async def fork(self, parent: CodeContext, count: int, force: bool) -> builtins.list[CodeContext]:
+        """Copies of a context, all of them or none."""
+        if parent.language != "python":
+            raise UnsupportedLanguage(explain_refusal(parent.language), supported=["python"])
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_COPIES:
+            raise ValidationFailed(f"count must be a number from 1 to {MOST_COPIES}, not {count!r}")
+        self._check_room(parent.language, count)
+        ids = [new_identifier() for _ in range(count)]
+        for id in ids:
+            self._contexts[id], self._languages[id] = None, parent.language
+        try:
+            executors = await parent.fork_executor(count, self._servers.want_packages, force=force)
+        except BaseException:
+            for id in ids:
+                self._release(id)
+            raise
+        for id, executor in zip(ids, executors, strict=True):
+            executor.process.ended.add_done_callback(lambda _: self._servers.end_idle())
+            self._contexts[id] = self._wrap(id, parent.language, executor, parent.timeout)
+        return [self.get(id) for id in ids]
 
     async def borrow(self, language: str, *, cwd: str, env: Mapping[str, str]) -> CodeContext:
         """A context that nobody else has used or will use: for one run, then to be deleted."""
@@ -133,6 +164,7 @@ class CodeContexts:
             executor,
             timeout=timeout,
             spawner=self._spawner,
+            on_fork=self.fork,
             on_deleted=lambda: self._forget(context),
         )
         return context
@@ -193,9 +225,10 @@ class CodeContexts:
     ) -> Executor:
         executor, given = open_executor(self._servers.want_packages, can_be_stuck=language != "python")
         invocation = Invocation(argv=argv, env=encode_environment(env), cwd=encode_text(cwd, "cwd"))
+        expect = partial(executor.expect, spawner=spawner)
         try:
             try:
-                process = await spawner.spawn(invocation, executor.take, extra=given, on_spawn=executor.expect)
+                process = await spawner.spawn(invocation, executor.take, extra=given, on_spawn=expect)
             finally:
                 close_all(list(given.values()))
             executor.attach(process)

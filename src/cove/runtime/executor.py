@@ -14,18 +14,30 @@ import os
 import signal
 import socket
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from cove.agent.protocol import ProtocolError
-from cove.core.executor_protocol import EVENT_BYTES, Finished, FrameDecoder, Raised, Ready, Said, Shown, UsesPackages
+from cove.core.executor_protocol import (
+    EVENT_BYTES,
+    Finished,
+    Forked,
+    FrameDecoder,
+    Raised,
+    Ready,
+    Said,
+    Shown,
+    Unforked,
+    UsesPackages,
+)
 from cove.core.output_log import STREAMS
 from cove.model import CodeEvent, Display, Done, Failure, Outcome, ProcessExit, Text
 from cove.runtime.notify import Notify
+from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
 
-_CHANNEL, _INTERRUPTIONS = 3, 4
+CHANNEL, _INTERRUPTIONS = 3, 4
 # Bytes of events that may wait for a slow reader; beyond them, text and results are dropped, and that is flagged.
 _MOST_WAITING = 32 << 20
 _READ_BYTES = 65536
@@ -77,13 +89,16 @@ class Executor:
         self._has_failed = False
         self._is_cut = False
         self._uses_packages = False
+        self._fork: asyncio.Future[Forked | Unforked] | None = None
+        self.spawner: Spawner
         self.process: Supervised
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(channel, self._on_readable)
 
-    def expect(self, process: Supervised) -> None:
-        """Attach to the process that is about to be started."""
+    def expect(self, process: Supervised, spawner: Spawner) -> None:
+        """Attach to the process that is about to be started there."""
         self.process = process
+        self.spawner = spawner
         process.end_if_stopped()
 
     def attach(self, process: Supervised) -> None:
@@ -108,6 +123,16 @@ class Executor:
         self._unsent = memoryview(request)
         self._loop.add_writer(self._channel, self._on_writable)
         self._on_writable()
+
+    def fork(self, request: bytes, descriptors: Sequence[int]) -> "asyncio.Future[Forked | Unforked]":
+        """Tell it to fork a copy that has these descriptors: see `encode_fork`. Raises ExecutorEnded."""
+        self._fork = self._loop.create_future()
+        if not self.is_alive:
+            self._fork.set_exception(ExecutorEnded(self.process.ended.result()))
+        else:
+            with suppress(OSError):  # it has ended, and `_on_end` says so; or it does not read, and has a bound
+                socket.send_fds(self._channel, [request], list(descriptors))
+        return self._fork
 
     async def events(self) -> AsyncGenerator[Weighed, None]:
         """Stream the events of the run with their weights. Raises ExecutorEnded when the process ends first."""
@@ -249,6 +274,8 @@ class Executor:
             case UsesPackages() if not self._uses_packages:
                 self._uses_packages = True
                 self._on_packages()
+            case Forked() | Unforked() if self._fork is not None and not self._fork.done():
+                self._fork.set_result(said)
             case Finished() if self._is_running:
                 self.process.take_waiting()
                 self._is_running = False
@@ -272,6 +299,9 @@ class Executor:
         if not self.ready.done():
             self.ready.set_exception(ExecutorEnded(ended.result()))
             self.ready.exception()
+        if self._fork is not None and not self._fork.done():
+            self._fork.set_exception(ExecutorEnded(ended.result()))
+            self._fork.exception()
         self._change.notify_all()
 
 
@@ -283,7 +313,7 @@ def open_executor(on_packages: Callable[[], None], *, can_be_stuck: bool) -> tup
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours.setblocking(False)
-    given = {_CHANNEL: theirs.detach()}
+    given = {CHANNEL: theirs.detach()}
     interruptions = None
     if can_be_stuck:
         given[_INTERRUPTIONS], interruptions = os.pipe2(os.O_CLOEXEC)

@@ -21,8 +21,8 @@ MOST_PARKED = 8
 START_SECONDS = 30.0
 # Another launcher is made when the last parked one is not back after so long.
 _REFILL_SECONDS = 0.005
-# The longest message of a launcher is `exit` with five numbers.
-_MOST_BYTES, _MOST_FIELDS = 256, 7
+# The longest message of a launcher is `exit` with five numbers, of a copy with its label.
+_MOST_BYTES, _MOST_FIELDS = 256, 9
 
 
 class LauncherGone(SpawnFailed):
@@ -75,6 +75,17 @@ class Launcher:
 
     def signal(self, number: int, scope: bytes = b"tree", label: bytes = b"", ticks: int = 0) -> "asyncio.Future[int]":
         """Signal what `scope` says: see `agent.protocol`. Gives their number; 0 when it is gone."""
+        return self._ask(b"signal\0%d\0%s\0%s\0%d" % (number, scope, label, ticks))
+
+    def adopt(self, label: bytes, pid: int) -> "asyncio.Future[int]":
+        """Have the end of a child reported under this label. Gives 0 when it is none, or nobody's."""
+        return self._ask(b"adopt\0%s\0%d" % (label, pid))
+
+    def end_branch(self, label: bytes) -> "asyncio.Future[int]":
+        """Kill what has this label. Gives the number of processes left."""
+        return self._ask(b"end\0%s" % label)
+
+    def _ask(self, packet: bytes) -> "asyncio.Future[int]":
         reply: asyncio.Future[int] = self._loop.create_future()
         if self.closed:
             reply.set_result(0)
@@ -83,7 +94,7 @@ class Launcher:
             self._replies.append((reply, due))
             if self._overdue is None:
                 self._overdue = self._clock.call_at(due, self._on_overdue)
-            self._tell(b"signal\0%d\0%s\0%s\0%d" % (number, scope, label, ticks))
+            self._tell(packet)
         return reply
 
     def _on_overdue(self) -> None:

@@ -63,16 +63,18 @@ class Session(api.Session):
         processes: Processes,
         egress: Egress,
         make_files: Callable[[Callable[[], str]], Files],
+        on_fork: Callable[["Session"], Awaitable["Session"]],
         on_deleted: Callable[[], None],
     ) -> None:
         self.id = id
         self._shell = shell
-        self._timeout = timeout
+        self.timeout = timeout
         self._spawner = spawner
         self._processes = processes
         self._egress = egress
         self.files = make_files(self._base)
         self._started: list[Process] = []
+        self._on_fork = on_fork
         self._on_deleted = on_deleted
         self._clock = spawner.clock
         self._created_at = datetime.now(UTC)
@@ -107,7 +109,7 @@ class Session(api.Session):
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Run a command; `on_output` is told what it prints as it comes."""
-        seconds = self._timeout if timeout is None else check_timeout(timeout)
+        seconds = self.timeout if timeout is None else check_timeout(timeout)
         call = SessionCall(
             self._clock,
             command,
@@ -323,6 +325,17 @@ class Session(api.Session):
             if report.status != 0:
                 raise ValidationFailed(f"one of {', '.join(checked)} is read-only in session {self.id}")
             self._schedule_snapshot()
+
+    async def fork(self) -> "Session":
+        return await self._on_fork(self)
+
+    async def copy_shell(self) -> SessionShell:
+        """Start another shell with the state of this one, when that is free."""
+        async with self._turn:
+            await self._shell.recovered()
+            self._check()
+            state = await self._work(self._shell.snapshot())
+            return await self._shell.copy(state)
 
     async def cwd(self) -> str:
         self._check()

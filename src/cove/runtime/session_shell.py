@@ -34,12 +34,12 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from cove.core.session_script import CALM_SCRIPT, RESTORE_SCRIPT
 from cove.core.shell_protocol import Report
-from cove.errors import CoveError
+from cove.errors import CoveError, SpawnFailed
 from cove.local.threads import in_thread
 from cove.runtime.shell import Shell, ShellEnded
 from cove.runtime.shell_snapshot import ShellSnapshot, StateTooLarge
 from cove.runtime.spawner import Spawner
-from cove.tasks import owned, shared
+from cove.tasks import owned, settled, shared
 
 # From one snapshot to the next, in a session whose commands may be interrupted: while it waits, and while it does not.
 _YOUNG_SECONDS, _OLD_SECONDS = 0.25, 1.0
@@ -157,6 +157,27 @@ class SessionShell:
             self.state_command = self.last_command
             self.is_stale = False
         return self._state
+
+    async def copy(self, state: ShellSnapshot) -> "SessionShell":
+        """Start a shell from this snapshot, for another session. What it starts from, it can be restored from."""
+        copied = state.for_copy()
+        try:
+            shell = await self._start_shell(copied)
+        except BaseException:
+            copied.close()
+            raise
+        copy = SessionShell(shell, self._start_shell, self._spawner, cwd=self.cwd, env={})
+        copy._state, copy.is_stale = copied, False
+        copy.last_command = copy.state_command = self.state_command
+        try:
+            copy.note(await shell.run_internal(CALM_SCRIPT))
+        except ShellEnded as error:
+            await settled(copy.end())
+            raise SpawnFailed(f"the shell of the copy has ended ({error.end.outcome}). Nothing was started.") from None
+        except BaseException:
+            await settled(copy.end())
+            raise
+        return copy
 
     @property
     def snapshot_delay(self) -> float:

@@ -6,6 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from cove import shell as shell_files
+from cove.agent.protocol import SESSION
 from cove.core.command import Invocation, check_timeout, encode_environment, encode_text
 from cove.core.identifier import check_id, new_identifier
 from cove.core.shell_protocol import loop_script
@@ -71,17 +72,35 @@ class Sessions:
         self._sessions[id] = session
         return session
 
+    async def fork(self, parent: Session) -> Session:
+        """A session with the state of another."""
+        if len(self._sessions) >= MOST_SESSIONS:
+            raise LimitExceeded(f"this sandbox has {MOST_SESSIONS} sessions already: delete some")
+        id = new_identifier()
+        self._sessions[id] = None
+        try:
+            session = self._wrap(id, await parent.copy_shell(), parent.timeout)
+        except BaseException:
+            self._sessions.pop(id, None)
+            raise
+        self._sessions[id] = session
+        return session
+
     async def _open(self, id: str, cwd: str, env: Mapping[str, str], timeout: float | None) -> Session:
         start_shell = partial(self._start_shell, cwd, env)
-        shell = await start_shell(None)
+        shell = SessionShell(await start_shell(None), start_shell, self._spawner, cwd=cwd, env=env)
+        return self._wrap(id, shell, timeout)
+
+    def _wrap(self, id: str, shell: SessionShell, timeout: float | None) -> Session:
         session = Session(
             id,
-            SessionShell(shell, start_shell, self._spawner, cwd=cwd, env=env),
+            shell,
             timeout=timeout,
             spawner=self._spawner,
             processes=self._processes,
             egress=self._egress,
             make_files=self._make_files,
+            on_fork=self.fork,
             on_deleted=lambda: self._forget(session),
         )
         return session
@@ -109,7 +128,7 @@ class Sessions:
             cwd=b"/" if state is not None else encode_text(cwd, "cwd"),
             files={0: loops},
             snapshot=None if state is None else state.descriptor,
-            is_session=True,
+            snapshot_kind=SESSION if state is None else state.kind,
         )
         try:
             process = await self._spawner.spawn(invocation, _drop)

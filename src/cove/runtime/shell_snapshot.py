@@ -6,6 +6,8 @@ What makes a script of them runs inside: see `agent.shell_state`.
 import fcntl
 import os
 
+from cove.agent.protocol import COPY, SESSION
+
 # More than this is dropped: a session with such a state cannot be restored, nor be the start of a process.
 MOST_STATE_BYTES = 16 << 20
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
@@ -18,9 +20,15 @@ class StateTooLarge(Exception):
 class ShellSnapshot:
     """Owns an anonymous file; sealed, it can be handed to whoever is to become the same."""
 
-    def __init__(self) -> None:
-        self.descriptor = os.memfd_create("cove", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def __init__(self, descriptor: int | None = None, kind: bytes = SESSION) -> None:
+        made = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        self.descriptor = os.memfd_create("cove", made) if descriptor is None else descriptor
         self.size = 0
+        self.kind = kind
+
+    def for_copy(self) -> "ShellSnapshot":
+        """Return the same, sealed, for another session: it is restored without traps."""
+        return ShellSnapshot(os.dup(self.descriptor), COPY)
 
     def append(self, data: bytes) -> None:
         """Take the next bytes that the shell writes."""

@@ -80,7 +80,7 @@ class Spawner:
                 continue
             if self.closed:
                 raise self.link.explain(False)
-            process = self._make(take)
+            process = self.make(take)
             on_spawn(process)
             try:
                 process.start(launcher, invocation, stdin=stdin, tty=tty, extra=extra)
@@ -88,9 +88,7 @@ class Spawner:
                 continue  # that launcher was killed while parked: nothing has run
             except OSError as error:
                 raise SpawnFailed(f"the command could not be handed over: {error}. Nothing was started.") from error
-            self._running.add(process)
-            self.activity.notify_all()
-            process.ended.add_done_callback(partial(self._forget, process))
+            self.add(process)
             if deadline is not None:
                 process.set_deadline(deadline, TIMEOUT_GRACE)
             process.expect_start(until)
@@ -101,7 +99,8 @@ class Spawner:
                 raise _too_slow()
         raise SpawnFailed("whoever was to start the command was killed by code inside, each time. Nothing was started.")
 
-    def _make(self, take: Take) -> Supervised:
+    def make(self, take: Take) -> Supervised:
+        """Make a process that is to be spawned or forked."""
         return Supervised(
             take,
             pool=self._pool,
@@ -109,6 +108,12 @@ class Spawner:
             on_fault=self._on_lost,
             memory_kills=self._memory_kills,
         )
+
+    def add(self, process: Supervised) -> None:
+        """Count a process that runs among those that end with the jail."""
+        self._running.add(process)
+        self.activity.notify_all()
+        process.ended.add_done_callback(partial(self._forget, process))
 
     async def _acquire(self, until: float, deadline: float | None) -> Launcher:
         try:

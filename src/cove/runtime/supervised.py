@@ -50,13 +50,14 @@ from functools import partial
 
 import msgspec
 
-from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, PROCESS, SESSION, ProtocolError, encode, number
+from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, ProtocolError, encode, number
 from cove.core.command import STATE_DESCRIPTOR, Invocation
 from cove.core.output_log import STDERR, STDOUT
 from cove.errors import CoveError
 from cove.linux.descriptors import sealed_file
 from cove.model import Outcome, ProcessExit
 from cove.runtime.clock import ClockTimer
+from cove.runtime.family import SPAWNED, Family, Lease, Member, Parent
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.pump import Pump
@@ -94,7 +95,7 @@ class Supervised:
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
         self.clock = pool.clock
-        self._launcher: Launcher | None = None
+        self._launcher: Parent | None = None
         self._pumps: list[Pump] = []
         self._main_exit: ProcessExit | None = None
         self._is_tree_empty = False
@@ -142,14 +143,45 @@ class Supervised:
                 self._pool.release(launcher)
                 raise
             kept.pop_all()
-        self._launcher = launcher
+        self._launcher = Lease(launcher, self._pool)
         self._program, self._cwd = invocation.argv[0], invocation.cwd
         launcher.tenant = self
-        for stream, (read, _) in pipes.items():
-            os.set_blocking(read, False)
-            self._pumps.append(Pump(read, partial(self._take, stream)))
+        self._take_from({stream: read for stream, (read, _) in pipes.items()})
         if pipes:
             self.stdout_link = f"pipe:[{os.fstat(pipes[STDOUT][0]).st_ino}]"
+
+    def _take_from(self, pipes: Mapping[int, int]) -> None:
+        for stream, read in pipes.items():
+            os.set_blocking(read, False)
+            self._pumps.append(Pump(read, partial(self._take, stream)))
+
+    def join_family(self) -> Family:
+        """Share the launcher from now on with copies of this process."""
+        assert self._launcher is not None, "it has ended"
+        if isinstance(self._launcher, Member):
+            return self._launcher.family
+        assert isinstance(self._launcher, Lease)
+        family = Family(self._launcher, self._background)
+        self._launcher = family.add(SPAWNED, self)
+        return family
+
+    def open_streams(self, given: ExitStack) -> list[int]:
+        """Make the pipes of a copy that is about to be forked; their other ends are closed with `given`."""
+        with ExitStack() as kept:
+            pipes = {stream: _make_pipe(kept, given) for stream in (STDOUT, STDERR)}
+            kept.pop_all()
+        self._take_from({stream: read for stream, (read, _) in pipes.items()})
+        return [write for _, write in pipes.values()]
+
+    def begin_as_copy(self, family: Family, label: bytes, pid: int) -> None:
+        """Supervise a copy that its launcher has adopted."""
+        self._launcher = family.add(label, self)
+        self.pid = pid
+        self._set_started()
+
+    def discard(self) -> None:
+        """Free the pipes of a copy that does not exist."""
+        self._finish_output()
 
     def set_deadline(self, time: float, grace: float) -> None:
         """End the tree at that time of the jail's clock. What has not even started gets no grace."""
@@ -171,7 +203,7 @@ class Supervised:
 
     def _wake(self, until: float) -> None:
         if self._launcher is not None:
-            self._background.start(self._pool.wake(self._launcher))
+            self._background.start(self._launcher.wake())
         self.expect_start(until)
 
     def when_stopped(self, call: Callable[[], None]) -> None:
@@ -216,7 +248,7 @@ class Supervised:
             self._launcher.signal(number)
 
     @property
-    def launcher(self) -> Launcher | None:
+    def launcher(self) -> Parent | None:
         """The launcher, while anything of the tree may be left."""
         return self._launcher
 
@@ -388,7 +420,7 @@ class Supervised:
         self._finish_output()
         launcher, self._launcher = self._launcher, None
         if launcher is not None:
-            self._pool.release(launcher)
+            launcher.release()
         self._complete()
 
     def _complete(self) -> None:
@@ -422,15 +454,13 @@ class Supervised:
         if self._launcher is not None:
             await self._end_launcher(self._launcher)
 
-    async def _end_launcher(self, launcher: Launcher) -> None:
+    async def _end_launcher(self, launcher: Parent) -> None:
         try:
-            await self._pool.end(launcher)
+            await launcher.end()
         except CoveError:
             return  # the sandbox is ending, and says so through `lose`
-        launcher.hear()  # what it said last, and whether it had read what to start
         if self._main_exit is None:
             self._set_main_exit(signals.SIGKILL, None)
-        launcher.close()
         self._release()
 
 
@@ -467,7 +497,7 @@ def spawn_request(invocation: Invocation, targets: Sequence[int], tty: bytes = b
 
 def _target(invocation: Invocation, number: int) -> bytes:
     is_snapshot = number == STATE_DESCRIPTOR and invocation.snapshot is not None
-    return b"%d" % number + ((SESSION if invocation.is_session else PROCESS) if is_snapshot else b"")
+    return b"%d" % number + (invocation.snapshot_kind if is_snapshot else b"")
 
 
 def environment_entries(env: Mapping[bytes, bytes]) -> list[bytes]:

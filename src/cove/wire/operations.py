@@ -81,6 +81,7 @@ SESSION_START_PROCESS = row("session_start_process", "POST /sessions/{session}/p
 SESSION_SET_ENV = row("session_set_env", "PATCH /sessions/{session}/env", _H, "set_env", "Export variables in the shell", requests.SetEnv, NOTHING)
 SESSION_ENV = row("session_env", "GET /sessions/{session}/env", _H, "env", "The exported variables", Nothing, replies.ENV)
 SESSION_CWD = row("session_cwd", "GET /sessions/{session}/cwd", _H, "cwd", "The working directory", Nothing, replies.CWD)
+FORK_SESSION = row("fork_session", "POST /sessions/{session}/fork", _H, "fork", "Copy a session with its shell's state", Nothing, replies.SESSION, makes=True)
 
 TERMINAL = row("terminal", "POST /terminals", _S, "terminal", "Get or create a terminal", requests.OpenTerminal, replies.TERMINAL, makes=True)
 LIST_TERMINALS = row("list_terminals", "GET /terminals", _S, "list_terminals", "All terminals", Nothing, plain(list[TerminalInfo]))
@@ -95,6 +96,7 @@ GET_CONTEXT = row("get_code_context", "GET /contexts/{context}", _S, "get_code_c
 DELETE_CONTEXT = row("delete_code_context", "DELETE /contexts/{context}", _S, "delete_code_context", "End an executor and all it started", Nothing, NOTHING)
 RUN_IN_CONTEXT = row("run_in_context", "POST /contexts/{context}/run", _C, "run", "Run code", requests.RunInContext, plain(Execution))
 STREAM_IN_CONTEXT = row("stream_in_context", "POST /contexts/{context}/stream", _C, "stream", "Run code, as events", requests.RunInContext, replies.CODE_EVENT, Form.EVENTS)
+FORK_CONTEXT = row("fork_context", "POST /contexts/{context}/fork", _C, "fork", "Copy a context with its variables", requests.ForkContext, replies.CONTEXTS, makes=True)
 INTERRUPT_CONTEXT = row("interrupt_context", "POST /contexts/{context}/interrupt", _C, "interrupt", "Interrupt what runs", Nothing, NOTHING)
 RUN_CODE = row("run_code", "POST /run_code", _S, "run_code", "Run code in a context or a clean executor", requests.RunCode, plain(Execution))
 STREAM_CODE = row("stream_code", "POST /stream_code", _S, "stream_code", "The same, as events", requests.RunCode, replies.CODE_EVENT, Form.EVENTS)

@@ -203,6 +203,7 @@ PROCESS_AFTERWARDS: Final[Reply[None]] = Reply(ProcessReply, PROCESS.encode, lam
 SESSION: Final = cast(Reply[api.Session], _handle(Target.SESSION, SessionReply))
 TERMINAL: Final = cast(Reply[api.Terminal], _handle(Target.TERMINAL, TerminalReply))
 CONTEXT: Final = cast(Reply[api.CodeContext], _handle(Target.CONTEXT, CodeContextReply))
+CONTEXTS: Final = cast(Reply[list[api.CodeContext]], _handles(CONTEXT))
 COUNT: Final = _wrapped(Count, lambda reply: reply.count)
 EXISTS: Final = _wrapped(Exists, lambda reply: reply.exists)
 DIFF: Final = _wrapped(Diff, lambda reply: reply.diff)

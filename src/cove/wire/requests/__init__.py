@@ -1,7 +1,7 @@
 """Requests of operations, by family. Fields have the names and meanings of the arguments in `cove.api`."""
 
 from cove.wire.requests.backup import CreateBackup, RestoreBackup
-from cove.wire.requests.code import CreateCodeContext, RunCode, RunInContext
+from cove.wire.requests.code import CreateCodeContext, ForkContext, RunCode, RunInContext
 from cove.wire.requests.files import (
     ChangeMode,
     CheckChanges,
@@ -52,6 +52,7 @@ __all__ = [
     "Exec",
     "ExposePort",
     "FilePath",
+    "ForkContext",
     "Glob",
     "Kill",
     "ListFiles",

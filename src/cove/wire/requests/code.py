@@ -23,6 +23,13 @@ class RunInContext(Request, frozen=True):
     timeout: Seconds = None
 
 
+class ForkContext(Request, frozen=True):
+    """The number of copies; `force`: whatever threads the context has."""
+
+    count: int = 1
+    force: bool = False
+
+
 class RunCode(Request, frozen=True):
     """Code for a context or, without one, for a clean executor."""
 
