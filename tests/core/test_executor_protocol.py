@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cove.agent.protocol import ProtocolError
 from cove.core.executor_protocol import (
+    EVENT_BYTES,
     MOST_MESSAGE_BYTES,
     MOST_PAYLOAD_BYTES,
     Finished,
@@ -309,6 +310,57 @@ def test_a_long_text_of_an_error_is_cut_and_the_others_are_whole() -> None:
     assert said.truncated
     assert (said.error.name, said.error.traceback) == ("E", "t")
     assert 1 << 20 < len(said.error.message) <= 2 << 20
+
+
+def test_many_frames_are_taken_in_many_steps() -> None:
+    decoder = FrameDecoder()
+    decoder.feed(frame(READY) * 10_000)
+    assert 0 < len(decoder.take()) < 1000
+
+
+def text_part(text: bytes, name: bytes = b"text/plain") -> bytes:
+    """A display of one text, in as many pieces as it takes."""
+    pieces = [text[at : at + MOST_PAYLOAD_BYTES] for at in range(0, len(text), MOST_PAYLOAD_BYTES)]
+    return frame(DISPLAY) + frame(TEXT, name) + b"".join(frame(PIECE, piece) for piece in pieces) + frame(END)
+
+
+def size_of(text: bytes) -> int:
+    """What a text counts for, beside the message it is in."""
+    alone, around = decode(text_part(text)) + decode(text_part(b""))
+    assert isinstance(alone, Shown)
+    assert isinstance(around, Shown)
+    return alone.size - around.size
+
+
+@pytest.mark.parametrize(("text", "width"), [("a", 1), ("~", 1), (" ", 1), ("é", 2), ("\uffff", 2), ("\U0001f600", 4)])
+def test_a_character_counts_for_what_it_takes_in_a_string_or_on_the_wire(text: str, width: int) -> None:
+    assert size_of(text.encode()) == width
+    assert size_of(b"abc" + text.encode()) == 4 * width
+
+
+@pytest.mark.parametrize("code", [*range(32), ord('"'), ord("\\"), 127])
+def test_a_character_that_json_may_escape_counts_for_its_longest_escape(code: int) -> None:
+    assert size_of(bytes([code])) == len("\\u0000")
+
+
+def test_a_message_takes_sixteen_mebibytes_and_not_a_byte_more() -> None:
+    (empty,) = decode(text_part(b""))
+    assert isinstance(empty, Shown)
+    assert empty.size == EVENT_BYTES + len("text/plain")
+    room = (16 << 20) - empty.size
+    for length, is_cut in ((room, False), (room + 1, True)):
+        (said,) = decode(text_part(b"x" * length))
+        assert isinstance(said, Shown)
+        assert said.result.truncated is is_cut
+        assert (said.size == MOST_MESSAGE_BYTES) is not is_cut
+
+
+def test_the_longest_name_the_most_parts_and_the_largest_count_are_taken() -> None:
+    names = [b"%0255d" % number for number in range(65)]
+    (said,) = decode(frame(DISPLAY) + b"".join(frame(TEXT, name) for name in names) + frame(END))
+    assert isinstance(said, Shown)
+    assert list(said.result.data) == [name.decode() for name in names]
+    assert decode(frame(DONE, b"9" * 18)) == [Finished(10**18 - 1)]
 
 
 @pytest.mark.parametrize("language", ["python", "javascript", "typescript"])

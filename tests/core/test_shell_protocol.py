@@ -38,7 +38,7 @@ def test_reports_are_found_however_their_bytes_arrive(reports: list[tuple[str, i
         b"\0\0\0",
         b"1\0\0/\0\0",
         b"1\0-1\0/\0\0",
-        b"1\0256\0/\0\0",
+        b"1\x00256\0/\0",
         b"1\x000x1\0/\0\0",
         b"1\x00 1\0/\0\0",
         b"1\x000001\0/\0\0",
@@ -65,9 +65,15 @@ def test_any_bytes_are_reports_or_refused(data: bytes) -> None:
 
 def test_a_report_without_an_end_is_refused() -> None:
     decoder = ReportDecoder()
-    assert decoder.feed(b"x" * 200_000) == []
+    assert decoder.feed(b"x" * (256 << 10)) == []
     with pytest.raises(ProtocolError):
-        decoder.feed(b"x" * 200_000)
+        decoder.feed(b"x")
+
+
+def test_a_shell_says_sixty_four_things_at_once_and_no_more() -> None:
+    assert len(ReportDecoder().feed(b"1\x00255\0/\0" * 64)) == 64
+    with pytest.raises(ProtocolError):
+        ReportDecoder().feed(b"1\x00255\0/\0" * 65)
 
 
 def test_exports_are_an_environment() -> None:
