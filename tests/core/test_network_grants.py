@@ -46,3 +46,15 @@ def test_wildcards_are_warned_about() -> None:
 
 def test_messages_of_the_egress_process_are_read_back() -> None:
     assert decode_from_egress(encode(Configured(certificate="x"))) == Configured(certificate="x")
+
+
+def test_a_policy_of_the_servers_own_may_lead_to_private_hosts_but_send_no_undefined_secret() -> None:
+    own = NetworkPolicy(allow=[NetworkRule("db.example:5432", private=True)])
+    other = NetworkPolicy(allow=[NetworkRule("db.example:5433", private=True)])
+    grants = NetworkGrants(policies={"agents": own})
+    grants.check(own)
+    with pytest.raises(PermissionDenied, match="5433"):
+        grants.check(other)
+    secret = NetworkPolicy(allow=[NetworkRule("api.example", inject={"X-Key": Secret("NONE")})])
+    with pytest.raises(PermissionDenied, match="NONE"):
+        NetworkGrants(policies={"agents": secret}).check(secret)

@@ -11,6 +11,7 @@ import pytest
 from support.bridge_client import BridgeClient, bridge_server, fresh_sandbox, read_events
 from support.bridge_fixtures import bridge, server
 from support.servers import Server
+from support.upstream import running_upstream
 
 from cove.server.bridge import ids
 from cove.server.bridge.ids import UnusedIds
@@ -278,6 +279,45 @@ def test_the_document_describes_every_path_that_is_answered(bridge: BridgeClient
     for path in (*DOCUMENTS, "/health", "/metrics"):
         assert bridge.send("GET", path).status == 200
         assert "200" in described[path]["get"]["responses"]
+
+
+def test_sandboxes_have_the_network_policy_that_the_configuration_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_upstream(tmp_path) as world:
+        monkeypatch.setenv("SSL_CERT_FILE", str(world.ca))
+        monkeypatch.setenv("A_TOKEN", "the-real-one")
+        plain, secure = world.serve_http("db.example"), world.serve_http("api.example", tls=True)
+        (tmp_path / "cove.toml").write_text(f"""
+        [network]
+        resolver = "{world.resolver}"
+        [network.secrets.A_TOKEN]
+        env = "A_TOKEN"
+        hosts = ["api.example"]
+        [network.policies.agents]
+        allow = [
+            {{host = "db.example:{plain}", private = true}},
+            {{host = "api.example:{secure}", private = true, inject = {{X-Key = {{name = "A_TOKEN"}}}}}},
+        ]
+        [bridge_spec]
+        network = "agents"
+        [bridge_specs.closed]
+        network = "none"
+        [bridge_specs.inline]
+        network = {{allow = [{{host = "db.example:{plain}", private = true}}]}}
+        """)
+        with bridge_server("--config", str(tmp_path / "cove.toml")) as server, fresh_sandbox(server) as usual:
+            database, api = f"curl -sS http://db.example:{plain}/", f"curl -sS https://api.example:{secure}/"
+            assert usual.shell(database).stdout == b"hello"
+            assert usual.shell(api).stdout == b"hello"
+            assert b"x-key: the-real-one" in world.requests[-1]
+            assert usual.shell("curl -sS http://other.example/").exit_code == 6
+            for name, expected in (("closed", b""), ("inline", b"hello")):
+                id = usual.send("POST", "/v1/sandbox", json.dumps({"spec": name}).encode()).json["id"]
+                named = BridgeClient(server, id)
+                assert named.shell(database).stdout == expected
+                assert named.shell(api).exit_code != 0
+                named.delete()
 
 
 CONFIGURATION = """

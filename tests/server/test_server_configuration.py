@@ -156,6 +156,9 @@ def test_only_limits_can_be_unlimited_and_only_by_that_word(text: str, tmp_path:
     ("text", "complaint"),
     [
         ('[bridge_spec]\nnetwrk = "host"', "bridge_spec has no setting 'netwrk'"),
+        ('[bridge_spec]\nnetwork = "agents"', "network 'agents' is none of"),
+        ('[bridge_spec]\nnetwork = {allow = ["a b"]}', "'a b' is not a host name"),
+        ('[network.policies.x]\nallow = ["http://a"]', "write a name"),
         ("[bridge_spec.limits]\nmem = 1", r"bridge_spec\.limits has no setting 'mem'"),
         ("[bridge_specs.open]\nidle = 1", "bridge_spec has no setting 'idle'"),
         ('[[bridge_spec.mounts]]\nfrom = "/srv"', r"bridge_spec\.mounts has no setting 'from'"),

@@ -8,16 +8,21 @@ from cove.model.secret import SecretSource
 
 
 class NetworkGrants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Private hosts that a rule may name (`name` or `name:port`), secrets, and a name server for all lookups."""
+    """Private hosts that a rule may name (`name` or `name:port`), secrets, and a name server for all lookups.
+
+    `policies` are the server's own, by name: they may lead to private hosts that no other may name.
+    """
 
     private: tuple[str, ...] = ()
     secrets: dict[str, SecretSource] = {}
     resolver: str | None = None
+    policies: dict[str, NetworkPolicy] = {}
 
     def check(self, network: Network | NetworkPolicy) -> None:
         """Raise PermissionDenied for what the configuration does not grant, naming the rule."""
+        is_own = network in self.policies.values()
         for rule in network.rules if isinstance(network, NetworkPolicy) else ():
-            if rule.private and not self._grants_private(rule):
+            if rule.private and not is_own and not self._grants_private(rule):
                 raise PermissionDenied(f"network rule {rule.host!r}: this server does not allow private=True for it")
             for secret in rule.secrets:
                 self._check_secret(secret.name, rule.target.name)

@@ -12,7 +12,8 @@ import msgspec
 from cove.core.limits import MOST_PROCESSES
 from cove.core.network_grants import NetworkGrants
 from cove.errors import PermissionDenied, ValidationFailed
-from cove.model import Isolation, Limits, Mount, Network, SandboxSpec
+from cove.model import Isolation, Limits, Mount, Network, NetworkPolicy, SandboxSpec
+from cove.model.network import check_network
 from cove.model.spec import check_spec
 from cove.runtime.mounts import resolve_beneath
 
@@ -90,11 +91,21 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             *(self.bridge_spec, *self.bridge_specs.values()),
         ):
             check_spec(spec)
+        for policy in self.grants.policies.values():
+            check_network(policy)
+            self.grants.check(policy)
         for port in (self.port, self.chosen_preview_port):
             if not 0 <= port <= _HIGHEST_PORT:
                 raise ValidationFailed(f"there is no port {port}: use 1 to {_HIGHEST_PORT}, or 0 for any that is free")
         if self.preview_url is not None and not self.preview_url.startswith(("http://", "https://")):
             raise ValidationFailed(f"preview_url must be like https://preview.example.com, not {self.preview_url!r}")
+
+    @property
+    def grants(self) -> NetworkGrants:
+        """Return what network policies may have: the bridge's specs are the server's own, and so are their policies."""
+        specs = {"bridge_spec": self.bridge_spec, **{f"bridge_specs.{k}": v for k, v in self.bridge_specs.items()}}
+        own = {name: spec.network for name, spec in specs.items() if isinstance(spec.network, NetworkPolicy)}
+        return msgspec.structs.replace(self.network, policies={**self.network.policies, **own})
 
     @property
     def is_loopback(self) -> bool:
@@ -117,7 +128,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise PermissionDenied("this server does not allow isolation='none'")
         if spec.network is Network.HOST and not self.allow_host_network:
             raise PermissionDenied("this server does not allow network='host'")
-        self.network.check(spec.network)
+        self.grants.check(spec.network)
         self._check_limits(spec.limits)
         return self.complete(msgspec.structs.replace(spec, mounts=tuple(map(self._admit_mount, spec.mounts))))
 
@@ -188,11 +199,26 @@ def load(
         _refuse_unknown(settings.get(name), Limits, name)
     for table in (settings.get("bridge_spec"), *_values(settings.get("bridge_specs"))):
         _refuse_unknown(table, SandboxSpec, "bridge_spec")
+        use_named_network(table, settings.get("network"))
     given = {name: value for name, value in options.items() if value is not None}
     try:
         return msgspec.convert(_without_unlimited(_merge(defaults or {}, {**settings, **given})), Configuration)
     except msgspec.ValidationError as error:
         raise ValidationFailed(f"the configuration is not valid: {error}") from None
+
+
+def use_named_network(spec: object, network: object) -> None:
+    """Put a policy of `[network.policies]` into the table of a spec that names it: `network = "NAME"`."""
+    name = spec.get("network") if isinstance(spec, dict) else None
+    if not isinstance(spec, dict) or not isinstance(name, str) or name in set(Network):
+        return
+    policies = network.get("policies") if isinstance(network, dict) else None
+    if not isinstance(policies, dict) or name not in policies:
+        modes = ", ".join(Network)
+        raise ValidationFailed(
+            f"the configuration is not valid: network {name!r} is none of {modes}, nor a policy of it"
+        )
+    spec["network"] = policies[name]
 
 
 def _values(table: object) -> Iterable[object]:

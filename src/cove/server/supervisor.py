@@ -91,7 +91,7 @@ class Supervisor:
         self._directory.open()
         self._pool.open()
         with self._only_server():
-            write_grants(self._home, self._configuration.network)
+            write_grants(self._home, self._configuration.grants)
             zygote = _Child("zygote", self._start_zygote)
             self._children.append(zygote)
             try:
