@@ -7,6 +7,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Protocol
 
+    class Decode(Protocol):
+        """The function that makes a member of its header and its extended header."""
+
+        def __call__(self, block: bytes, kind: bytes, size: int, extended: dict[bytes, bytes], lenient: bool) -> Member:
+            """Make a member, checked."""
+
     class Source(Protocol):
         """The source that an archive is read from."""
 
@@ -40,10 +46,10 @@ class Member:
     """One entry: `parts` are the checked names of its path, none of which leads anywhere else.
 
     A file with holes has `ranges`, where its data is. When it is read, `stored` is how much of the archive it takes
-    with the list of them, which `read_ranges` gives.
+    with the list of them, which `read_ranges` gives. `records` are more records of its extended header.
     """
 
-    __slots__ = ("kind", "link", "mode", "mtime", "parts", "ranges", "size", "stored")
+    __slots__ = ("kind", "link", "mode", "mtime", "parts", "ranges", "records", "size", "stored")
 
     def __init__(
         self, kind: bytes, parts: list[bytes], mode: int = 0o644, size: int = 0, mtime: int = 0, link: bytes = b""
@@ -56,6 +62,7 @@ class Member:
         self.link = link
         self.ranges: list[tuple[int, int]] | None = None
         self.stored: int | None = None
+        self.records: dict[bytes, bytes] = {}
 
 
 def padding(size: int) -> int:
@@ -70,7 +77,7 @@ def encode_member(member: Member) -> bytes:
         name += b"/"
     if member.ranges is not None:
         return encode_sparse(member, name)
-    extended = []
+    extended = [pax_record(key, value) for key, value in member.records.items()]
     for key, value, most in ((b"path", name, 100), (b"linkpath", member.link, 100)):
         if len(value) > most:
             extended.append(pax_record(key, value))
@@ -93,6 +100,7 @@ def encode_sparse(member: Member, name: bytes) -> bytes:
     places += bytes(padding(len(places)))
     stored = len(places) + sum([end - start for start, end in ranges])
     facts = {**SPARSE, b"GNU.sparse.name": name, b"GNU.sparse.realsize": b"%d" % member.size}
+    facts.update(member.records)
     if stored >= MOST_OCTAL:
         facts[b"size"] = b"%d" % stored
     data = b"".join([pax_record(key, value) for key, value in facts.items()])
@@ -150,7 +158,7 @@ def header(name: bytes, kind: bytes, mode: int, size: int, mtime: int, link: byt
     mtime = min(max(mtime, 0), MOST_OCTAL - 1)
     block = b"%-100b%07o\0%07o\0%07o\0%011o\0%011o\0        %c%-100bustar\x0000" % (
         name.ljust(100, b"\0"),
-        mode & 0o777,
+        mode & 0o1777,
         0,
         0,
         size,
@@ -162,11 +170,13 @@ def header(name: bytes, kind: bytes, mode: int, size: int, mtime: int, link: byt
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 
 
-def read_members(source: Source, lenient: bool = False) -> Iterator[Member]:
+def read_members(source: Source, lenient: bool = False, decode: Decode | None = None) -> Iterator[Member]:
     """Read the members of an archive one by one, each when the content of the one before has been taken.
 
-    With `lenient`, as tar(1) does it: absolute names lose their slash, and symbolic links may lead anywhere.
+    With `lenient`, as tar(1) does it: absolute names lose their slash, and symbolic links may lead anywhere. A `decode`
+    of one's own takes more than `make_member`.
     """
+    decode = decode or make_member
     extended: dict[bytes, bytes] = {}
     headers = 0
     while True:
@@ -188,7 +198,7 @@ def read_members(source: Source, lenient: bool = False) -> Iterator[Member]:
             elif kind != PAX_GLOBAL:
                 extended[b"path" if kind == GNU_NAME else b"linkpath"] = data.rstrip(b"\0")
             continue
-        yield make_member(block, kind, size, extended, lenient)
+        yield decode(block, kind, size, extended, lenient)
         extended = {}
         headers = 0
 

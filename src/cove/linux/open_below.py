@@ -33,6 +33,12 @@ class Opened:
 
     descriptor: int
     _granted: list[tuple[int, int]] = field(default_factory=list)
+    _mode: int | None = None
+
+    @property
+    def mode(self) -> int:
+        """The mode that it has while nobody holds it open here."""
+        return os.fstat(self.descriptor).st_mode if self._mode is None else self._mode
 
     def __enter__(self) -> Self:
         return self
@@ -81,8 +87,8 @@ def _open_granted(top: int, path: bytes, flags: int) -> Opened:
             below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=held)
             os.close(held)
             held = below
-            _grant(held, granted)
-        return Opened(os.open(f"/proc/self/fd/{held}", flags & ~os.O_NOFOLLOW), granted)
+            mode = _grant(held, granted)
+        return Opened(os.open(f"/proc/self/fd/{held}", flags & ~os.O_NOFOLLOW), granted, mode)
     except BaseException:
         take_back(granted)
         raise
@@ -90,7 +96,8 @@ def _open_granted(top: int, path: bytes, flags: int) -> Opened:
         os.close(held)
 
 
-def _grant(held: int, granted: list[tuple[int, int]]) -> None:
+def _grant(held: int, granted: list[tuple[int, int]]) -> int:
+    """Give the owner what is missing; returns the mode before."""
     mode = os.fstat(held).st_mode
     if stat.S_ISLNK(mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -98,6 +105,7 @@ def _grant(held: int, granted: list[tuple[int, int]]) -> None:
     if mode & needed != needed:
         os.chmod(f"/proc/self/fd/{held}", stat.S_IMODE(mode) | needed)
         granted.append((os.dup(held), stat.S_IMODE(mode)))
+    return mode
 
 
 def take_back(granted: list[tuple[int, int]]) -> None:

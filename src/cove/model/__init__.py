@@ -1,6 +1,6 @@
 """Values that travel between caller, runtime and server; no behaviour."""
 
-from cove.model.backup import BackupInfo
+from cove.model.backup import BackupInfo, ExportInfo, TransferProgress
 from cove.model.code import (
     CodeContextInfo,
     CodeError,
@@ -50,6 +50,8 @@ from cove.model.result import ExecResult, Outcome, ProcessExit, ProcessStatus
 from cove.model.spec import Isolation, Limits, Mount, SandboxSpec, SpecFields, make_spec
 
 __all__ = [
+    "ExportInfo",
+    "TransferProgress",
     "BackupInfo",
     "Changes",
     "ChangesStatus",

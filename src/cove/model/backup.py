@@ -1,4 +1,4 @@
-"""Values of backups."""
+"""Values of backups and exports."""
 
 from datetime import datetime
 
@@ -18,3 +18,24 @@ class BackupInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     expires_at: datetime | None
     size: int
+
+
+class TransferProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of an export or a load: layers that are done, of so many, and bytes of files so far."""
+
+    layers: int
+    total_layers: int
+    bytes: int
+
+
+class ExportInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An export: where it can be loaded from, the snapshot's digest, and what had to be written for it.
+
+    Layers that were there already are counted in `layers` only.
+    """
+
+    location: str
+    digest: str
+    layers: int
+    sent_layers: int
+    sent_bytes: int
