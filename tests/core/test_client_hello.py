@@ -44,7 +44,7 @@ def test_a_hello_is_incomplete_until_its_last_byte() -> None:
 
 def test_records_may_differ_in_size() -> None:
     message = hello("files.example")[5:]
-    data = in_records(message[:10], 10) + in_records(message[10:], 3) + in_records(b"more", 2)
+    data = in_records(message[:10], 10) + in_records(message[10:], 30) + in_records(b"more", 2)
     assert read_server_name(data) == ClientHello("files.example")
 
 
@@ -63,9 +63,39 @@ def test_a_record_has_a_byte_at_least_and_16_kibibytes_at_most() -> None:
             read_server_name(b"\x16\x03\x01" + length.to_bytes(2, "big") + hello("a.example"))
 
 
-@pytest.mark.parametrize("size", [1, 7, 100])
-def test_a_hello_may_come_in_many_records(size: int) -> None:
-    assert read_server_name(in_records(hello("files.example")[5:], size)) == ClientHello("files.example")
+@pytest.mark.parametrize("count", [2, 5, 64])
+def test_a_hello_may_come_in_several_records(count: int) -> None:
+    message = hello("files.example")[5:]
+    message += bytes(-len(message) % count)
+    data = in_records(message, len(message) // count)
+    assert read_server_name(data) == ClientHello("files.example")
+
+
+def test_a_hello_comes_in_64_records_at_most() -> None:
+    message = hello("files.example")[5:]
+    assert read_server_name(in_records(message[:64], 1)) is None
+    with pytest.raises(NotTls, match="64 records"):
+        read_server_name(in_records(message[:65], 1))
+
+
+def named(*entries: bytes, extensions: int = 1) -> bytes:
+    """A hello with these entries in its list of servers, in that many equal extensions."""
+    names = b"".join(entries)
+    extension = b"\0\0" + (len(names) + 2).to_bytes(2, "big") + len(names).to_bytes(2, "big") + names
+    body = b"\3\3" + bytes(32) + b"\0" + b"\0\2\x13\1" + b"\1\0"
+    body += (len(extension) * extensions).to_bytes(2, "big") + extension * extensions
+    return in_records(b"\1" + len(body).to_bytes(3, "big") + body, 1 << 14)
+
+
+ONE = b"\0\0\5a.com"
+
+
+def test_a_hello_that_names_two_servers_is_refused() -> None:
+    assert read_server_name(named(ONE)) == ClientHello("a.com")
+    assert read_server_name(named(b"\7\0\5other", ONE)) == ClientHello("a.com")
+    for data in (named(ONE, b"\0\0\5b.com"), named(ONE, ONE), named(ONE, extensions=2)):
+        with pytest.raises(NotTls, match="more than one server"):
+            read_server_name(data)
 
 
 def test_what_follows_the_hello_is_not_read() -> None:
@@ -94,9 +124,7 @@ def test_what_is_no_hello_is_refused(data: bytes) -> None:
 
 
 def test_a_hello_that_does_not_end_is_refused() -> None:
-    endless = in_records(b"\x01\x00\x7f\xff" + bytes(100), 1)
-    while len(endless) <= MOST_BYTES:
-        endless += b"\x16\x03\x01\x00\x01\x00"
+    endless = in_records(b"\x01\x00\x7f\xff" + bytes(MOST_BYTES), 1 << 10)
     assert read_server_name(endless[:MOST_BYTES]) is None
     with pytest.raises(NotTls, match="does not end"):
         read_server_name(endless[: MOST_BYTES + 1])

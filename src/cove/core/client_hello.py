@@ -5,9 +5,11 @@ and says that it is incomplete, or what it names; anything that is no ClientHell
 `MOST_BYTES`: a hello with post-quantum keys and tickets has about 2 KiB.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 MOST_BYTES = 32 << 10
+_MOST_RECORDS = 64
 
 _HANDSHAKE = 22
 _CLIENT_HELLO = 1
@@ -46,6 +48,8 @@ def _join_records(data: bytes) -> bytes:
     parts: list[bytes] = []
     start = 0
     while start < len(data):
+        if len(parts) == _MOST_RECORDS:
+            raise NotTls(f"the ClientHello is in more than {_MOST_RECORDS} records")
         head = data[start : start + 5]
         if head[0] != _HANDSHAKE or head[1:2] not in (b"", b"\3"):
             raise NotTls("this is not a TLS handshake")
@@ -90,24 +94,26 @@ def _find_server_name(hello: _Fields) -> str | None:
     if hello.is_empty:
         return None
     extensions = hello.vector(2)
+    found: list[str] = []
     while not extensions.is_empty:
         kind = extensions.number(2)
         content = extensions.vector(2)
         if kind == _SERVER_NAME:
-            return _first_host_name(content.vector(2))
-    return None
+            found += _host_names(content.vector(2))
+    if len(found) > 1:
+        raise NotTls("the ClientHello names more than one server")
+    return found[0] if found else None
 
 
-def _first_host_name(names: _Fields) -> str | None:
+def _host_names(names: _Fields) -> Iterator[str]:
     while not names.is_empty:
         kind = names.number(1)
         name = names.vector(2)
         if kind == _HOST_NAME:
             try:
-                return name.take(len(name._data)).decode("ascii").lower()
+                yield name.take(len(name._data)).decode("ascii").lower()
             except UnicodeDecodeError:
                 raise NotTls("the server name is not ASCII") from None
-    return None
 
 
 def alert(description: int) -> bytes:
