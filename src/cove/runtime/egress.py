@@ -39,7 +39,6 @@ from cove.runtime.secrets import read_secrets
 from cove.tasks import Tasks
 
 _CONFIRM_SECONDS = 10.0
-_SYNC_SECONDS = 2.0
 _MOST_STARTS = 5
 _FIRST_PAUSE = 0.1
 _STEADY_SECONDS = 30.0
@@ -111,6 +110,7 @@ class Egress:
             await self._listen(policy, sockets)
             self.network, self.grants = network, grants
             self._generation += 1
+            self.failure = None
             if self._process is not None:
                 await self._confirm(self._process)
             elif not self._is_supervised:

@@ -168,7 +168,8 @@ class EgressProcess:
     def _hear(self, message: Configured | Synced | Report) -> None:
         match message:
             case Configured():
-                self._confirmations.pop(0).set_result(message.certificate)
+                if not (confirmed := self._confirmations.pop(0)).done():
+                    confirmed.set_result(message.certificate)
             case Synced():
                 if (answered := self._syncs.get(message.tag)) is not None and not answered.done():
                     answered.set_result(None)

@@ -6,7 +6,7 @@ when a part of it fails after connections have been judged by it already.
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -78,21 +78,32 @@ class SandboxNetwork:
         return brought
 
     async def change(
-        self, network: AnyNetwork, env: Callable[[], Mapping[str, str]], keep: Callable[[Mapping[str, str]], None]
+        self,
+        network: AnyNetwork,
+        env: Callable[[], Mapping[str, str]],
+        keep: Callable[[Mapping[str, str]], Awaitable[None]],
     ) -> None:
         """Let another policy hold; `keep` gets the variables that it brings when it does. Raises what prevents it."""
 
         async def change() -> None:
             async with self._turn:
-                before = self.egress.network
+                before, grants = self.egress.network, self.egress.grants
                 try:
-                    keep(await self._apply(network, env()))
+                    await keep(await self._apply(network, env()))
                 except BaseException:
                     if self.egress.network != before:
-                        await self.egress.set_network(before, self.egress.grants)
+                        await self._take_back(before, grants)
                     raise
 
         await settled(change())
+
+    async def _take_back(self, network: AnyNetwork, grants: NetworkGrants | None) -> None:
+        """Let the policy hold that held before, or none."""
+        try:
+            await self.egress.set_network(network, grants)
+        except BaseException:
+            await self.egress.set_network(Network.NONE)
+            raise
 
     async def _apply(
         self, network: AnyNetwork, env: Mapping[str, str], sockets: Sequence[socket.socket] = ()

@@ -238,12 +238,13 @@ class SandboxLifecycle(AsyncSandbox):
         if spec.network != self._spec.network and Network.HOST in (spec.network, self._spec.network):
             raise ValidationFailed("a sandbox has the host's network from its creation to its end, or never")
 
-        def keep(brought: Mapping[str, str]) -> None:
-            self._spec = msgspec.structs.replace(self._spec, network=spec.network)
+        async def keep(brought: Mapping[str, str]) -> None:
+            kept = msgspec.structs.replace(self._spec, network=spec.network)
+            await self.on_spec(kept)
+            self._spec = kept
             self._env = merge_environment(self._env, brought)
 
         await self.network.change(spec.network, lambda: self._env, keep)
-        await self.on_spec(self._spec)
 
     async def begin_network(self) -> None:
         """Let the policy of the spec hold: of a jail that has just started, or of a spec that was adopted."""

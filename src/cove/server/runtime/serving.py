@@ -36,8 +36,9 @@ class Serving:
 
     async def _keep_spec(self, spec: SandboxSpec) -> None:
         """Write a spec that was changed into the record: the sandbox is started again with it."""
-        self._opened.record = msgspec.structs.replace(self._opened.record, spec=spec)
-        await in_thread(self._directory.write, self._opened.record)
+        record = msgspec.structs.replace(self._opened.record, spec=spec)
+        await in_thread(self._directory.write, record)
+        self._opened.record = record
 
     async def run(self) -> None:
         """Serve. Returns when the sandbox has ended and what is left of it is recorded."""
