@@ -72,6 +72,12 @@ def test_a_rule_alone_allows_no_websockets_and_no_private_address() -> None:
     assert (rule.websocket, rule.private, rule.is_intercepted) == (False, False, False)
 
 
+def test_only_a_rule_that_says_so_leads_to_private_addresses() -> None:
+    assert Allowed(NetworkRule("a.example", private=True)).is_private
+    assert not Allowed(NetworkRule("a.example")).is_private
+    assert not Allowed(None).is_private
+
+
 def test_a_rule_with_secrets_is_for_tls_only() -> None:
     rule = NetworkRule("api.example", inject={"Authorization": Secret("TOKEN", format="Bearer {}")})
     check_network(NetworkPolicy(allow=[rule]))

@@ -22,6 +22,11 @@ class Allowed:
         """The rule as the log names it."""
         return "internet" if self.rule is None else self.rule.host
 
+    @property
+    def is_private(self) -> bool:
+        """Return whether it may lead to a private address."""
+        return self.rule is not None and self.rule.private
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:

@@ -8,10 +8,11 @@ allowed address is no door to other names of a shared front.
 
 import asyncio
 import socket
+import ssl
 import struct
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cove.core.client_hello import ACCESS_DENIED, NotTls, read_server_name
 from cove.core.network_policy import Allowed, Refused, Verdict
@@ -19,7 +20,7 @@ from cove.egress.intercept import Interception
 from cove.egress.refusal import render_refusal
 from cove.egress.relay import LimitReached, relay
 from cove.egress.resolver import AddressRefused, NameUnknown, Unreachable
-from cove.model.network import NetworkEventKind
+from cove.model.network import NetworkEventKind, NetworkRule
 
 if TYPE_CHECKING:
     from cove.egress.gate import Gate
@@ -31,6 +32,15 @@ _HANDSHAKE_RECORD = b"\x16"
 _TLS_PORT = 443
 _HTTP_PORT = 80
 _SO_ORIGINAL_DST = 80
+_OTHER_NAME = "CALLBACK_FAILED"  # the one that compares the name has refused
+
+
+class _Way(NamedTuple):
+    """How a connection is carried: another way needs another connection. `rule` judges the requests on it."""
+
+    is_intercepted: bool
+    is_private: bool
+    rule: NetworkRule | None
 
 
 class Connection:
@@ -45,6 +55,7 @@ class Connection:
         self._sent = self._received = 0
         self._started = time.monotonic()
         self._is_told = False
+        self._way: _Way | None = None
 
     async def run(self) -> None:
         """Carry it to its end, and report it."""
@@ -73,8 +84,19 @@ class Connection:
             return Refused(f"{self._address} has no name: names are allowed, not addresses")
         return self._gate.policy.judge(self.host, self.port)
 
+    @property
+    def is_allowed_still(self) -> bool:
+        """Return whether the policy that holds now lets it go on the way that it goes."""
+        verdict = self.judge()
+        return isinstance(verdict, Allowed) and self._way in (None, self._way_of(verdict))
+
+    def _way_of(self, allowed: Allowed) -> "_Way":
+        is_intercepted = self._gate.policy.intercepts(allowed)
+        return _Way(is_intercepted, allowed.is_private, allowed.rule if is_intercepted else None)
+
     async def _carry(self, allowed: Allowed) -> Verdict:
-        if self._gate.policy.intercepts(allowed):
+        self._way = self._way_of(allowed)
+        if self._way.is_intercepted:
             return await self._intercept(allowed)
         first = b""
         if self.port == _TLS_PORT:
@@ -86,9 +108,7 @@ class Connection:
             if not first:
                 return allowed  # it ended before it said anything
         try:
-            outside = await self._gate.resolver.connect(
-                self.host, self.port, private=allowed.rule is not None and allowed.rule.private
-            )
+            outside = await self._gate.resolver.connect(self.host, self.port, private=allowed.is_private)
         except (NameUnknown, AddressRefused, Unreachable) as error:
             return Refused(str(error))
         with outside:
@@ -112,7 +132,7 @@ class Connection:
             await Interception(self, self._gate).serve(self._sock.dup(), context)
         except OSError as error:
             self._is_told = True  # by TLS itself
-            return Refused(f"{self.host}:{self.port}: no TLS handshake: {error.strerror or error}")
+            return Refused(f"{self.host}:{self.port}: {_describe_handshake(error)}")
         if self._gate.is_exhausted is not None:
             return Refused(self._gate.is_exhausted)
         return allowed
@@ -203,6 +223,12 @@ def original_destination(sock: socket.socket) -> tuple[str, int]:
     except OSError:
         return own_address(sock)
     return socket.inet_ntoa(address), port
+
+
+def _describe_handshake(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason == _OTHER_NAME:
+        return "the TLS hello names another server or none"
+    return f"no TLS handshake: {error.strerror or error}"
 
 
 def reset(sock: socket.socket) -> None:

@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
@@ -52,7 +52,8 @@ class Gate:
         self._requests: deque[float] = deque()
         self._tasks = Tasks(_log_failure)
         self._open: dict[Connection, asyncio.Task[None]] = {}
-        self._names = SyntheticAddresses(lambda name: any(each.host == name for each in self._open))
+        self._hosts: Counter[str] = Counter()
+        self._names = SyntheticAddresses(lambda name: self._hosts[name] > 0)
         self._name_server = NameServer(
             self.resolver,
             self._judge_name,
@@ -82,7 +83,7 @@ class Gate:
         self._authority = Authority(key_file, names) if names else None
         self._listen(message, sockets)
         for connection, task in list(self._open.items()):
-            if isinstance(connection.judge(), Refused):
+            if not connection.is_allowed_still:
                 task.cancel()
         return None if self._authority is None else self._authority.certificate
 
@@ -135,7 +136,14 @@ class Gate:
             self.report_connection(NetworkEventKind.CONNECTION, connection.host, connection.port, refused)
             return
         self._report.counters[CONNECTIONS] += 1
-        self._open[connection] = self._tasks.start(connection.run(), on_end=partial(self._open.__delitem__, connection))
+        self._hosts[connection.host] += 1
+        self._open[connection] = self._tasks.start(connection.run(), on_end=partial(self._forget, connection))
+
+    def _forget(self, connection: Connection) -> None:
+        del self._open[connection]
+        self._hosts[connection.host] -= 1
+        if not self._hosts[connection.host]:
+            del self._hosts[connection.host]
 
     def name_of(self, address: str) -> str | None:
         """The name behind an address that the sandbox connected to."""

@@ -144,10 +144,17 @@ class Interception:
     def _check_rule(self, rule: NetworkRule, request: Request) -> None:
         if (refused := judge_request(rule, self.host, request.method, request.path)) is not None:
             raise RequestRefused(refused)
-        if request.is_upgrade and not rule.websocket:
-            raise RequestRefused(Refused(f"an upgrade to {self.host} is not allowed", f"{rule.host}, websocket=True"))
+        if request.is_upgrade:
+            self._check_upgrade(rule, request.headers.get(b"upgrade", b""))
         if rule.secrets and not self._is_tls:
             raise RequestRefused(Refused(f"secrets go to {self.host} over TLS only"))
+
+    def _check_upgrade(self, rule: NetworkRule, protocol: bytes) -> None:
+        """Any other protocol (h2c) would carry requests that nobody judges."""
+        if protocol.lower() != b"websocket":
+            raise RequestRefused(Refused(f"an upgrade of {self.host} to {protocol.decode('latin-1')} is not allowed"))
+        if not rule.websocket:
+            raise RequestRefused(Refused(f"an upgrade to {self.host} is not allowed", f"{rule.host}, websocket=True"))
 
     @property
     def host_header(self) -> str:
@@ -173,9 +180,7 @@ class Interception:
     async def _connect(self, allowed: Allowed) -> Upstream:
         port = self._connection.port
         try:
-            sock = await self._gate.resolver.connect(
-                self.host, port, private=allowed.rule is not None and allowed.rule.private
-            )
+            sock = await self._gate.resolver.connect(self.host, port, private=allowed.is_private)
             make = partial(Upstream, self._count_sent, self._count_received)
             if not self._is_tls:
                 return await open_upstream(sock, make)

@@ -6,6 +6,7 @@ rebinding) gains nothing. The host's own addresses count as private, also its pu
 
 import asyncio
 import ipaddress
+import os
 import socket
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -73,6 +74,7 @@ class Resolver:
             raise NameUnknown(f"{name} could not be resolved in {_RESOLVE_SECONDS:.0f} s") from None
         if not found:
             raise NameUnknown(f"{name} has no address")
+        found = tuple(dict.fromkeys(map(_unmapped, found)))
         self._known[name] = (loop.time() + _CACHED_SECONDS, found)
         self._known.move_to_end(name)
         if len(self._known) > _CACHED_NAMES:
@@ -103,7 +105,14 @@ class Resolver:
         except TimeoutError:
             raise Unreachable(f"{name}:{port} did not answer in {_CONNECT_SECONDS:.0f} s") from None
         except OSError as error:
-            raise Unreachable(f"{name}:{port}: {error.strerror or error}") from None
+            reason = str(error) if error.errno is None else os.strerror(error.errno)
+            raise Unreachable(f"{name}:{port}: {reason}") from None
+
+
+def _unmapped(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 one stands for, where it does: it is judged and connected to as such."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return address if mapped is None else mapped
 
 
 def choose(addresses: Sequence[Address], *, private: bool) -> list[Address]:
