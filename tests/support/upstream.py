@@ -13,6 +13,7 @@ from typing import cast
 
 import dns.flags
 import dns.message
+import dns.name
 import dns.rcode
 import dns.rdatatype
 import dns.rrset
@@ -26,11 +27,15 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class Upstream:
-    """What the world has: `addresses` by name (a list is given in turn), `ca` signs, `requests` came in."""
+    """What the world has: `addresses` by name (a list is given in turn), `ca` signs, `requests` came in.
+
+    `aliases` are names (CNAME) of others.
+    """
 
     loop: asyncio.AbstractEventLoop
     directory: Path
     addresses: dict[str, Sequence[str]] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     requests: list[bytes] = field(default_factory=list)
     bodies: list[int] = field(default_factory=list)
@@ -141,6 +146,10 @@ class Upstream:
         question = message.question[0]
         name = question.name.to_text(omit_final_dot=True)
         self.asked.append(name)
+        owner = question.name
+        if (alias := self.aliases.get(name)) is not None:
+            reply.answer.append(dns.rrset.from_text(owner, 1, "IN", "CNAME", f"{alias}."))
+            name, owner = alias, dns.name.from_text(alias)
         if name not in self.addresses:
             reply.set_rcode(dns.rcode.NXDOMAIN)
             return reply.to_wire()
@@ -148,7 +157,7 @@ class Upstream:
             version = ipaddress.ip_address(address).version
             kind = "A" if version == 4 else "AAAA"
             if question.rdtype == dns.rdatatype.from_text(kind):
-                reply.answer.append(dns.rrset.from_text(question.name, 1, "IN", kind, address))
+                reply.answer.append(dns.rrset.from_text(owner, 1, "IN", kind, address))
         return reply.to_wire()
 
     def _current(self, name: str, kind: dns.rdatatype.RdataType) -> Sequence[str]:
