@@ -36,7 +36,7 @@ _OTHER_NAME = "CALLBACK_FAILED"  # the one that compares the name has refused
 
 
 class _Way(NamedTuple):
-    """How a connection is carried: another way needs another connection. `rule` judges the requests on it."""
+    """The way a connection is carried: another one needs another connection. `rule` judges the requests on it."""
 
     is_intercepted: bool
     is_private: bool
