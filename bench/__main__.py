@@ -25,6 +25,7 @@ SUBJECTS = {
     "files": "bench.files",
     "terminal": "bench.terminal",
     "code": "bench.code",
+    "state": "bench.state",
     "http": "bench.http",
     "server": "bench.server",
     "preview": "bench.preview",
