@@ -30,7 +30,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGE = _ROOT / "src/cove"
 _LEAST_SECONDS = 10
 _MEMORY_BYTES = 4 << 30
-_POLICY = "core/test_network_policy.py core/test_request_rule.py core/test_network_log.py"
+_POLICY = "core/test_network_policy.py core/test_request_rule.py core/test_network_log.py core/test_network_grants.py"
 _WITHOUT_CONNECTION = "-k 'not uvloop and not asyncio'"
 
 # Each module with the tests that are to notice, and options: none of them makes a sandbox.
@@ -38,7 +38,6 @@ TESTS = {
     "core/client_hello.py": "core/test_client_hello.py",
     "core/network_policy.py": _POLICY,
     "model/network.py": _POLICY,
-    "core/request_rule.py": "core/test_request_rule.py",
     "core/redaction.py": "core/test_redaction.py",
     "core/synthetic_address.py": "core/test_synthetic_address.py",
     "http/parser.py": f"http/test_http.py {_WITHOUT_CONNECTION}",

@@ -1,7 +1,6 @@
 import pytest
 
-from cove.core.network_policy import Refused
-from cove.core.request_rule import judge_request
+from cove.core.network_policy import Refused, judge_request
 from cove.model.network import NetworkRule
 
 pytestmark = pytest.mark.pure

@@ -1,4 +1,4 @@
-"""Client of a sandbox, and of its processes, sessions, code contexts, ports and Git."""
+"""Client of a sandbox, and of its processes, sessions, code contexts, ports, backups and Git."""
 
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -6,7 +6,6 @@ from functools import partial
 from typing import Self
 
 from cove import api
-from cove.client.backups import Backups
 from cove.client.calls import Calls
 from cove.client.files import Files
 from cove.client.handle import Handle
@@ -18,6 +17,10 @@ from cove.model import ExecResult, ProcessExit, SandboxInfo
 from cove.wire import operations, requests
 from cove.wire.replies import SessionReply
 from cove.wire.target import Target
+
+
+class Backups(Handle, api.Backups, target=Target.BACKUPS):
+    """Backups are kept where the sandbox is."""
 
 
 class Process(Handle, api.Process, target=Target.PROCESS):

@@ -1,14 +1,18 @@
-"""Judge names, ports and addresses by a network policy."""
+"""Judge names, ports, addresses and requests by a network policy."""
 
 import ipaddress
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from cove.model.network import INTERNET_PORTS, Network, NetworkPolicy, NetworkRule, Target, parse_target
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _SMTP = 25
+# Texts that servers decode or drop before they look for a path: with a rule on paths, nobody could judge it.
+_AMBIGUOUS = re.compile(r"//|/\.{1,2}(/|$|;)|\\|%2e|%2f|%5c|%00|%25|;", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +178,23 @@ _NEVER = tuple(
 # Of the special registries, what Python's `is_global` counts as public: RFC 6890, RFC 7526.
 _NOT_PUBLIC = tuple(ipaddress.ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24"))
 _UNICAST = ipaddress.ip_network("2000::/3")
+
+
+def judge_request(rule: NetworkRule, host: str, method: str, path: str) -> Refused | None:
+    """Return why the request is refused, or None. `path` has no query."""
+    if rule.methods and method not in rule.methods:
+        return Refused(f"{method} {host} is not allowed", f"{rule.host} with methods={method!r}")
+    if not rule.paths:
+        return None
+    if _AMBIGUOUS.search(path):
+        return Refused(f"the path of {method} {host}{path} can be understood in two ways")
+    if not any(pattern.fullmatch(path) for pattern in _patterns(tuple(rule.paths))):
+        return Refused(f"{method} {host}{path} is not allowed", f"{rule.host} with paths={path!r}")
+    return None
+
+
+@lru_cache(maxsize=256)
+def _patterns(paths: Sequence[str]) -> tuple[re.Pattern[str], ...]:
+    """`*` is anything, slashes too. Repeated ones are one, so that no pattern takes long."""
+    texts = (re.sub(r"\*+", "*", path) for path in paths)
+    return tuple(re.compile("[^?]*".join(map(re.escape, text.split("*")))) for text in texts)

@@ -21,8 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from cove.core.network_policy import Allowed, Refused
-from cove.core.request_rule import judge_request
+from cove.core.network_policy import Allowed, Refused, judge_request
 from cove.egress.intercept_relay import InterceptRelay
 from cove.egress.refusal import RequestRefused, describe, refusal
 from cove.egress.resolver import AddressRefused, NameUnknown, Unreachable

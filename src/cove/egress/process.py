@@ -21,8 +21,8 @@ from cove.core.egress_protocol import CONFIGURE, Configure, Configured, Synced, 
 from cove.egress.event_report import EventReport
 from cove.egress.gate import Gate
 from cove.egress.trust import HostTrust
+from cove.linux.forking import name_process
 from cove.linux.packets import receive_packet
-from cove.linux.prctl import name_process
 from cove.local.threads import close_all
 
 _PR_SET_DUMPABLE = 4

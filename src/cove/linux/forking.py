@@ -1,11 +1,16 @@
-"""Fork copies of this program: what must not live on in them, and how they end."""
+"""Fork copies of this program: what must not live on in them, how they are named and end (prctl(2))."""
 
+import ctypes
 import os
+import signal
 import sys
 import traceback
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn, Protocol
+
+_PR_SET_PDEATHSIG = 1
 
 
 class Closable(Protocol):
@@ -43,3 +48,15 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def name_process(name: str) -> None:
+    """Set the name; the kernel keeps 15 characters."""
+    Path("/proc/self/comm").write_text(name)
+
+
+def end_with_parent(parent: int) -> None:
+    """Arrange to be killed when the parent, which was that process, is gone; also when it is gone already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)

@@ -22,8 +22,7 @@ from typing import NoReturn
 from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import find_hierarchies
 from cove.linux.file_lock import try_lock
-from cove.linux.forking import close_in_forked_child, work_and_exit
-from cove.linux.prctl import end_with_parent, name_process
+from cove.linux.forking import close_in_forked_child, end_with_parent, name_process, work_and_exit
 from cove.model import SandboxSpec
 from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop

@@ -19,8 +19,7 @@ from typing import NoReturn
 
 from cove.attach.program import serve
 from cove.errors import CoveError
-from cove.linux.forking import work_and_exit
-from cove.linux.prctl import end_with_parent, name_process
+from cove.linux.forking import end_with_parent, name_process, work_and_exit
 from cove.local.state import default_home
 from cove.runtime.machine import Machine, examine_machine
 from cove.server.runtime.process import run_runtime
