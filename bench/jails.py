@@ -39,7 +39,7 @@ def full_jail() -> Iterator[Callable[[list[str]], None]]:
         for file in (filter, null):
             os.set_inheritable(file.fileno(), True)
         arguments = jail_arguments(
-            SandboxSpec(), machine.host(place), {}, info_descriptor=null.fileno(), filter_descriptor=filter.fileno()
+            SandboxSpec(), machine.host(place), (), {}, info_descriptor=null.fileno(), filter_descriptor=filter.fileno()
         )
 
         def run(program: list[str]) -> None:

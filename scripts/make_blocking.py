@@ -22,17 +22,22 @@ CLASSES = [
     ("ports.py", "TcpConnection", "TcpConnection"),
     ("ports.py", "Ports", "Ports"),
     ("backups.py", "Backups", "Backups"),
+    ("mounts.py", "Mounts", "Mounts"),
     ("session.py", "Session", "Session"),
     ("terminal.py", "TerminalConnection", "TerminalConnection"),
     ("terminal.py", "Terminal", "Terminal"),
     ("code.py", "CodeContext", "CodeContext"),
     ("sandbox.py", "AsyncSandbox", "Sandbox"),
+    ("volume.py", "AsyncVolume", "Volume"),
 ]
 BLOCKING = {name: blocking for _, name, blocking in CLASSES}
 
 HEADER = '''"""The blocking classes. Made from cove.api by scripts/make_blocking.py; change that, then run it."""
 
 '''
+
+# What becomes of a thing whose maker is interrupted.
+_UNDO = {"AsyncSandbox": ", _destroy", "AsyncVolume": ", _delete"}
 
 OPENED = """
 
@@ -45,6 +50,10 @@ async def _opened(opening: "api.AwaitableContext[T]") -> T:
 
 async def _destroy(opened: api.Destroyable) -> None:
     await opened.destroy()
+
+
+async def _delete(made: api.AsyncVolume) -> None:
+    await made.delete()
 
 
 def _inner(context: "CodeContext | str | None") -> api.CodeContext | str | None:
@@ -167,7 +176,7 @@ def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blo
         if isinstance(node, ast.FunctionDef):
             call = f"_opened({call})"
         ownership = ", owned=False" if node.name == "connect" else ""
-        undo = ", _destroy" if node.name == "create" and is_class_method else ""
+        undo = _UNDO.get(original, "") if node.name == "create" else ""
         value = f"{portal}.call(lambda: {call}{undo})"
         body = f"{value}\n        return self" if returns == "Self" else wrap(returns, value, portal + ownership)
     lines += [f"        {literal(ast.get_docstring(node) or '')}", f"        {body}"]

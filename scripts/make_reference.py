@@ -146,7 +146,7 @@ def http_page() -> str:
 
 
 def row(operation: AnyOperation) -> str:
-    prefix = "" if operation.target is Target.SERVER else "…"
+    prefix = "" if operation.paths == (operation.path,) else "…"
     fields = ", ".join(operation.request.__struct_fields__)
     place = "query: " if fields and operation.has_query else ""
     call = f"`{operation.verb} {prefix}{operation.path}`"

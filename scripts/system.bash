@@ -20,6 +20,9 @@ fi
 if ! command -v shellcheck >/dev/null; then
     missing+=(shellcheck)
 fi
+if ! command -v rclone >/dev/null; then
+    missing+=(rclone fuse3) # for the tests of buckets
+fi
 
 if [ ${#missing[@]} -eq 0 ]; then
     exit 0

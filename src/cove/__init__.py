@@ -3,8 +3,8 @@
 TYPE_CHECKING = False  # as in typing, whose import would be most of what `import cove` costs
 
 if TYPE_CHECKING:
-    from cove.api import AsyncSandbox, define_secret
-    from cove.blocking import Sandbox
+    from cove.api import AsyncSandbox, AsyncVolume, define_secret
+    from cove.blocking import Sandbox, Volume
     from cove.errors import (
         AlreadyExists,
         BackupExpired,
@@ -86,7 +86,9 @@ if TYPE_CHECKING:
         VolumeNotFound,
     )
     from cove.model import (
+        AnyMount,
         BackupInfo,
+        BucketMount,
         Changes,
         ChangesStatus,
         CodeContextInfo,
@@ -145,16 +147,21 @@ if TYPE_CHECKING:
         TransferProgress,
         TreeKill,
         Usage,
+        VolumeInfo,
+        VolumeMount,
     )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExists",
+    "AnyMount",
     "AsyncSandbox",
     "BackupInfo",
+    "AsyncVolume",
     "BackupExpired",
     "BackupNotFound",
+    "BucketMount",
     "Changes",
     "ChangesStatus",
     "CodeContextInfo",
@@ -286,8 +293,11 @@ __all__ = [
     "Usage",
     "UserUnavailable",
     "ValidationFailed",
+    "Volume",
     "VolumeAlreadyExists",
     "VolumeInUse",
+    "VolumeInfo",
+    "VolumeMount",
     "VolumeNotFound",
     "__version__",
     "define_secret",

@@ -15,7 +15,7 @@ from cove.core.jail import (
     jail_arguments,
     place_mark,
 )
-from cove.core.mount import staged
+from cove.core.mount import bound, staged
 from cove.errors import ValidationFailed
 from cove.model import Mount, Network, SandboxSpec
 
@@ -44,7 +44,8 @@ PLAIN = SandboxSpec()
 
 
 def arguments(spec: SandboxSpec = PLAIN, host: Host = HOST) -> Sequence[str]:
-    return jail_arguments(spec, host, staged(spec.mounts), info_descriptor=9, filter_descriptor=8)
+    mounts = bound(spec.mounts)
+    return jail_arguments(spec, host, mounts, staged(mounts), info_descriptor=9, filter_descriptor=8)
 
 
 def pairs(words: Sequence[str], option: str) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ import pytest
 from support.executors import needs_python
 from support.programs import places, program, read_line, run_program
 
-from cove import Sandbox, api, blocking
+from cove import Sandbox, Volume, VolumeMount, api, blocking
 from cove.blocking import Process
 from cove.blocking.portal import get_portal
 from cove.errors import CommandFailed, ProcessNotFound, ProcessWaitTimeout, ValidationFailed
@@ -300,3 +300,17 @@ def test_copies_of_contexts_and_sessions_are_blocking_too() -> None:
         session = sandbox.create_session()
         session.exec("x=1")
         assert session.fork().exec("echo $x").stdout == "1\n"
+
+
+def test_volumes_are_made_mounted_and_deleted() -> None:
+    made = Volume.create("blocking")
+    try:
+        with Sandbox.create() as sandbox:
+            sandbox.mounts.add(VolumeMount(volume="blocking", target="/data"))
+            assert sandbox.exec("echo x > /data/x; cat /data/x").stdout == "x\n"
+            assert [mount.target for mount in sandbox.mounts.list()] == ["/data"]
+            sandbox.mounts.remove("/data")
+        assert [info.name for info in Volume.list()] == ["blocking"]
+        assert Volume.get("blocking").info().name == made.name
+    finally:
+        made.delete()

@@ -50,8 +50,8 @@ def state(path: Path, register: Path) -> UserIds:
 def test_ids_that_come_round_stay_in_their_own_range(tmp_path: Path, register: Path) -> None:
     first, second = (state(tmp_path / name, register) for name in ("first", "second"))
     living = {first.allocate("a"), second.allocate("b")}
-    (tmp_path / "first/users.lock").write_text(f"{USER_IDS - 2:<20}")
-    assert first.allocate("last") == FIRST_USER_ID + USER_IDS - 1
+    (tmp_path / "first/users.lock").write_text(f"{USER_IDS - 3:<20}")
+    assert first.allocate("last") == FIRST_USER_ID + USER_IDS - 2
     again = first.allocate("round")
     assert again == FIRST_USER_ID + 1
     assert again not in living

@@ -27,7 +27,9 @@ from cove.errors import (
     ValidationFailed,
 )
 from cove.runtime import jail as jail_module
+from cove.runtime.attachment import attach
 from cove.runtime.jail import Jail
+from cove.runtime.machine import Machine
 from cove.runtime.network import SandboxNetwork
 
 pytestmark = pytest.mark.anyio
@@ -324,8 +326,9 @@ async def test_an_agent_that_ends_meanwhile_is_told_from_whoever_has_its_pid_the
             user_id = jail.target.user_id
         try:
             target = Target(pidfd, jail_of(other).agent_pid, user_id)
+            machine: Machine = other._machine  # type: ignore[attr-defined]  # has no public name
             with pytest.raises(SandboxUnavailable, match="ended"):
-                await asyncio.to_thread(jail_of(other)._attach, target, [NetworkSetup()])
+                await asyncio.to_thread(attach, machine, target, [NetworkSetup()])
         finally:
             os.close(pidfd)
         assert "198.18" not in (await other.exec("cat /proc/net/fib_trie")).stdout

@@ -4,6 +4,7 @@ from cove.api.backups import Backups
 from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
+from cove.api.mounts import Mounts
 from cove.api.ports import Ports, TcpConnection
 from cove.api.process import Process
 from cove.api.provider import AwaitableContext, Destroyable
@@ -11,15 +12,18 @@ from cove.api.sandbox import AsyncSandbox
 from cove.api.secrets import define_secret
 from cove.api.session import Session
 from cove.api.terminal import Terminal, TerminalConnection
+from cove.api.volume import AsyncVolume
 
 __all__ = [
     "AsyncSandbox",
     "Backups",
+    "AsyncVolume",
     "CodeContext",
     "Destroyable",
     "Files",
     "Git",
     "AwaitableContext",
+    "Mounts",
     "Ports",
     "Process",
     "Session",

@@ -1,15 +1,17 @@
 """Open a sandbox, by `await` or by `async with`: one that this program makes itself, or one of a server."""
 
+import builtins
 import os
 from collections.abc import Awaitable, Callable, Generator
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cove.model import SandboxInfo, SandboxSpec
+from cove.model import SandboxInfo, SandboxSpec, VolumeInfo
 
 if TYPE_CHECKING:
     from cove.api.sandbox import AsyncSandbox
+    from cove.api.volume import AsyncVolume
 
 
 class Provider(Protocol):
@@ -21,8 +23,17 @@ class Provider(Protocol):
     async def connect(self, id: str) -> "AsyncSandbox":
         """Connect to the sandbox with that id."""
 
-    async def list(self) -> list[SandboxInfo]:
+    async def list(self) -> builtins.list[SandboxInfo]:
         """List all sandboxes."""
+
+    async def create_volume(self, name: str, *, size: int | None = None) -> "AsyncVolume":
+        """Make a volume."""
+
+    async def get_volume(self, name: str) -> "AsyncVolume":
+        """Find the volume with that name."""
+
+    async def list_volumes(self) -> builtins.list[VolumeInfo]:
+        """List all volumes."""
 
 
 def provider_for(url: str | None, api_key: str | None) -> Provider:

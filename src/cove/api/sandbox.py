@@ -9,6 +9,7 @@ from cove.api.backups import Backups
 from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
+from cove.api.mounts import Mounts
 from cove.api.ports import Ports
 from cove.api.process import Process
 from cove.api.provider import AwaitableContext, provider_for
@@ -38,6 +39,7 @@ class AsyncSandbox(ABC):
     id: str
     files: Files
     git: Git
+    mounts: Mounts
     ports: Ports
     backups: Backups
 

@@ -19,15 +19,19 @@ Every action can be done again. Code inside that swaps names while a mount is pl
 own sandbox, and nowhere else.
 """
 
+from cove.attach import program
 from cove.attach.actions import (
     Action,
+    AttachTree,
     BindFile,
     Binds,
+    CloneTree,
     MountOptions,
     MoveMounts,
     NetworkSetup,
     ShowLayers,
     Sysctls,
+    Unmount,
     plan,
 )
 from cove.attach.target import Target
@@ -44,9 +48,11 @@ from cove.attach.visit import (
 
 __all__ = [
     "Action",
+    "AttachTree",
     "Attached",
     "BindFile",
     "Binds",
+    "CloneTree",
     "Helper",
     "MountBusy",
     "MountOptions",
@@ -57,8 +63,10 @@ __all__ = [
     "Sysctls",
     "Target",
     "Thread",
+    "Unmount",
     "can_enter_namespaces",
     "fork_process",
     "plan",
+    "program",
     "start_process",
 ]

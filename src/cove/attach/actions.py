@@ -70,6 +70,41 @@ class BindFile:
 
 
 @dataclass(frozen=True, slots=True)
+class CloneTree:
+    """Clone a directory or file with all that is mounted below it, and give the detached tree.
+
+    `source` is a path of the host, or a descriptor of what has one; the sandbox's user must be able to reach it. With
+    `is_inside` it is a path in the jail's own file system.
+    """
+
+    source: str | int
+    read_only: bool
+    is_inside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttachTree:
+    """Mount a detached tree, making what is missing on the way to its target."""
+
+    tree: int
+    target: str
+    is_directory: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Unmount:
+    """Take a mount away from its target, and the empty directory below it if it `was_made`.
+
+    `root` says which: identify_mount of attach/program. What runs inside and uses it goes on using it. Raises
+    MountNotFound, and has changed nothing, when another mount, or none, stands there.
+    """
+
+    target: str
+    root: tuple[int, int, int]
+    was_made: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkSetup:
     """Make 198.18.0.0/15, and `addresses`, local addresses of the jail's own network and listen on them.
 
@@ -102,14 +137,26 @@ class ShowLayers:
     sealed: bool = False
 
 
-Action = Sysctls | MountOptions | Binds | MoveMounts | BindFile | NetworkSetup | ShowLayers
+Action = (
+    Sysctls
+    | MountOptions
+    | Binds
+    | MoveMounts
+    | BindFile
+    | CloneTree
+    | AttachTree
+    | Unmount
+    | NetworkSetup
+    | ShowLayers
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One packet for the helper: attach/program. `source` is a file that goes along as a descriptor.
+    """One packet for the helper: attach/program.
 
-    `otherwise` is done instead where the kernel does not have what the step needs.
+    `source` is a file that goes along as a descriptor, with its path; `descriptor` goes along as it is. `otherwise` is
+    done instead where the kernel does not have what the step needs.
     """
 
     verb: str
@@ -117,6 +164,7 @@ class Step:
     namespace: Namespace | None = None
     source: str | int | None = None
     otherwise: "tuple[Step, ...] | None" = None
+    descriptor: int | None = None
 
     @property
     def may_fail(self) -> bool:
@@ -130,6 +178,7 @@ def plan(actions: Sequence[Action]) -> list[Step]:
     What fails for a reason of the sandbox's own (a port that is taken) does so before anything has changed.
     """
     trees = [action for action in actions if isinstance(action, BindFile)]
+    clones = [_clone(action) for action in actions if isinstance(action, CloneTree) and not action.is_inside]
     outside = [step for action in actions for step in _outside(action)]
     layers = [step for action in actions for step in _on_bench(action)]
     mounts = [step for action in actions for step in _in_mounts(action, trees)]
@@ -137,8 +186,9 @@ def plan(actions: Sequence[Action]) -> list[Step]:
     return [
         Step("user", namespace=Namespace.USER),
         *outside,
-        *([Step("copy")] if trees or layers else []),
+        *([Step("copy")] if trees or layers or clones else []),
         *(Step("tree", source=action.source) for action in trees),
+        *clones,
         *layers,
         *([Step("net", namespace=Namespace.NETWORK), *network] if network else []),
         *([Step("mounts", namespace=Namespace.MOUNTS), *mounts] if mounts else []),
@@ -146,6 +196,8 @@ def plan(actions: Sequence[Action]) -> list[Step]:
 
 
 def _outside(action: Action) -> list[Step]:
+    if isinstance(action, Unmount):
+        return [Step("names")]
     if isinstance(action, Sysctls):
         return [Step("sysctl", (f"/proc/sys/user/{name}", value)) for name, value in action.values.items()]
     return []
@@ -166,6 +218,14 @@ def _in_mounts(action: Action, trees: Sequence[BindFile]) -> list[Step]:
                 *([Step("readonly", tuple(parts.values()))] if sealed else []),
                 *(Step("swap", (part, target, *_within(below, target))) for part, target in parts.items()),
             ]
+        case CloneTree():
+            return [_clone(action)] if action.is_inside else []
+        case AttachTree(tree, target):
+            kind = "directory" if action.is_directory else "file"
+            return [Step("attach", (target, kind), descriptor=tree)]
+        case Unmount(target, root):
+            taken = Step("unmount", (target, ":".join(map(str, root))))
+            return [taken, Step("rmdir", (target,))] if action.was_made else [taken]
         case Sysctls() | NetworkSetup():
             return []
         case _:
@@ -190,6 +250,13 @@ def _on_bench(action: Action) -> list[Step]:
 
 def _layer(name: str, source: str | int) -> Step:
     return Step("layer", (name, "path" if isinstance(source, str) else "mount"), source=source)
+
+
+def _clone(action: CloneTree) -> Step:
+    access = "ro" if action.read_only else "rw"
+    if action.is_inside:
+        return Step("clone", (access, str(action.source)))
+    return Step("clone", (access,), source=action.source)
 
 
 def _in_network(action: Action) -> list[Step]:

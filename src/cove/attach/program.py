@@ -52,8 +52,14 @@ RESOLVE_NO_LINKS = 0x2 | 0x4  # magic links, symbolic links
 READ_ONLY = 0x1
 NO_PRIVILEGES = 0x2 | 0x4  # no set-user-id, no devices
 MOUNT_ATTRIBUTES = READ_ONLY | NO_PRIVILEGES
+AT_STATX_DONT_SYNC = 0x4000
+STATX_ATTR_MOUNT_ROOT = 0x2000
+STATX_BYTES = 256
+ATTRIBUTES_AT, INODE_AT, DEVICE_AT = 8, 32, 136  # in struct statx
+MS_PRIVATE = 0x40000
 MS_BIND = 0x1000
 MNT_DETACH = 2
+MOUNT_ATTR_IDMAP = 0x100000
 SOL_SOCKET = 1
 PR_SET_DUMPABLE = 4
 NETLINK_ROUTE = 0
@@ -71,6 +77,15 @@ class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no subscript whe
     _type_ = "l"
 
 
+class _Byte(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no subscript when it runs
+    _type_ = "B"
+
+
+class _Buffer(_ctypes.Array):  # type: ignore[type-arg]  # no subscript when it runs
+    _type_ = _Byte
+    _length_ = STATX_BYTES
+
+
 class _Function(_ctypes.CFuncPtr):
     _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
     _restype_ = _Long
@@ -83,8 +98,8 @@ def _function(name: str) -> _Function:
     return _Function(_ctypes.dlsym(_library, name))
 
 
-_syscall, _setns, _unshare, _mount, _umount2, _prctl = map(
-    _function, ("syscall", "setns", "unshare", "mount", "umount2", "prctl")
+_syscall, _setns, _unshare, _mount, _umount2, _prctl, _statx = map(
+    _function, ("syscall", "setns", "unshare", "mount", "umount2", "prctl", "statx")
 )
 
 
@@ -106,15 +121,18 @@ def call(subject: str, function: _Function, *arguments: object) -> int:
 
 
 class Performer:
-    """Performs steps in order. `trees` are the detached mounts made so far, `sockets` those to be given.
+    """Performs steps in order.
 
-    `parts` are detached mounts of merged layers by name, `bench` is where those are put together.
+    `trees` are the detached mounts made so far; `clones`, which are such too, and `sockets` those to be given. `parts`
+    are detached mounts of merged layers by name, `bench` is where those are put together.
     """
 
     def __init__(self) -> None:
         self.trees: list[int] = []
         self.parts: dict[bytes, int] = {}
         self.bench = -1
+        self.clones: list[int] = []
+        self.descriptors = -1
         self.sockets: list[_socket.socket] = []
         self.verbs = {
             b"become": self.become,
@@ -133,6 +151,12 @@ class Performer:
             b"move": self.move,
             b"detach": self.detach,
             b"place": self.place_tree,
+            b"clone": self.clone_directory,
+            b"attach": self.attach_tree,
+            b"unmount": self.unmount,
+            b"rmdir": self.remove_directory,
+            b"isolate": self.isolate_user,
+            b"names": self.open_names,
             b"net": self.enter_network,
             b"socket": self.open_socket,
             b"listen": self.listen,
@@ -151,8 +175,10 @@ class Performer:
 
     def close(self) -> None:
         """Close what was opened; sockets that were given live on where they went."""
-        for tree in (*self.trees, *self.parts.values(), *([self.bench] if self.bench >= 0 else [])):
+        for tree in (*self.trees, *self.clones, *self.parts.values(), *([self.bench] if self.bench >= 0 else [])):
             posix.close(tree)
+        if self.descriptors >= 0:
+            posix.close(self.descriptors)
         for sock in self.sockets:
             sock.close()
 
@@ -285,6 +311,57 @@ class Performer:
                 call(target, _syscall, MOVE_MOUNT, tree, b"", place, b"", MOVE_MOUNT_EMPTY_PATHS)
         finally:
             posix.close(place)
+
+    def clone_directory(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Clone the mounts at a path, to be given. A descriptor says which file that has to be."""
+        path = fields[1].decode("utf-8", "surrogateescape")
+        found = open_path(path)
+        try:
+            if descriptors and identify(found) != identify(descriptors[0]):
+                raise Failed(errno.ESTALE, path)
+            self.clones.append(clone(found, path, read_only=fields[0] == b"ro"))
+        finally:
+            posix.close(found)
+
+    def attach_tree(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Mount a tree that came from outside; its mount point is made where it is missing."""
+        self._put(descriptors[0], fields[0].decode("utf-8", "surrogateescape"), fields[1] == b"directory")
+
+    def open_names(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Hold the directory in which the host's procfs names our descriptors: umount2(2) takes names alone."""
+        self.descriptors = posix.open("/proc/self/fd", PATH)
+
+    def unmount(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Take away the mount with that root; ESTALE when another, or none, stands there. Who uses it keeps it.
+
+        Asks nobody who serves it: that one may be dead. By its descriptor, as the host's procfs names it: code inside
+        that swaps names meanwhile has nothing else unmounted.
+        """
+        target = fields[0].decode("utf-8", "surrogateescape")
+        place = open_path(target)
+        try:
+            if not is_same_mount(identify_mount(place), fields[1]):
+                raise Failed(errno.ESTALE, target)
+            posix.fchdir(self.descriptors)
+            call(target, _umount2, b"%d" % place, MNT_DETACH)
+        finally:
+            posix.close(place)
+            posix.chdir("/")
+
+    def remove_directory(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Remove an empty directory that was made as a mount point. One that is used, or gone, is left alone."""
+        parent, _, name = fields[0].decode("utf-8", "surrogateescape").rpartition("/")
+        above = open_path(parent or "/")
+        try:
+            posix.rmdir(name, dir_fd=above)
+        except OSError:
+            return
+        finally:
+            posix.close(above)
+
+    def isolate_user(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Enter a new user namespace, for others to map and to hold."""
+        call("a user namespace", _unshare, CLONE_NEWUSER)
 
     def bind(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Bind sources to targets, in pairs. By path: for a jail in which nothing runs yet."""
@@ -428,6 +505,47 @@ def mount_overlay(layers: list[bytes]) -> int:
         posix.close(context)
 
 
+def clone(source: int, subject: str, *, read_only: bool, id_map: int | None = None) -> int:
+    """Clone the mounts at a descriptor as a detached tree, which shares no later mount with the host's.
+
+    No set-user-id, no devices. `id_map` is a user namespace by whose map owners are translated.
+    """
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
+    tree = call(subject, _syscall, OPEN_TREE, source, b"", flags)
+    wanted = MOUNT_ATTRIBUTES if read_only else MOUNT_ATTRIBUTES & ~1
+    wanted |= 0 if id_map is None else MOUNT_ATTR_IDMAP
+    attributes = b"".join(each.to_bytes(8, sys.byteorder) for each in (wanted, 0, MS_PRIVATE, id_map or 0))
+    try:
+        call(subject, _syscall, MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, attributes, len(attributes))
+    except Failed:
+        posix.close(tree)
+        raise
+    return tree
+
+
+def identify_mount(descriptor: int) -> tuple[int, int, int] | None:
+    """Return device and inode of a mount's root; None for what is no root: statx(2).
+
+    Asks the kernel alone, never who serves the files: that one may be dead. So it asks for no more than the kernel has
+    at hand: a FUSE file system of another user has no inode to tell.
+    """
+    found = _Buffer()
+    result: int = _statx(descriptor, b"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, _ctypes.byref(found))
+    if result & 0xFFFFFFFF:  # an int, of which only the lower half counts
+        raise Failed(_ctypes.get_errno(), "a mount")
+    data = bytes(found)
+    if not int.from_bytes(data[ATTRIBUTES_AT : ATTRIBUTES_AT + 8], sys.byteorder) & STATX_ATTR_MOUNT_ROOT:
+        return None
+    major, minor = (int.from_bytes(data[at : at + 4], sys.byteorder) for at in (DEVICE_AT, DEVICE_AT + 4))
+    return major, minor, int.from_bytes(data[INODE_AT : INODE_AT + 8], sys.byteorder)
+
+
+def is_same_mount(found: tuple[int, int, int] | None, expected: bytes) -> bool:
+    """Return whether it is the mount `major:minor:inode`. Inode 0 is any: a FUSE mount has a device of its own."""
+    major, minor, inode = map(int, expected.split(b":"))
+    return found is not None and found[:2] == (major, minor) and inode in (0, found[2])
+
+
 def open_or_make(target: str, is_directory: bool) -> int:
     """Open a mount point, making what is missing: each directory is opened, or made, below the one before it."""
     *parents, last = target.strip("/").split("/")
@@ -483,7 +601,7 @@ def serve(sock: _socket.socket) -> None:
             if packet.startswith(b"begin"):
                 _signal.alarm(int(packet.split(b"\0")[1]))
             elif packet == b"give":
-                given = [each.fileno() for each in performer.sockets]
+                given = [*(each.fileno() for each in performer.sockets), *performer.clones]
             else:
                 performer.perform(packet, descriptors)
         except Failed as failure:

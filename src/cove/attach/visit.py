@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Protocol
 
 from cove.attach import program
-from cove.attach.actions import Action, Namespace, Step, plan
+from cove.attach.actions import Action, CloneTree, Namespace, Step, plan
 from cove.attach.target import Target
-from cove.errors import CoveError, PermissionDenied, PortInUse, SandboxUnavailable, from_errno
+from cove.errors import CoveError, MountNotFound, PermissionDenied, PortInUse, SandboxUnavailable, from_errno
 from cove.linux.thread_user import as_user
 
 SECONDS = 10.0
 _ANSWER_BYTES = 4096
 _CONNECT_SECONDS = 1.0
 _CAP_SYS_ADMIN = 21
-_ABOUT_PATHS = frozenset({"tree", "place", "move"})
+_ABOUT_PATHS = frozenset({"tree", "place", "move", "clone", "attach", "unmount"})
 
 
 class MountBusy(Exception):
@@ -33,15 +33,21 @@ class MountBusy(Exception):
 
 @dataclass(slots=True)
 class Attached:
-    """Result of actions: the sockets that were opened, in order, and the limits that the kernel did not take."""
+    """Result of actions: the sockets and trees that were made, in order, and the limits that the kernel did not take.
+
+    A tree is a descriptor of a detached mount.
+    """
 
     sockets: list[socket.socket] = field(default_factory=list)
+    trees: list[int] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
     def close(self) -> None:
-        """Close the sockets that nobody wants."""
+        """Close the sockets and trees that nobody wants."""
         for sock in self.sockets:
             sock.close()
+        for tree in self.trees:
+            os.close(tree)
 
 
 class Helper(Protocol):
@@ -115,7 +121,15 @@ class Process(Helper):
             raise SandboxUnavailable(f"attaching to the sandbox failed: {os.strerror(failure.number)}") from failure
         except ConnectionError as error:
             raise SandboxUnavailable("the helper that attaches to the sandbox has ended: try again") from error
-        return Attached([socket.socket(fileno=each) for each in given], refused)
+        clones = sum(isinstance(action, CloneTree) for action in actions)
+        sockets, trees = given[: len(given) - clones], given[len(given) - clones :]
+        return Attached([socket.socket(fileno=each) for each in sockets], trees, refused)
+
+    def isolate(self) -> None:
+        """Have it enter a user namespace of its own, for others to map and to hold."""
+        until = time.monotonic() + SECONDS
+        self._ask(f"begin\0{SECONDS:.0f}".encode(), [], until)
+        self._ask(b"isolate", [], until)
 
     def _ask(self, packet: bytes, descriptors: Sequence[int], until: float) -> list[int]:
         self._sock.settimeout(max(until - time.monotonic(), 0.001))
@@ -215,6 +229,8 @@ def _perform_step(step: Step, namespaces: Mapping[Namespace, int], stack: ExitSt
     elif step.source is not None:
         source = _open_source(step.source, stack)
         fields, descriptors = [*step.fields, source.path], [source.descriptor]
+    elif step.descriptor is not None:
+        descriptors = [step.descriptor]
     perform("\0".join([step.verb, *fields]).encode("utf-8", "surrogateescape"), descriptors)
 
 
@@ -239,6 +255,8 @@ def _translate(step: Step, failure: program.Failed) -> Exception:
         return MountBusy(failure.subject)
     if failure.number == errno.ELOOP:
         return PermissionDenied(f"mount target {failure.subject}: there is a symbolic link, and none is followed")
+    if failure.number == errno.ESTALE and step.verb == "unmount":
+        return MountNotFound(f"nothing that was mounted there stands at {failure.subject}: its parent was moved away")
     if failure.number == errno.ESTALE:
         return PermissionDenied(f"file {failure.subject} of the host was replaced by another meanwhile")
     if step.verb in _ABOUT_PATHS:

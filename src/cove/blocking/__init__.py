@@ -1,5 +1,5 @@
 """The blocking (synchronous) API."""
 
-from cove.blocking.facade import CodeContext, Process, Sandbox, Session, Terminal, TerminalConnection
+from cove.blocking.facade import CodeContext, Process, Sandbox, Session, Terminal, TerminalConnection, Volume
 
-__all__ = ["CodeContext", "Process", "Sandbox", "Session", "Terminal", "TerminalConnection"]
+__all__ = ["CodeContext", "Process", "Sandbox", "Session", "Terminal", "TerminalConnection", "Volume"]

@@ -10,6 +10,7 @@ from typing import Literal, Self, TypeVar, Unpack
 from cove import api
 from cove.blocking.portal import Portal, get_portal
 from cove.model import (
+    AnyMount,
     BackupInfo,
     Changes,
     CodeContextInfo,
@@ -39,6 +40,7 @@ from cove.model import (
     TerminalEvent,
     TerminalInfo,
     Usage,
+    VolumeInfo,
 )
 from cove.model.file import MOST_DOWNLOAD_BYTES
 
@@ -51,6 +53,10 @@ async def _opened(opening: "api.AwaitableContext[T]") -> T:
 
 async def _destroy(opened: api.Destroyable) -> None:
     await opened.destroy()
+
+
+async def _delete(made: api.AsyncVolume) -> None:
+    await made.delete()
 
 
 def _inner(context: "CodeContext | str | None") -> api.CodeContext | str | None:
@@ -578,6 +584,38 @@ class Backups:
         self._portal.call(lambda: self._inner.delete(id))
 
 
+class Mounts:
+    """The mounts of a sandbox, which can be changed while it runs. They are back after a restart."""
+
+    def __init__(self, inner: api.Mounts, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    def add(self, mount: AnyMount) -> None:
+        """Mount it, at a target outside the system's directories; what is missing on the way there is made.
+
+        A target that is used, or would cover another one, is MountExists. No link on the way to it is followed. On a
+        server, only what its configuration allows can be mounted.
+        """
+        self._portal.call(lambda: self._inner.add(mount))
+
+    def list(self) -> builtins.list[AnyMount]:
+        """Return all mounts, also those that it was created with."""
+        return self._portal.call(lambda: self._inner.list())
+
+    def remove(self, target: str) -> None:
+        """Unmount it; raises MountNotFound. Programs that have files in it open keep those until they close them.
+
+        What was written to a bucket is sent before this returns.
+        """
+        self._portal.call(lambda: self._inner.remove(target))
+
+    def sync(self, target: str) -> None:
+        """Send what was written to a bucket. Where it is copied, not mounted, copy it in and out."""
+        self._portal.call(lambda: self._inner.sync(target))
+
+
 class Session:
     """A persistent bash: what one command leaves behind, the next one finds."""
 
@@ -826,6 +864,10 @@ class Sandbox:
     @property
     def git(self) -> Git:
         return Git(self._inner.git, self._portal)
+
+    @property
+    def mounts(self) -> Mounts:
+        return Mounts(self._inner.mounts, self._portal)
 
     @property
     def ports(self) -> Ports:
@@ -1090,3 +1132,44 @@ class Sandbox:
         return self._portal.iterate(
             self._inner.stream_code(code, context=_inner(context), language=language, timeout=timeout)
         )
+
+
+class Volume:
+    """A named volume. `VolumeMount(volume=name, target=...)` lets a sandbox use it."""
+
+    def __init__(self, inner: api.AsyncVolume, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @classmethod
+    def create(
+        cls, name: str, *, size: int | None = None, url: str | None = None, api_key: str | None = None
+    ) -> "Volume":
+        """Make a volume that holds at most `size` bytes. Raises VolumeAlreadyExists."""
+        return Volume(
+            get_portal().call(lambda: api.AsyncVolume.create(name, size=size, url=url, api_key=api_key), _delete),
+            get_portal(),
+        )
+
+    @classmethod
+    def get(cls, name: str, *, url: str | None = None, api_key: str | None = None) -> "Volume":
+        """The volume with that name; raises VolumeNotFound."""
+        return Volume(get_portal().call(lambda: api.AsyncVolume.get(name, url=url, api_key=api_key)), get_portal())
+
+    @classmethod
+    def list(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[VolumeInfo]:
+        """The volumes of this user's state directory, or of the server."""
+        return get_portal().call(lambda: api.AsyncVolume.list(url=url, api_key=api_key))
+
+    def info(self) -> VolumeInfo:
+        """Describe the volume, and measure what it holds."""
+        return self._portal.call(lambda: self._inner.info())
+
+    def delete(self) -> None:
+        """Remove it with all that is in it. VolumeInUse while a sandbox, running or stopped, has it mounted."""
+        self._portal.call(lambda: self._inner.delete())

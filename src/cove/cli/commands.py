@@ -42,6 +42,7 @@ GROUPS: Final = {
         Command("info", "sandboxes", "Show what a sandbox is."),
         Command("restart", "sandboxes", "End what runs in a sandbox and start it again on its files."),
         Command("rm", "sandboxes", "Destroy sandboxes with all they have."),
+        Command("volume", "volume", "Named volumes, which outlive sandboxes: create, ls, rm."),
     ),
     "In a sandbox of a server (`exec`, `run` and `shell` too, with --in ID)": (
         Command("start", "processes", "Start a process and print its id.", is_open=True),
@@ -50,6 +51,7 @@ GROUPS: Final = {
         Command("kill", "processes", "Signal a process and all it has started."),
         Command("session", "session", "Shells that keep their state: create, exec, ls, rm."),
         Command("port", "port", "What listens inside, for others to reach: expose, ls, rm."),
+        Command("mount", "mount", "Directories, volumes and buckets of a sandbox: add, ls, rm, sync."),
         Command("network", "network", "What a sandbox may reach: presets, set, log."),
         Command("backup", "backup", "Directories, kept to be restored: create, ls, restore, rm."),
         Command("cp", "cp", "Copy files and directories in or out."),

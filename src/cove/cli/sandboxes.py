@@ -10,6 +10,7 @@ import typer
 from cove.api import AsyncSandbox
 from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import FAILURE, say, show
+from cove.cli.mount import describe_mount
 from cove.cli.options import (
     AllowOption,
     CpusOption,
@@ -178,7 +179,7 @@ def _facts(info: SandboxInfo) -> dict[str, str]:
         "limits": _pairs(_given(spec.limits)),
         "enforced": ", ".join(info.limits_enforced),
         "environment": _pairs(spec.env),
-        "mounts": ", ".join(f"{each.source}:{each.target}{'' if each.read_only else ':rw'}" for each in spec.mounts),
+        "mounts": ", ".join(map(describe_mount, spec.mounts)),
         "labels": _pairs(spec.labels),
         "idle timeout": "" if spec.idle_timeout is None else f"{spec.idle_timeout:g} s",
         "lifetime": "" if spec.lifetime is None else f"{spec.lifetime:g} s",

@@ -11,9 +11,11 @@ from cove.client.calls import Calls
 from cove.client.handle import Handle
 from cove.client.sandbox import Sandbox
 from cove.client.transport import Transport
+from cove.client.volume import Volume
 from cove.core.identifier import check_sandbox_id
 from cove.errors import Unauthorized, ValidationFailed
 from cove.local.state import default_home
+from cove.model.mount import check_volume_name
 from cove.wire import operations
 from cove.wire.target import Target
 
@@ -38,6 +40,11 @@ class RemoteProvider(Handle, Provider, target=Target.SERVER):
         """Open a sandbox that is there."""
         calls = self._calls.of_sandbox(check_sandbox_id(id), was_seen=False)
         return Sandbox.of(self._calls, await calls.call(operations.INFO))
+
+    async def get_volume(self, name: str) -> Volume:
+        """Find a volume."""
+        calls = self._calls
+        return Volume.of(calls, await calls.call(operations.GET_VOLUME, check_volume_name(name)))
 
 
 def _transport(url: str, api_key: str | None) -> Transport:

@@ -1,4 +1,4 @@
-"""Client of a sandbox, and of its processes, sessions, code contexts, ports, backups and Git."""
+"""Client of a sandbox, and of its processes, sessions, code contexts, mounts, ports, backups and Git."""
 
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -72,6 +72,10 @@ class Session(Handle, api.Session, target=Target.SESSION):
         await self.delete()
 
 
+class Mounts(Handle, api.Mounts, target=Target.MOUNTS):
+    """All its methods are operations."""
+
+
 class Ports(Handle, api.Ports, target=Target.PORTS):
     """Exposed ports are reached through the server's preview port; connections go through its API."""
 
@@ -108,6 +112,7 @@ class Sandbox(Handle, api.AsyncSandbox, target=Target.SANDBOX):
         self._calls.transport.acquire()
         self.files = Files.of(self._calls)
         self.git = Git.of(self._calls)
+        self.mounts = Mounts.of(self._calls)
         self.ports = Ports.of(self._calls)
         self.backups = Backups.of(self._calls)
 

@@ -136,9 +136,18 @@ def agent_command(
 
 
 def jail_arguments(
-    spec: SandboxSpec, host: Host, staged: Mapping[str, Mount], *, info_descriptor: int, filter_descriptor: int
+    spec: SandboxSpec,
+    host: Host,
+    mounts: Sequence[Mount],
+    staged: Mapping[str, Mount],
+    *,
+    info_descriptor: int,
+    filter_descriptor: int,
 ) -> Arguments:
-    """Return all arguments of bubblewrap, in order; later entries stand on earlier ones. `staged` is of core/mount."""
+    """Return all arguments of bubblewrap, in order; later entries stand on earlier ones.
+
+    `mounts` are those that it binds, `staged` some of them: core/mount.
+    """
     words = (
         *_namespaces(spec),
         *_system(host),
@@ -146,7 +155,7 @@ def jail_arguments(
         *_devices(host),
         *_writable(host),
         *_agent(host, staged),
-        *_mounts(spec.mounts, staged),
+        *_mounts(mounts, staged),
         *("--seccomp", str(filter_descriptor), "--info-fd", str(info_descriptor)),
         *("--chdir", "/", "--clearenv", "--setenv", "LANG", "C.UTF-8"),
     )

@@ -2,18 +2,22 @@
 
 A mount is *staged* when its target lies in a directory that code inside, or another sandbox, can change: bubblewrap
 follows links there, so it only ever gets targets whose parents it has made itself. A staged mount is bound below
-STAGING_DIRECTORY and then moved to its target without following a link (attach).
+STAGING_DIRECTORY and then moved to its target without following a link (attach). Volumes, buckets and what lies in them
+are *attached* when the jail stands.
 """
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 import msgspec
 
 from cove.core.file_path import collapse
 from cove.core.jail import HOME, STAGING_DIRECTORY, WORKSPACE
-from cove.errors import PermissionDenied, ValidationFailed
-from cove.model import Mount
+from cove.errors import MountExists, PermissionDenied, ValidationFailed
+from cove.model import AnyMount, Mount
+
+M = TypeVar("M", bound=AnyMount)
 
 # Sources in or above these are refused: they show the host's system.
 REFUSED_SOURCES = ("/proc", "/sys", "/dev", "/run")
@@ -31,9 +35,9 @@ def normalise(path: str) -> str:
     return collapse(path)
 
 
-def check_targets(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
+def check_targets(mounts: Sequence[AnyMount]) -> tuple[AnyMount, ...]:
     """Return the mounts with normal targets, parents before what lies in them, or say which is refused."""
-    checked = [msgspec.structs.replace(mount, target=_check_target(mount.target)) for mount in mounts]
+    checked = [with_target(mount) for mount in mounts]
     checked.sort(key=lambda mount: mount.target.count("/"))
     for at, mount in enumerate(checked):
         if any(mount.target == other.target for other in checked[:at]):
@@ -41,7 +45,31 @@ def check_targets(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     return tuple(checked)
 
 
-def _check_target(text: str) -> str:
+def check_addition(mount: AnyMount, present: Sequence[AnyMount]) -> None:
+    """Raise unless a mount with a normal target can be added to those: MountExists where it would cover one."""
+    if mount.target in _WRITABLE_PLACES:
+        raise PermissionDenied(f"mount target {mount.target} is refused: a running sandbox keeps its own directories")
+    for other in present:
+        if lies_in(other.target, mount.target):
+            raise MountExists(
+                f"mount target {mount.target} is in use: {other.target} is mounted there: remove it first"
+            )
+
+
+def check_removal(mount: AnyMount, present: Sequence[AnyMount]) -> None:
+    """Raise ValidationFailed for a mount that others are mounted in."""
+    for other in present:
+        if other.target != mount.target and lies_in(other.target, mount.target):
+            raise ValidationFailed(f"{other.target} is mounted in {mount.target}: remove that first")
+
+
+def with_target(mount: M) -> M:
+    """Return the mount with a normal target, or say why it is refused."""
+    return msgspec.structs.replace(mount, target=check_target(mount.target))
+
+
+def check_target(text: str) -> str:
+    """Return the normal path of a target, or say why it is refused."""
     if ".." in text.split("/"):
         raise ValidationFailed(f"mount target {text!r} must be an absolute path without '..'")
     target = normalise(text)
@@ -53,6 +81,22 @@ def _check_target(text: str) -> str:
 def lies_in(path: str, directory: str) -> bool:
     """Return whether the path is that directory or below it; both are normal."""
     return PurePosixPath(path).is_relative_to(directory)
+
+
+def attached(mounts: Sequence[AnyMount]) -> tuple[AnyMount, ...]:
+    """The mounts that are attached: volumes, buckets, and host directories within those."""
+    others = [mount.target for mount in mounts if not isinstance(mount, Mount)]
+    return tuple(
+        mount
+        for mount in mounts
+        if not isinstance(mount, Mount) or any(lies_in(mount.target, target) for target in others)
+    )
+
+
+def bound(mounts: Sequence[AnyMount]) -> tuple[Mount, ...]:
+    """The mounts that bubblewrap binds: all others."""
+    late = attached(mounts)
+    return tuple(mount for mount in mounts if isinstance(mount, Mount) and mount not in late)
 
 
 def staged(mounts: Sequence[Mount]) -> dict[str, Mount]:

@@ -25,13 +25,14 @@ class NetworkGrants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             if rule.private and not is_own and not self._grants_private(rule):
                 raise PermissionDenied(f"network rule {rule.host!r}: this server does not allow private=True for it")
             for secret in rule.secrets:
-                self._check_secret(secret.name, rule.target.name)
+                self.check_secret(secret.name, rule.target.name)
 
     def _grants_private(self, rule: NetworkRule) -> bool:
         target = rule.target
         return all(target.name in self.private or f"{target.name}:{port}" in self.private for port in target.ports)
 
-    def _check_secret(self, name: str, host: str) -> None:
+    def check_secret(self, name: str, host: str) -> None:
+        """Raise PermissionDenied for a secret that may not be sent to that host."""
         source = self.secrets.get(name)
         if source is None:
             raise PermissionDenied(f"this server defines no secret {name}")

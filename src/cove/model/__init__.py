@@ -36,6 +36,7 @@ from cove.model.info import (
     TreeKill,
     Usage,
 )
+from cove.model.mount import AnyMount, BucketMount, Mount, VolumeInfo, VolumeMount
 from cove.model.network import (
     Network,
     NetworkDenial,
@@ -47,12 +48,14 @@ from cove.model.network import (
     Secret,
 )
 from cove.model.result import ExecResult, Outcome, ProcessExit, ProcessStatus
-from cove.model.spec import Isolation, Limits, Mount, SandboxSpec, SpecFields, make_spec
+from cove.model.spec import Isolation, Limits, SandboxSpec, SpecFields, make_spec
 
 __all__ = [
     "ExportInfo",
     "TransferProgress",
     "BackupInfo",
+    "AnyMount",
+    "BucketMount",
     "Changes",
     "ChangesStatus",
     "FileChange",
@@ -110,5 +113,7 @@ __all__ = [
     "Text",
     "TreeKill",
     "Usage",
+    "VolumeInfo",
+    "VolumeMount",
     "make_spec",
 ]

@@ -7,6 +7,7 @@ from typing import Literal, TypedDict
 import msgspec
 
 from cove.errors import ValidationFailed
+from cove.model.mount import AnyMount, Mount, check_mount
 from cove.model.network import Network, NetworkPolicy, check_network
 
 # With less no sandbox starts, or no command in it.
@@ -38,14 +39,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     contexts: int | None = None
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
-    """A host directory that the sandbox sees."""
-
-    source: str
-    target: str
-    read_only: bool = True
-
-
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     """All choices that are made when a sandbox is created."""
 
@@ -54,7 +47,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     env: dict[str, str] = {}
     workdir: str = "/workspace"
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[AnyMount, ...] = ()
     idle_timeout: float | None = None
     lifetime: float | None = None
     keep_alive: bool = False
@@ -69,7 +62,7 @@ class SpecFields(TypedDict, total=False):
     limits: Limits
     env: Mapping[str, str]
     workdir: str
-    mounts: Sequence[Mount]
+    mounts: Sequence[AnyMount]
     idle_timeout: float | None
     lifetime: float | None
     keep_alive: bool
@@ -102,6 +95,10 @@ def check_spec(spec: SandboxSpec) -> None:
     check_network(spec.network)
     if spec.isolation is Isolation.NONE and spec.network not in (Network.NONE, Network.HOST):
         raise ValidationFailed("a network policy needs isolation: with isolation='none' there is nothing to hold it")
+    for mount in spec.mounts:
+        check_mount(mount)
+        if spec.isolation is Isolation.NONE and not isinstance(mount, Mount):
+            raise ValidationFailed("volumes and buckets need isolation: with isolation='none' nothing can be mounted")
     if not spec.workdir.startswith("/"):
         raise ValidationFailed(f"workdir must be an absolute path, not {spec.workdir!r}")
     _check_limits(spec.limits)

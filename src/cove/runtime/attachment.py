@@ -6,16 +6,22 @@ from dataclasses import dataclass
 from cove.attach import (
     Action,
     Attached,
+    AttachTree,
     BindFile,
+    CloneTree,
     Helper,
     MoveMounts,
     ShowLayers,
     Target,
     Thread,
+    Unmount,
     fork_process,
     start_process,
 )
+from cove.errors import SandboxUnavailable
 from cove.runtime.machine import Machine
+
+_BESIDE_CODE = MoveMounts | BindFile | ShowLayers | CloneTree | AttachTree | Unmount
 
 
 @dataclass(slots=True)
@@ -46,7 +52,7 @@ class Attachment:
         except BaseException:
             attached.close()
             raise
-        return Attached(attached.sockets + done.sockets, attached.refused + done.refused)
+        return Attached(attached.sockets + done.sockets, done.trees, attached.refused + done.refused)
 
     def close(self) -> None:
         """End the helper. Idempotent."""
@@ -55,4 +61,16 @@ class Attachment:
 
     def _needs_process(self, action: Action) -> bool:
         """Mounts are made beside code of the sandbox with no more than the rights of its user."""
-        return not self.machine.can_enter_namespaces or isinstance(action, MoveMounts | BindFile | ShowLayers)
+        return not self.machine.can_enter_namespaces or isinstance(action, _BESIDE_CODE)
+
+
+def attach(machine: Machine, target: Target, actions: Sequence[Action]) -> Attached:
+    """Do the actions to a jail that runs. Raises what cove.attach says. Blocks."""
+    attachment = Attachment(machine, target.user_id, actions)
+    try:
+        attachment.prepare()
+        return attachment.perform(target)
+    except OSError as error:
+        raise SandboxUnavailable(f"attaching to the sandbox failed: {error.strerror or error}") from error
+    finally:
+        attachment.close()

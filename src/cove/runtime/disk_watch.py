@@ -49,7 +49,9 @@ class Watched:
 
 @dataclass(slots=True)
 class DiskWatch:
-    """One sandbox's watch. Who has passed the limit is ended; who then only reads or removes is left alone.
+    """One sandbox's watch of its files, or of a volume that it uses.
+
+    Who has passed the limit is ended; who then only reads or removes is left alone.
 
     `_known` is what was used and free when everything could last be looked at.
     """
@@ -57,6 +59,7 @@ class DiskWatch:
     directories: Sequence[Path]
     limits: Limits
     sandbox: Watched
+    volume: str | None = None
     _last: DiskUsage = field(default_factory=DiskUsage)
     _free: Space = Space(0, 0)
     _known: tuple[DiskUsage, Space] | None = None
@@ -123,6 +126,8 @@ class DiskWatch:
 
     def _reason(self, usage: DiskUsage) -> str | None:
         if self.limits.disk is not None and usage.bytes > self.limits.disk:
+            if self.volume is not None:
+                return f"volume {self.volume} holds {usage.bytes} bytes, its size is {self.limits.disk}"
             return f"the sandbox's files take {usage.bytes} bytes, its limit is {self.limits.disk}"
         if self.limits.inodes is not None and usage.files > self.limits.inodes:
             return f"the sandbox has {usage.files} files, its limit is {self.limits.inodes}"

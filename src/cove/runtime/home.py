@@ -16,7 +16,7 @@ from cove.core.identifier import new_identifier
 from cove.core.jail import place_mark
 from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import Group, Hierarchies
-from cove.linux.file_lock import make_locked, try_lock, waiting_lock
+from cove.linux.file_lock import is_locked, make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
 from cove.linux.path_walk import admit_group, closed_directory
 from cove.linux.pidfd import kill_orphans, kill_processes_of, start_time
@@ -243,6 +243,18 @@ class Home:
                 _end_groups(hierarchies, path.name)
                 (path / SOCKET).unlink(missing_ok=True)
                 lock.close()
+
+    def volume_owner(self) -> int | None:
+        """Return the host user that owns what is in volumes on disk; None where that is ourselves."""
+        return self._users.of_volumes() if self._is_root else None
+
+    def is_used(self, key: str) -> bool:
+        """Return whether a place is somebody's: its program lives, or its sandbox outlives programs."""
+        return (self.sandboxes / key / RECORD).exists() or self.is_running(key)
+
+    def is_running(self, key: str) -> bool:
+        """Return whether a program holds the place."""
+        return is_locked(self.sandboxes / key / LOCK)
 
     def _user_of(self, key: str) -> int | None:
         return self._users.find(key, self.sandboxes / key / USER)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
-from cove.attach import Action, Attached, Binds, MountOptions, Sysctls, Target
+from cove.attach import Action, Attached, Binds, CloneTree, MountOptions, Sysctls, Target
 from cove.core.jail import copied_masks
 from cove.core.limits import CORE_BYTES
+from cove.core.mount import bound
 from cove.errors import CoveError, SandboxUnavailable, ValidationFailed
 from cove.linux.bubblewrap import explain_refusal
 from cove.linux.packets import socket_pair
@@ -22,6 +23,7 @@ from cove.linux.thread_user import as_user
 from cove.local.threads import close_in_thread, in_starter_thread, in_thread, start_in_thread
 from cove.model import SandboxSpec
 from cove.runtime.attachment import Attachment
+from cove.runtime.attachment import attach as attach_to
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.home import Place
 from cove.runtime.isolation import Launch, backend_of
@@ -64,19 +66,16 @@ class Jail:
 
         A cancelled call waits until it is known what was done, and closes them.
         """
-        doing = start_in_thread(self._attach, self.target, actions)
-        return (await settled(doing, discard=Attached.close)).sockets
+        return (await self._perform(actions)).sockets
 
-    def _attach(self, target: Target, actions: Sequence[Action]) -> Attached:
+    async def clone_tree(self, action: CloneTree) -> int:
+        """Return a detached tree, which the caller closes."""
+        (tree,) = (await self._perform([action])).trees
+        return tree
+
+    async def _perform(self, actions: Sequence[Action]) -> Attached:
         assert self._machine is not None
-        attachment = Attachment(self._machine, self._user_id, actions)
-        try:
-            attachment.prepare()
-            return attachment.perform(target)
-        except OSError as error:
-            raise SandboxUnavailable(f"attaching to the sandbox failed: {error.strerror or error}") from error
-        finally:
-            attachment.close()
+        return await settled(start_in_thread(attach_to, self._machine, self.target, actions), discard=Attached.close)
 
     @property
     def target(self) -> Target:
@@ -158,8 +157,8 @@ async def start_jail(
         info = _pipe(stack, stack)
         errors = _pipe(undo, stack)
         mounts = OpenMounts()
-        if spec.mounts:
-            mounts = await in_thread(stack.enter_context, open_mounts(spec.mounts, str(machine.home.path)))
+        if binds := bound(spec.mounts):
+            mounts = await in_thread(stack.enter_context, open_mounts(binds, str(machine.home.path)))
         launch = Launch(
             machine=machine,
             place=place,

@@ -20,7 +20,7 @@ from cove.errors import FileNotFound, PermissionDenied, ValidationFailed, from_e
 from cove.linux.descriptors import on_pseudo_filesystem
 from cove.linux.path_walk import Found, LinkInPath, closed_directory, find
 from cove.linux.pidfd import open_fact
-from cove.model import Mount, SandboxSpec
+from cove.model import AnyMount, Mount, SandboxSpec
 
 
 @dataclass(slots=True)
@@ -51,11 +51,17 @@ class OpenMounts:
 
 def resolve_mounts(spec: SandboxSpec, state_directory: str) -> SandboxSpec:
     """Give each source its path without links; what is refused is refused before anything starts."""
-    mounts = tuple(
-        msgspec.structs.replace(mount, source=resolve_source(mount.source)) for mount in check_targets(spec.mounts)
-    )
-    with open_mounts(mounts, state_directory):
-        return msgspec.structs.replace(spec, mounts=mounts)
+    mounts = tuple(resolve_mount(mount, state_directory) for mount in check_targets(spec.mounts))
+    return msgspec.structs.replace(spec, mounts=mounts)
+
+
+def resolve_mount(mount: AnyMount, state_directory: str) -> AnyMount:
+    """Give the source of a host's directory its path without links; refuse what cannot be mounted."""
+    if not isinstance(mount, Mount):
+        return mount
+    resolved = msgspec.structs.replace(mount, source=resolve_source(mount.source))
+    with open_mounts((resolved,), state_directory):
+        return resolved
 
 
 def resolve_source(path: str) -> str:

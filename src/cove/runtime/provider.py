@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import builtins
 import os
 from functools import partial
 from typing import Final
@@ -10,10 +11,12 @@ from cove.api import AsyncSandbox
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.local.threads import in_thread
-from cove.model import SandboxInfo, SandboxSpec
+from cove.model import SandboxInfo, SandboxSpec, VolumeInfo
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
+from cove.runtime.volume import Volume
+from cove.runtime.volumes import Volumes
 from cove.tasks import owned, settled, shared
 
 
@@ -49,10 +52,35 @@ class EmbeddedProvider:
             raise SandboxNotFound(f"there is no sandbox {id} in this program: url= or COVE_URL names a server", id=id)
         return sandbox
 
-    async def list(self) -> list[SandboxInfo]:
+    async def list(self) -> builtins.list[SandboxInfo]:
         """All sandboxes of this program."""
         self._forget_after_fork()
         return [await sandbox.info() for sandbox in list(self._sandboxes.values()) if sandbox is not None]
+
+    async def create_volume(self, name: str, *, size: int | None = None) -> Volume:
+        """A new volume; a cancelled creation leaves nothing."""
+        volumes = await self._volumes()
+        volume = Volume(volumes, name)
+        making = owned(in_thread(volumes.create, name, size))
+        try:
+            await shared(making)
+        except asyncio.CancelledError:
+            await settled(_unmake(making, volume))
+            raise
+        return volume
+
+    async def get_volume(self, name: str) -> Volume:
+        """A volume of this user's state directory."""
+        volume = Volume(await self._volumes(), name)
+        await volume.info()
+        return volume
+
+    async def list_volumes(self) -> builtins.list[VolumeInfo]:
+        """All volumes of this user's state directory."""
+        return await in_thread((await self._volumes()).list)
+
+    async def _volumes(self) -> Volumes:
+        return Volumes((await self._examine()).home)
 
     def abandon(self) -> None:
         """The program ends normally: remove what its sandboxes have on disk. Their processes end with it."""
@@ -91,6 +119,7 @@ class EmbeddedProvider:
         if self._machine is None:
             machine = await in_thread(examine_machine)
             await in_thread(machine.home.collect, machine.hierarchies)
+            await in_thread(Volumes(machine.home).collect)
             self._machine = machine
         return self._machine
 
@@ -105,6 +134,12 @@ async def _undo(opening: "asyncio.Task[Sandbox]") -> None:
     await asyncio.wait([opening])
     if not opening.cancelled() and opening.exception() is None:
         await opening.result().destroy()
+
+
+async def _unmake(making: "asyncio.Task[VolumeInfo]", volume: Volume) -> None:
+    await asyncio.wait([making])
+    if not making.cancelled() and making.exception() is None:
+        await volume.delete()
 
 
 # The one of this program: made by the import, which happens once whatever its threads do.

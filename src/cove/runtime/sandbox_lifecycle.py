@@ -3,7 +3,7 @@
 import asyncio
 import builtins
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from cove.core.jail import WORKSPACE
 from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
 from cove.local.threads import in_thread
 from cove.model import (
+    AnyMount,
     Network,
     NetworkEvent,
     NetworkPolicy,
@@ -51,6 +52,7 @@ from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.processes import LOG_BYTES, LOG_SHARES, Processes
 from cove.runtime.programs import PROLOGUE
+from cove.runtime.sandbox_mounts import Host, Mounts
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.terminals import Terminals
@@ -66,6 +68,7 @@ class SandboxLifecycle(AsyncSandbox):
     """`start` gives it its jail; it ends with `destroy`, or is lost with its jail and can be restarted."""
 
     files: Files
+    mounts: Mounts
     ports: Ports
 
     def __init__(
@@ -86,6 +89,7 @@ class SandboxLifecycle(AsyncSandbox):
         self.on_spec: Callable[[SandboxSpec], Awaitable[None]] = _nobody_keeps_it
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
+        self.mounts = Mounts(Host(machine, place, lambda: self._spec, self._set_mounts, self._check_running))
         self.publish_ports(PortListeners(self._connect))
         self.adopt(id, spec, created_at or datetime.now(UTC))
 
@@ -143,6 +147,7 @@ class SandboxLifecycle(AsyncSandbox):
             await self.open(jail, *begun)
         except BaseException:
             await jail.close()
+            await self.mounts.close()
             raise
         self._has_jail = True
 
@@ -178,6 +183,7 @@ class SandboxLifecycle(AsyncSandbox):
         self._terminals = Terminals(self._spawner)
         interpreters = replace(inside.interpreters, home=self._env["HOME"])
         self._contexts = CodeContexts(self._spawner, interpreters, limit=self._spec.limits.contexts)
+        await self.mounts.open(jail, self._watched(jail))
         await self._spawner.open()
         await self.begin_network()
         if jail.groups.is_disk_watched:
@@ -187,15 +193,22 @@ class SandboxLifecycle(AsyncSandbox):
         return DiskWatch(
             (self._place.workspace, self._place.home, self._place.tmp),
             self._spec.limits,
-            Watched(
-                agent_pid=jail.agent_pid,
-                activity=self._spawner.activity,
-                is_busy=self._spawner.is_busy,
-                pids=lambda: processes_of(jail.groups, jail.pid),
-                log_bytes=lambda: self._processes.log_bytes,
-                end_everything=self._spawner.end_everything,
-            ),
+            self._watched(jail),
         )
+
+    def _watched(self, jail: Jail) -> Watched:
+        return Watched(
+            agent_pid=jail.agent_pid,
+            activity=self._spawner.activity,
+            is_busy=self._spawner.is_busy,
+            pids=lambda: processes_of(jail.groups, jail.pid),
+            log_bytes=lambda: self._processes.log_bytes,
+            end_everything=self._spawner.end_everything,
+        )
+
+    async def _set_mounts(self, mounts: Sequence[AnyMount]) -> None:
+        self._spec = msgspec.structs.replace(self._spec, mounts=tuple(mounts))
+        await self.on_spec(self._spec)
 
     def _base(self) -> str:
         self._check_running()
@@ -208,6 +221,7 @@ class SandboxLifecycle(AsyncSandbox):
             warnings.append("idle_timeout has no effect on a sandbox inside your program: it ends when you destroy it")
         warnings += backend_of(self._spec.isolation).warnings
         warnings += self.network.warnings(self._spec.network)
+        warnings += self.mounts.warnings
         return SandboxInfo(
             id=self.id,
             status=self._status,
@@ -310,7 +324,9 @@ class SandboxLifecycle(AsyncSandbox):
         await self._contexts.close()
         self._sessions.close()
         await self._processes.close()
+        await self.mounts.end_buckets()
         await self._jail.close()
+        await self.mounts.close()
 
     async def destroy(self) -> None:
         self._start_destroying()
@@ -326,6 +342,7 @@ class SandboxLifecycle(AsyncSandbox):
 
     async def _destroy(self) -> None:
         await self.close()
+        await in_thread(self.mounts.forget)
         await in_thread(self._machine.home.release, self._place)
 
     @property
@@ -342,6 +359,7 @@ class SandboxLifecycle(AsyncSandbox):
         """End the jail and remove the directories without an event loop, at the end of the program. Blocks."""
         if self._has_jail:
             self._jail.abandon()
+        self.mounts.abandon()
         self._machine.home.release(self._place)
 
     def lose(self, reason: str) -> None:

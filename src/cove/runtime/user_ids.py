@@ -29,19 +29,28 @@ class UserIds:
         self._registers = registers
         self._first: int | None = None
 
+    def of_volumes(self) -> int:
+        """Return the id that owns what is in volumes on disk: no sandbox and no process ever has it."""
+        with waiting_lock(self._lock):
+            return self._claim() + USER_IDS - 1
+
+    def _claim(self) -> int:
+        self._first = self._first or _claim_range(self._path.parent, self._registers)
+        return self._first
+
     def allocate(self, key: str) -> int:
         """Reserve the next id that neither a sandbox nor a process has."""
         with waiting_lock(self._lock) as lock:
-            first = self._first = self._first or _claim_range(self._path.parent, self._registers)
+            first = self._claim()
             last = int(os.pread(lock, 20, 0) or -1)
-            for step in range(1, USER_IDS + 1):
-                offset = (last + step) % USER_IDS
+            for step in range(1, USER_IDS):
+                offset = (last + step) % (USER_IDS - 1)
                 reservation = self._path / str(first + offset)
                 if not reservation.exists() and not _has_processes(first + offset):
                     _write(reservation, key)
                     os.pwrite(lock, b"%-20d" % offset, 0)
                     return first + offset
-        raise SandboxUnavailable(f"all {USER_IDS} user ids of {self._path} are in use: destroy some sandboxes")
+        raise SandboxUnavailable(f"all {USER_IDS - 1} user ids of {self._path} are in use: destroy some sandboxes")
 
     def find(self, key: str, note: Path) -> int | None:
         """Find the id of a sandbox; `note` is the file that has it, unless its program was killed before."""

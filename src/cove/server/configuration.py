@@ -10,9 +10,20 @@ from pathlib import Path
 import msgspec
 
 from cove.core.limits import MOST_PROCESSES
+from cove.core.mount_grants import BucketBinding, MountGrants
 from cove.core.network_grants import NetworkGrants
 from cove.errors import PermissionDenied, ValidationFailed
-from cove.model import Isolation, Limits, Mount, Network, NetworkPolicy, SandboxSpec
+from cove.model import (
+    AnyMount,
+    BucketMount,
+    Isolation,
+    Limits,
+    Mount,
+    Network,
+    NetworkPolicy,
+    SandboxSpec,
+    VolumeMount,
+)
 from cove.model.network import check_network
 from cove.model.spec import check_spec
 from cove.runtime.mounts import resolve_beneath
@@ -34,6 +45,7 @@ _MAY_BE_UNLIMITED = (
     *Limits.__struct_fields__,
     *("default_idle_timeout", "default_lifetime", "max_sandboxes"),
 )
+_MOUNTS: Mapping[object, type[msgspec.Struct]] = {"host": Mount, "volume": VolumeMount, "bucket": BucketMount}
 # Of what there is, one sandbox gets at most half.
 _SHARE = 2
 # Long enough that nobody loses what is still wanted, short enough that what was forgotten goes.
@@ -65,6 +77,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow_isolation_none: bool = False
     allow_host_network: bool = False
     allow_mounts: tuple[str, ...] = ()
+    allow_buckets: tuple[str, ...] = ()
     network: NetworkGrants = NetworkGrants()
     default_limits: Limits = Limits()
     maximum_limits: Limits = Limits()
@@ -74,6 +87,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     bridge_fast_path: bool = True
     bridge_spec: SandboxSpec = SandboxSpec()
     bridge_specs: dict[str, SandboxSpec] = {}
+    bridge_buckets: dict[str, BucketBinding] = {}
 
     def __post_init__(self) -> None:
         if self.insecure_no_key and not self.is_loopback:
@@ -141,7 +155,24 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             lifetime=spec.lifetime if spec.lifetime is not None else self.default_lifetime,
         )
 
-    def _admit_mount(self, mount: Mount) -> Mount:
+    def admit_size(self, size: int | None) -> int | None:
+        """Return the size of a volume that this server allows: that of the limits on disk, unless it is said."""
+        limits = Limits(disk=size)
+        self._check_limits(limits)
+        return self._complete_limits(limits).disk
+
+    @property
+    def mount_grants(self) -> MountGrants:
+        """Return what clients may mount."""
+        return MountGrants(directories=self.allow_mounts, buckets=self.allow_buckets, bindings=self.bridge_buckets)
+
+    def _admit_mount(self, mount: AnyMount) -> AnyMount:
+        if isinstance(mount, BucketMount):
+            self.mount_grants.check_bucket(mount)
+            if mount.credentials is not None:
+                self.network.check_secret(mount.credentials.name, mount.host)
+        if not isinstance(mount, Mount):
+            return mount
         for directory in self.allow_mounts:
             source = resolve_beneath(mount.source, directory)
             if source is not None:
@@ -234,7 +265,9 @@ def _refuse_unknown(table: object, kind: type[msgspec.Struct], where: str) -> No
     _refuse_unknown(table.get("limits"), Limits, f"{where}.limits")
     mounts = table.get("mounts")
     for mount in mounts if isinstance(mounts, list) else ():
-        _refuse_unknown(mount, Mount, f"{where}.mounts")
+        if isinstance(mount, dict):
+            kind = _MOUNTS.get(mount.setdefault("type", "host"), Mount)
+            _refuse_unknown({name: value for name, value in mount.items() if name != "type"}, kind, f"{where}.mounts")
 
 
 def _merge(defaults: Mapping[str, object], settings: Mapping[str, object]) -> dict[str, object]:

@@ -30,7 +30,7 @@ from cove.server.gateway.auth import KEY_FILE, leave_key, load_key
 from cove.server.preview.exposures import address_of, write_address
 from cove.server.sandboxes.destroy_sandbox import collect_garbage, destroy, seconds_to_next
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.network_grants import write_grants
+from cove.server.sandboxes.network_grants import write_grants, write_mount_grants
 from cove.server.sandboxes.warm_pool import WarmPool
 from cove.server.worker import Work, run_worker
 
@@ -91,6 +91,7 @@ class Supervisor:
         self._pool.open()
         with self._only_server():
             write_grants(self._home, self._configuration.grants)
+            write_mount_grants(self._home, self._configuration.mount_grants)
             zygote = _Child("zygote", self._start_zygote)
             self._children.append(zygote)
             try:

@@ -16,6 +16,9 @@ Q = TypeVar("Q", bound=Request, covariant=True)
 V = TypeVar("V", covariant=True)
 
 
+_OF_SERVER: Final = (Target.SERVER, Target.VOLUME)
+
+
 class Form(Enum):
     """The content that travels besides the request."""
 
@@ -102,7 +105,7 @@ class Operation(Generic[Q, V]):
     @property
     def paths(self) -> tuple[str, ...]:
         """All full paths: operations on files exist below a session too, where relative paths start at its cwd."""
-        if self.target is Target.SERVER:
+        if self.target in _OF_SERVER:
             return (self.path,)
         if self.target is Target.FILES:
             return ROOT + self.path, _OF_SESSION + self.path

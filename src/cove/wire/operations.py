@@ -10,6 +10,7 @@ the query where the method is GET or DELETE or the body is content.
 from typing import Final
 
 from cove.model import (
+    AnyMount,
     BackupInfo,
     Changes,
     CodeContextInfo,
@@ -27,6 +28,7 @@ from cove.model import (
     SessionInfo,
     TerminalInfo,
     Usage,
+    VolumeInfo,
 )
 from cove.wire import replies, requests
 from cove.wire.operation import SANDBOXES, AnyOperation, By, Caller, Form, Operation, row
@@ -137,6 +139,16 @@ EXPOSE_PORT = row("expose_port", "POST /ports", Target.PORTS, "expose", "Let oth
 LIST_PORTS = row("list_ports", "GET /ports", Target.PORTS, "list", "All exposed ports", Nothing, plain(list[ExposedPort]))
 UNEXPOSE_PORT = row("unexpose_port", "DELETE /ports/{port}", Target.PORTS, "unexpose", "Its URL leads nowhere from here on", Nothing, NOTHING)
 CONNECT_PORT = row("connect_port", "GET /ports/{port}/connect", Target.PORTS, "connect", "Bytes to and from a port: an upgrade to tcp", requests.ConnectPort, NOTHING, Form.TCP)
+
+ADD_MOUNT = row("add_mount", "POST /mounts", Target.MOUNTS, "add", "Mount a directory, a volume or a bucket", requests.AddMount, NOTHING)
+LIST_MOUNTS = row("list_mounts", "GET /mounts", Target.MOUNTS, "list", "All mounts", Nothing, plain(list[AnyMount]))
+REMOVE_MOUNT = row("remove_mount", "DELETE /mounts", Target.MOUNTS, "remove", "Unmount", requests.MountTarget, NOTHING)
+SYNC_MOUNT = row("sync_mount", "POST /mounts/sync", Target.MOUNTS, "sync", "Send what was written to a bucket", requests.MountTarget, NOTHING)
+
+CREATE_VOLUME = row("create_volume", "POST /v1/volumes", Target.SERVER, "create_volume", "Make a volume", requests.CreateVolume, replies.VOLUME, makes=True, by=By.GATEWAY, success=201)
+LIST_VOLUMES = row("list_volumes", "GET /v1/volumes", Target.SERVER, "list_volumes", "All volumes", Nothing, plain(list[VolumeInfo]), by=By.GATEWAY)
+GET_VOLUME = row("get_volume", "GET /v1/volumes/{volume}", Target.VOLUME, "info", "What a volume is, and what it holds", Nothing, plain(VolumeInfo), by=By.GATEWAY)
+DELETE_VOLUME = row("delete_volume", "DELETE /v1/volumes/{volume}", Target.VOLUME, "delete", "Remove a volume with all that is in it", Nothing, NOTHING, by=By.GATEWAY)
 
 CREATE_BACKUP = row("create_backup", "POST /backups", Target.BACKUPS, "create", "Save a directory", requests.CreateBackup, plain(BackupInfo))
 LIST_BACKUPS = row("list_backups", "GET /backups", Target.BACKUPS, "list", "All backups that can be restored", Nothing, plain(list[BackupInfo]))

@@ -9,7 +9,17 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
 import msgspec
 
 from cove import api
-from cove.model import CodeEvent, ExecResult, FileEvent, LogEvent, NetworkEvent, Outcome, ProcessStatus, SandboxInfo
+from cove.model import (
+    CodeEvent,
+    ExecResult,
+    FileEvent,
+    LogEvent,
+    NetworkEvent,
+    Outcome,
+    ProcessStatus,
+    SandboxInfo,
+    VolumeInfo,
+)
 from cove.model.result import CommandEnd
 from cove.wire.frames import OUTPUT_EVENTS, EventCodec, json_events
 from cove.wire.target import Target
@@ -204,6 +214,7 @@ SESSION: Final = cast(Reply[api.Session], _handle(Target.SESSION, SessionReply))
 TERMINAL: Final = cast(Reply[api.Terminal], _handle(Target.TERMINAL, TerminalReply))
 CONTEXT: Final = cast(Reply[api.CodeContext], _handle(Target.CONTEXT, CodeContextReply))
 CONTEXTS: Final = cast(Reply[list[api.CodeContext]], _handles(CONTEXT))
+VOLUME: Final = cast(Reply[api.AsyncVolume], _handle(Target.VOLUME, VolumeInfo))
 COUNT: Final = _wrapped(Count, lambda reply: reply.count)
 EXISTS: Final = _wrapped(Exists, lambda reply: reply.exists)
 DIFF: Final = _wrapped(Diff, lambda reply: reply.diff)

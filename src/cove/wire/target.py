@@ -19,6 +19,8 @@ class Target(Enum):
     GIT = (api.Git, 0, "git")
     PORTS = (api.Ports, 0, "ports")
     BACKUPS = (api.Backups, 0, "backups")
+    MOUNTS = (api.Mounts, 0, "mounts")
+    VOLUME = (api.AsyncVolume, 1, "volumes")
 
     def __init__(self, kind: type, ids: int, heading: str) -> None:
         self.kind = kind

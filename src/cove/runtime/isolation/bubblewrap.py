@@ -47,7 +47,12 @@ class Bubblewrap:
         machine, spec = launch.machine, launch.spec
         program = stack.enter_context(sealed_file(machine.require_filter()))
         arguments = jail_arguments(
-            spec, launch.host, launch.mounts.staged, info_descriptor=launch.info, filter_descriptor=program.fileno()
+            spec,
+            launch.host,
+            launch.mounts.mounts,
+            launch.mounts.staged,
+            info_descriptor=launch.info,
+            filter_descriptor=program.fileno(),
         )
         file = stack.enter_context(sealed_file(arguments.encode()))
         command = [machine.require_bubblewrap(), "--args", str(file.fileno()), *_agent(launch)]

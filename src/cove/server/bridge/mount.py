@@ -1,31 +1,71 @@
-"""Bucket mounts of the bridge protocol: validated, then refused on this server."""
+"""Bucket mounts of the bridge protocol: at an endpoint that the server allows, or by a name that it gives."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from cove.core.file_path import collapse
+from cove.errors import CoveError
 from cove.http import Request, Response
-from cove.server.bridge.protocol import MOST_BODY_BYTES, decode_object, failed, invalid
+from cove.local.threads import in_thread
+from cove.model import BucketMount
+from cove.runtime.sandbox import Sandbox
+from cove.server.bridge.protocol import MOST_BODY_BYTES, answer_json, decode_object, failed, invalid
 
 Fields = Mapping[str, object]
 
 
-async def mount(request: Request) -> Response:
-    """`POST mount`."""
+async def mount(sandbox: Sandbox, request: Request) -> Response:
+    """`POST mount`. Credentials that come with it are kept for this mount alone."""
     fields = decode_object(await request.read(MOST_BODY_BYTES))
     _check_bucket(fields)
     path = _check_path(fields)
     options = _check_options(fields)
     _check_kind(fields, options)
-    raise failed("mount_error", f"buckets cannot be mounted on this server: {path}")
+    try:
+        wanted = await _choose(sandbox, fields, options, path)
+        await sandbox.mounts.add_with(wanted, _credentials(options))
+    except CoveError as error:
+        raise failed("mount_error", error.message) from None
+    return answer_json({"ok": True})
 
 
-async def unmount(request: Request) -> Response:
+async def unmount(sandbox: Sandbox, request: Request) -> Response:
     """`POST unmount`."""
     path = _check_path(decode_object(await request.read(MOST_BODY_BYTES)))
     if collapse(path) == "/":
         raise invalid("mountPath must not be the filesystem root")
-    raise failed("unmount_error", f"nothing is mounted at {path}")
+    try:
+        await sandbox.mounts.remove(path)
+    except CoveError as error:
+        raise failed("unmount_error", error.message) from None
+    return answer_json({"ok": True})
+
+
+async def _choose(sandbox: Sandbox, fields: Fields, options: Fields, path: str) -> BucketMount:
+    prefix = str(options.get("prefix", "")).strip("/")
+    read_only = options.get("readOnly") is True
+    if "binding" in fields:
+        grants = await in_thread(sandbox.mounts.sandbox.read_grants)
+        bindings = {} if grants.mounts is None else grants.mounts.bindings
+        binding = bindings.get(str(fields["binding"]))
+        if binding is None:
+            raise failed("mount_error", f"this server has no bucket named {fields['binding']}")
+        url = f"{binding.url.rstrip('/')}/{prefix}".rstrip("/")
+        return BucketMount(
+            url=url,
+            endpoint=binding.endpoint,
+            target=path,
+            credentials=binding.credentials,
+            region=binding.region,
+            read_only=read_only,
+        )
+    url = f"s3://{fields['bucket']}/{prefix}".rstrip("/")
+    return BucketMount(url=url, endpoint=str(options["endpoint"]), target=path, read_only=read_only)
+
+
+def _credentials(options: Fields) -> str | None:
+    given = options.get("credentials")
+    return f"{given['accessKeyId']}:{given['secretAccessKey']}" if isinstance(given, dict) else None
 
 
 def _check_bucket(fields: Fields) -> None:

@@ -34,8 +34,8 @@ class Bridge:
             "ptyTerminal": lambda request, _: open_terminal(sandbox, sessions, request),
             "createSession": lambda request, _: sessions.create(request),
             "deleteSession": lambda _, session: sessions.delete(session),
-            "mountBucket": lambda request, _: mount(request),
-            "unmountBucket": lambda request, _: unmount(request),
+            "mountBucket": lambda request, _: mount(sandbox, request),
+            "unmountBucket": lambda request, _: unmount(sandbox, request),
             "createTunnel": tunnels.open,
             "deleteTunnel": lambda _, port: tunnels.close(port),
         }

@@ -6,12 +6,31 @@ from dataclasses import dataclass
 from cove.core.identifier import check_sandbox_id
 from cove.errors import SandboxNotFound
 from cove.local.threads import in_thread
-from cove.model import SandboxInfo, SandboxSpec
+from cove.model import SandboxInfo, SandboxSpec, VolumeInfo
+from cove.model.mount import check_volume_name
 from cove.model.spec import check_spec
+from cove.runtime.home import Home
+from cove.runtime.volumes import Volumes
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.metrics import collect_metrics
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.starter import Starter
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeAnswers:
+    """The operations of one volume; the methods are those of `api.AsyncVolume`."""
+
+    volumes: Volumes
+    name: str
+
+    async def info(self) -> VolumeInfo:
+        """Describe it."""
+        return await in_thread(self.volumes.get, self.name)
+
+    async def delete(self) -> None:
+        """Remove it with all that is in it."""
+        await in_thread(self.volumes.delete, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +54,22 @@ class ServerAnswers:
 
     def _list(self) -> builtins.list[SandboxInfo]:
         return [self.directory.info(record) for record in self.directory.list()]
+
+    async def create_volume(self, name: str, *, size: int | None) -> VolumeInfo:
+        """Make a volume, and answer by its facts."""
+        return await in_thread(self._volumes.create, name, self.starter.configuration.admit_size(size))
+
+    async def list_volumes(self) -> builtins.list[VolumeInfo]:
+        """List all volumes."""
+        return await in_thread(self._volumes.list)
+
+    def volume(self, name: str) -> VolumeAnswers:
+        """One volume, whether it is there or not."""
+        return VolumeAnswers(self._volumes, check_volume_name(name))
+
+    @property
+    def _volumes(self) -> Volumes:
+        return Volumes(Home(self.directory.home))
 
     async def health(self) -> bytes:
         """Say that the server answers."""

@@ -9,13 +9,14 @@ from cove.errors import NotFound, SandboxUnavailable
 from cove.http import Answer, Request
 from cove.model import SandboxStatus
 from cove.server.dispatch import RESPONDERS, Call, Route, Routes, read_arguments
-from cove.server.gateway.answers import SandboxAnswers, ServerAnswers
+from cove.server.gateway.answers import SandboxAnswers, ServerAnswers, VolumeAnswers
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
+from cove.wire.coding import unquote_text
 from cove.wire.operation import SANDBOXES, By, Caller
 from cove.wire.operations import OPERATIONS
 from cove.wire.target import Target
@@ -65,8 +66,10 @@ class Gateway:
         return self._find_and_relay(id) if path is None else self._relay(id, path)
 
     async def _answer(self, route: Route, ids: list[str], request: Request) -> Answer:
-        owner: ServerAnswers | SandboxAnswers = self._server
-        if route.operation.target is not Target.SERVER:
+        owner: ServerAnswers | SandboxAnswers | VolumeAnswers = self._server
+        if route.operation.target is Target.VOLUME:
+            owner = self._server.volume(unquote_text(ids[0]))
+        elif route.operation.target is not Target.SERVER:
             owner = sandbox = self._sandbox(ids[0])
             if route.operation.by is By.RUNNING:
                 record, info = await sandbox.find()

@@ -17,10 +17,11 @@ from cove.runtime.home import SOCKET, Place
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
+from cove.runtime.sandbox_mounts import Grants
 from cove.server.preview.exposures import RecordedPorts, read_exposures
 from cove.server.sandboxes.destroy_sandbox import remove
 from cove.server.sandboxes.directory import Directory, Record
-from cove.server.sandboxes.network_grants import read_grants
+from cove.server.sandboxes.network_grants import read_grants, read_mount_grants
 from cove.server.sandboxes.reservation import Reservation
 from cove.server.sandboxes.start_protocol import Create, Start, listen
 
@@ -117,6 +118,7 @@ class SandboxOpener:
     def _make(self, id: str, spec: SandboxSpec, machine: Machine, place: Place, created_at: datetime) -> Sandbox:
         sandbox = Sandbox(id, spec, machine, place, created_at=created_at)
         sandbox.network.read_grants = partial(read_grants, machine.home.path)
+        sandbox.mounts.sandbox.read_grants = partial(_read_grants, machine.home.path)
         return sandbox
 
     async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> OpenedSandbox:
@@ -159,6 +161,10 @@ class SandboxOpener:
             reservation.close()
             raise
         return await self._record(sandbox, place, reservation, is_new=False)
+
+
+def _read_grants(home: Path) -> Grants:
+    return Grants(read_mount_grants(home), read_grants(home))
 
 
 class _PrivateLog(RotatingFileHandler):

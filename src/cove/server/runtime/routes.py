@@ -76,12 +76,17 @@ async def _ports(sandbox: api.AsyncSandbox) -> object:
     return sandbox.ports
 
 
+async def _mounts(sandbox: api.AsyncSandbox) -> object:
+    return sandbox.mounts
+
+
 _OWNERS: Final[Mapping[Target, Callable[..., Awaitable[object]]]] = {
     Target.SANDBOX: _sandbox,
     Target.FILES: _files,
     Target.GIT: _git,
     Target.PORTS: _ports,
     Target.BACKUPS: _backups,
+    Target.MOUNTS: _mounts,
     Target.PROCESS: lambda sandbox, key: sandbox.get_process(key),
     Target.SESSION: lambda sandbox, key: sandbox.get_session(key),
     Target.TERMINAL: lambda sandbox, key: sandbox.get_terminal(key),

@@ -7,6 +7,7 @@ from pathlib import Path
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.pidfd import end_process, open_process
 from cove.runtime.home import Home
+from cove.runtime.volumes import Volumes
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.reservation import forget_stale, free
 
@@ -48,6 +49,7 @@ def collect_garbage(path: Path) -> None:
             free(directory, record.id)
         remove(directory, hierarchies, record.key)
     home.collect(hierarchies)
+    Volumes(home).collect()
 
 
 def seconds_to_next(directory: Directory) -> float:

@@ -30,7 +30,7 @@ class Starter:
 
     def __init__(self, home: Path, configuration: Configuration | None = None) -> None:
         self.directory = Directory(home)
-        self._configuration = configuration or Configuration()
+        self.configuration = configuration or Configuration()
         self._pool = WarmPool(self.directory)
         self._hierarchies: Hierarchies | None = None
 
@@ -45,8 +45,8 @@ class Starter:
         existing = await in_thread(self.directory.find, id)
         if existing is not None:
             return await self._get(existing, exist_ok)
-        spec = await in_thread(self._configuration.complete if is_ours else self._configuration.admit, spec)
-        request = Create(id=id, spec=spec, exist_ok=exist_ok, most=self._configuration.max_sandboxes)
+        spec = await in_thread(self.configuration.complete if is_ours else self.configuration.admit, spec)
+        request = Create(id=id, spec=spec, exist_ok=exist_ok, most=self.configuration.max_sandboxes)
         socket = await in_thread(self._pool.claim, spec)
         if socket is not None:
             try:

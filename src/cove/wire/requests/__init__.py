@@ -28,6 +28,7 @@ from cove.wire.requests.git import (
     Push,
     Repository,
 )
+from cove.wire.requests.mount import AddMount, CreateVolume, MountTarget
 from cove.wire.requests.network import ConnectPort, ExposePort, NetworkLog, SetNetwork
 from cove.wire.requests.process import Exec, Kill, Logs, StartProcess, Terminate, Wait, WaitForLog, WaitForPort
 from cove.wire.requests.request import Nothing, Request, Waiting
@@ -35,6 +36,9 @@ from cove.wire.requests.sandbox import CreateSandbox, SetEnv
 from cove.wire.requests.shell import Connect, CreateSession, OpenTerminal, Resize
 
 __all__ = [
+    "AddMount",
+    "CreateVolume",
+    "MountTarget",
     "AddToRepository",
     "ChangeBranch",
     "ChangeMode",
