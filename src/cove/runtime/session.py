@@ -36,7 +36,7 @@ from cove.runtime.process import Process
 from cove.runtime.processes import Processes
 from cove.runtime.session_call import OnOutput, SessionCall
 from cove.runtime.session_shell import SessionShell
-from cove.runtime.shell import ShellEnded
+from cove.runtime.shell_command import ShellEnded
 from cove.runtime.shell_snapshot import MOST_STATE_BYTES, ShellSnapshot, StateTooLarge
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import CWD_EXIT_CODE, KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE

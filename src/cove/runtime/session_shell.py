@@ -36,7 +36,8 @@ from cove.core.session_script import CALM_SCRIPT, RESTORE_SCRIPT
 from cove.core.shell_protocol import Report
 from cove.errors import CoveError, SpawnFailed
 from cove.local.threads import in_thread
-from cove.runtime.shell import Shell, ShellEnded
+from cove.runtime.shell import Shell
+from cove.runtime.shell_command import ShellEnded
 from cove.runtime.shell_snapshot import ShellSnapshot, StateTooLarge
 from cove.runtime.spawner import Spawner
 from cove.tasks import owned, settled, shared
