@@ -210,12 +210,14 @@ def fork(request: dict[str, str]) -> None:
     """Fork a copy of this context, which goes on from here with a channel of its own."""
     streams, _channel.descriptors = _channel.descriptors, []
     flush()
+    middle = 0
     try:
         threads = [] if request["force"] else forking.threads_in_the_way()
         if threads:
             answer = frames.frame(frames.REFUSED, b"\0".join([b"threads", *threads]))
         else:
-            answer = frames.frame(frames.FORKED, b"%d" % forking.fork_twice())
+            pid, middle = forking.fork_twice()
+            answer = frames.frame(frames.FORKED, b"%d" % pid)
     except forking.Copy:
         become_copy(streams, int(request["label"]))
         return
@@ -224,6 +226,8 @@ def fork(request: dict[str, str]) -> None:
     for descriptor in streams:
         os.close(descriptor)
     _channel.send([answer])
+    if middle:
+        forking.reap(middle)
 
 
 def become_copy(streams: list[int], label: int) -> None:

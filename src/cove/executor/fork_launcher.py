@@ -23,6 +23,7 @@ import _signal
 import fcntl
 import os
 import posix
+import select
 import time
 
 from cove.agent import init, kernel, launcher, protocol
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import resource
 
 END_SECONDS = 1.0
+ADOPT_SECONDS = 5.0
 SPAWNED = b""
 
 
@@ -78,8 +80,14 @@ class ForkLauncher(launcher.Launcher):
         return super().choose(scope, label)
 
     def adopt(self, label: bytes, pid: int) -> bool:
-        """Report the end of a child from now on; returns whether it is one, and nobody's yet."""
+        """Report the end of a child from now on; returns whether it is one, and nobody's yet.
+
+        It becomes one when the process in the middle has ended, which may be just ending.
+        """
         facts = kernel.stat_fields(pid)
+        if facts and int(facts[1]) != posix.getpid():
+            await_end(int(facts[1]))
+            facts = kernel.stat_fields(pid)
         known = (self.main, *self.copies.values())
         if not facts or int(facts[1]) != posix.getpid() or pid in known or label in self.copies:
             return False
@@ -126,6 +134,20 @@ class ForkLauncher(launcher.Launcher):
             else:
                 self.copies[label] = 0
                 self.report(status, usage, False, b"copy", label)
+
+
+def await_end(pid: int) -> None:
+    """Wait until a process has ended, so long at most: pidfd_open(2)."""
+    try:
+        ending = posix.pidfd_open(pid)
+    except OSError:
+        return  # it has
+    try:
+        poll = select.poll()
+        poll.register(ending, select.POLLIN)
+        poll.poll(ADOPT_SECONDS * 1000)
+    finally:
+        posix.close(ending)
 
 
 def become_executor(environ: dict[bytes, bytes], targets: list[int], descriptors: list[int]) -> None:

@@ -68,26 +68,27 @@ def reap(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-def fork_twice() -> int:
-    """Return the pid of the copy when it is the launcher's child. Raises Copy in the copy, and OSError."""
+def fork_twice() -> tuple[int, int]:
+    """Return the pid of the copy, and that of the process in the middle, which is about to end and is to be reaped.
+
+    Its end takes about as long as a fork, for it gives up as much memory: nobody has to wait for that. Raises Copy in
+    the copy, and OSError.
+    """
     read, write = os.pipe()
     with contextlib.ExitStack() as pipes, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of threads that must not matter
-        pipes.callback(os.close, write)
         pipes.callback(os.close, read)
-        middle = posix.fork()
-        if not middle:
-            fork_and_leave(write)
-            raise Copy
-        reap(middle)
-        os.set_blocking(read, False)
-        try:
-            told = os.read(read, PID_BYTES)
-        except BlockingIOError:
-            told = b""
+        with contextlib.ExitStack() as given:
+            given.callback(os.close, write)
+            middle = posix.fork()
+            if not middle:
+                fork_and_leave(write)
+                raise Copy
+        told = os.read(read, PID_BYTES)
     if not told:
+        reap(middle)
         raise OSError(errno.EAGAIN, "fork")
-    return int(told)
+    return int(told), middle
 
 
 def fork_and_leave(write: int) -> None:

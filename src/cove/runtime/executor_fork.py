@@ -9,10 +9,12 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
 
 from cove.core.executor_protocol import Forked, Unforked, encode_fork
 from cove.errors import ForkRefused, SpawnFailed
+from cove.model import Outcome
 from cove.runtime.executor import CHANNEL, Executor, ExecutorEnded, open_executor
 from cove.runtime.family import Family
 from cove.tasks import shared, together
@@ -65,15 +67,22 @@ async def _fork(parent: Executor, on_packages: Callable[[], None], *, force: boo
             streams = copy.process.open_streams(theirs)
             answer = parent.fork(encode_fork(number, force=force), [*streams, given[CHANNEL]])
         pid = _pid_of(await _answer(parent, answer))
-        if not await family.launcher.adopt(label, pid):
-            raise SpawnFailed("the copy ended before it could be supervised. Nothing was started.")
-        copy.process.begin_as_copy(family, label, pid)
     except BaseException:
         await _undo(copy, family, label)
         raise
+    # Whatever is asked of the launcher later, it does after this: nobody has to wait for the answer.
+    adopted = family.launcher.adopt(label, pid)
+    copy.process.begin_as_copy(family, label, pid)
+    adopted.add_done_callback(partial(_on_adopted, copy))
     spawner.add(copy.process)
     copy.attach(copy.process)
     return copy
+
+
+def _on_adopted(copy: Executor, adopted: "asyncio.Future[int]") -> None:
+    """End what has the label of a copy that is none: it has ended already, or the executor has lied."""
+    if not adopted.result():
+        copy.process.end(Outcome.KILLED, 0)
 
 
 async def _answer(parent: Executor, answer: "asyncio.Future[Forked | Unforked]") -> Forked | Unforked:
