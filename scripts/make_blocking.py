@@ -27,6 +27,7 @@ CLASSES = [
     ("terminal.py", "TerminalConnection", "TerminalConnection"),
     ("terminal.py", "Terminal", "Terminal"),
     ("code.py", "CodeContext", "CodeContext"),
+    ("snapshot.py", "AsyncSnapshot", "Snapshot"),
     ("sandbox.py", "AsyncSandbox", "Sandbox"),
     ("volume.py", "AsyncVolume", "Volume"),
 ]

@@ -3,8 +3,8 @@
 TYPE_CHECKING = False  # as in typing, whose import would be most of what `import cove` costs
 
 if TYPE_CHECKING:
-    from cove.api import AsyncSandbox, AsyncVolume, define_secret
-    from cove.blocking import Sandbox, Volume
+    from cove.api import AsyncSandbox, AsyncSnapshot, AsyncVolume, define_secret
+    from cove.blocking import Sandbox, Snapshot, Volume
     from cove.errors import (
         AlreadyExists,
         BackupExpired,
@@ -133,6 +133,7 @@ if TYPE_CHECKING:
         ProcessExit,
         ProcessStatus,
         Ready,
+        ResetReport,
         Result,
         SandboxInfo,
         SandboxSpec,
@@ -141,6 +142,8 @@ if TYPE_CHECKING:
         Secret,
         SessionInfo,
         SessionStatus,
+        SnapshotInfo,
+        SnapshotMethod,
         TerminalEvent,
         TerminalInfo,
         Text,
@@ -157,6 +160,7 @@ __all__ = [
     "AlreadyExists",
     "AnyMount",
     "AsyncSandbox",
+    "AsyncSnapshot",
     "BackupInfo",
     "AsyncVolume",
     "BackupExpired",
@@ -260,6 +264,9 @@ __all__ = [
     "Sandbox",
     "SandboxAlreadyExists",
     "SandboxDestroyed",
+    "ResetReport",
+    "SnapshotInfo",
+    "SnapshotMethod",
     "SandboxInfo",
     "SandboxNotFound",
     "SandboxPaused",
@@ -276,6 +283,7 @@ __all__ = [
     "SessionNotFound",
     "SessionStatus",
     "SessionTerminated",
+    "Snapshot",
     "SnapshotAlreadyExists",
     "SnapshotInUse",
     "SnapshotNotFound",

@@ -20,6 +20,7 @@ from cove.model import (
     ProcessStatus,
     Result,
     SandboxSpec,
+    SnapshotInfo,
     make_spec,
 )
 
@@ -202,3 +203,10 @@ def test_a_checkout_is_clean_when_no_file_differs() -> None:
     changed = GitFile(path="a", staged=GitChange.UNMODIFIED, unstaged=GitChange.MODIFIED)
     assert GitStatus(branch="main", commit=None).is_clean
     assert not GitStatus(branch="main", commit=None, files=(changed,)).is_clean
+
+
+def test_a_snapshot_is_named_by_its_id_or_by_itself_and_needs_isolation() -> None:
+    snapshot = SnapshotInfo(id="s", created_at=datetime.now(UTC))
+    assert make_spec(None, {"snapshot": snapshot}) == make_spec(None, {"snapshot": "s"}) == SandboxSpec(snapshot="s")
+    with pytest.raises(ValidationFailed, match="isolation"):
+        make_spec(None, {"snapshot": "s", "isolation": "none"})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cove.core.command import MAX_ENTRY_BYTES, OWN_DESCRIPTOR, RUN_SCRIPT, SCRIPT_DESCRIPTOR, STATE_DESCRIPTOR
-from cove.core.session_script import apply_script, check_script, process_invocation, quote, set_script
+from cove.core.session_script import apply_script, check_script, enter_script, process_invocation, quote, set_script
 
 pytestmark = pytest.mark.pure
 
@@ -31,6 +31,7 @@ def test_without_a_directory_none_is_entered() -> None:
 
 def test_variables_are_set_unset_and_checked_by_name() -> None:
     env = {"A": HOSTILE, "B": None}
+    assert shlex.split(enter_script(HOSTILE)) == ["__cove_enter", HOSTILE, *TAIL]
     assert shlex.split(set_script(env)) == ["__cove_set", f"A={HOSTILE}", "B", *TAIL]
     assert shlex.split(check_script(env)) == ["__cove_check", "A", "B", *TAIL]
 

@@ -333,6 +333,7 @@ def test_every_method_of_the_api_has_an_operation() -> None:
         *((Target.VOLUME, name) for name in ("create", "get", "list")),
         *((Target.SANDBOX, name) for name in ("create", "connect", "list", "detach", "kill_process")),
         (Target.PROCESS, "refresh"),
+        *((Target.SNAPSHOT, name) for name in ("get", "list", "info")),
         *((Target.SESSION, "delete"), (Target.CONTEXT, "delete")),
         *((Target.FILES, name) for name in ("read", "read_text", "write", "upload", "download")),
     }

@@ -3,12 +3,13 @@
 import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 
 from cove import api
 from cove.errors import ValidationFailed
-from cove.model import CodeEvent, Execution
+from cove.model import CodeEvent, Execution, SnapshotInfo
 from cove.wire import operations, requests
 from cove.wire.operation import AnyOperation, Form
 from cove.wire.operations import OPERATIONS
@@ -165,3 +166,11 @@ def test_a_document_has_no_arguments() -> None:
         signature = signature_of(page)
         assert signature.bind([], {}) == {}
         assert signature.read_path([]) == {}
+
+
+def test_a_snapshot_travels_by_its_id() -> None:
+    snapshot = SnapshotInfo(id="s", created_at=datetime.now(UTC))
+    for given in ("s", snapshot):
+        assert requests.Restore.of(snapshot=given).arguments() == {"snapshot": "s"}
+        assert requests.DiffSince.of(path="a", since=given).arguments() == {"path": "a", "since": "s"}
+    assert requests.Since.of().arguments() == {"since": None}

@@ -256,6 +256,6 @@ def test_an_open_file_without_a_name_is_found(tmp_path: Path) -> None:
         file.write(b"x" * 1_000_000)
         file.flush()
         device = tmp_path.stat().st_dev
-        assert measure_unlinked([os.getpid()], device).bytes < 1_000_000
+        assert measure_unlinked([os.getpid()], {device}).bytes < 1_000_000
         os.unlink(tmp_path / "f")
-        assert measure_unlinked([os.getpid()], device).bytes >= 1_000_000
+        assert measure_unlinked([os.getpid()], {device}).bytes >= 1_000_000

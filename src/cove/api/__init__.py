@@ -11,11 +11,13 @@ from cove.api.provider import AwaitableContext, Destroyable
 from cove.api.sandbox import AsyncSandbox
 from cove.api.secrets import define_secret
 from cove.api.session import Session
+from cove.api.snapshot import AsyncSnapshot
 from cove.api.terminal import Terminal, TerminalConnection
 from cove.api.volume import AsyncVolume
 
 __all__ = [
     "AsyncSandbox",
+    "AsyncSnapshot",
     "Backups",
     "AsyncVolume",
     "CodeContext",

@@ -7,10 +7,11 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cove.model import SandboxInfo, SandboxSpec, VolumeInfo
+from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, VolumeInfo
 
 if TYPE_CHECKING:
     from cove.api.sandbox import AsyncSandbox
+    from cove.api.snapshot import AsyncSnapshot
     from cove.api.volume import AsyncVolume
 
 
@@ -34,6 +35,12 @@ class Provider(Protocol):
 
     async def list_volumes(self) -> builtins.list[VolumeInfo]:
         """List all volumes."""
+
+    async def get_snapshot(self, id: str) -> "AsyncSnapshot":
+        """Find a snapshot."""
+
+    async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
+        """List all snapshots."""
 
 
 def provider_for(url: str | None, api_key: str | None) -> Provider:

@@ -14,15 +14,18 @@ from cove.api.ports import Ports
 from cove.api.process import Process
 from cove.api.provider import AwaitableContext, provider_for
 from cove.api.session import Session
+from cove.api.snapshot import AsyncSnapshot
 from cove.api.terminal import Terminal
 from cove.model import (
     CodeContextInfo,
     CodeEvent,
     ExecResult,
     Execution,
+    FileChange,
     Network,
     NetworkEvent,
     NetworkPolicy,
+    ResetReport,
     SandboxInfo,
     SandboxSpec,
     SessionInfo,
@@ -31,6 +34,7 @@ from cove.model import (
     Usage,
     make_spec,
 )
+from cove.model.spec import HasId
 
 
 class AsyncSandbox(ABC):
@@ -111,6 +115,41 @@ class AsyncSandbox(ABC):
     @abstractmethod
     def network_log(self, *, since: str | None = None, follow: bool = False) -> AsyncGenerator[NetworkEvent, None]:
         """Read what the policy allowed and refused, from the cursor of an event on; with `follow`, as it happens."""
+
+    @abstractmethod
+    async def snapshot(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> AsyncSnapshot:
+        """Keep the files as they are at this moment: /workspace, /home/user and /tmp, and the state of sessions.
+
+        Everything that a command has written which returned before the call is in it, and nothing of one that begins
+        after it. Mounts, /dev/shm and /run are not. It costs the same whatever there is; while a process stands in
+        those directories or holds files of them open, what was written since the last snapshot is copied.
+        """
+
+    @abstractmethod
+    async def restore(self, snapshot: "str | HasId") -> None:
+        """Go back to a snapshot, of this sandbox or of another: everything that runs is ended first.
+
+        Sessions that were there come back as they were then; all others, processes, terminals and contexts are gone.
+        """
+
+    @abstractmethod
+    async def fork(self, count: int = 1) -> "builtins.list[AsyncSandbox]":
+        """Make so many copies of this sandbox as it is now, each with an id, processes and limits of its own.
+
+        They stand on the same layers and share nothing else. When not all of them can be made, none is.
+        """
+
+    @abstractmethod
+    async def changes(self, since: "str | HasId | None" = None) -> "builtins.list[FileChange]":
+        """List the files that differ from those at its creation, or in that snapshot, sorted by path."""
+
+    @abstractmethod
+    async def diff(self, path: str | None = None, since: "str | HasId | None" = None) -> str:
+        """Write the differences as a patch, of all files or of those at or below a path; binary files are named."""
+
+    @abstractmethod
+    async def reset(self) -> ResetReport:
+        """End everything and go back to the files as they were created; says by what that is proven."""
 
     @abstractmethod
     async def exec(

@@ -21,11 +21,14 @@ own sandbox, and nowhere else.
 
 from cove.attach import program
 from cove.attach.actions import (
+    COPY_OPTIONS,
+    COPY_PROGRAM,
     Action,
     AttachTree,
     BindFile,
     Binds,
     CloneTree,
+    CopyTree,
     MountOptions,
     MoveMounts,
     NetworkSetup,
@@ -36,6 +39,7 @@ from cove.attach.actions import (
 )
 from cove.attach.target import Target
 from cove.attach.visit import (
+    SECONDS,
     Attached,
     Helper,
     MountBusy,
@@ -47,12 +51,16 @@ from cove.attach.visit import (
 )
 
 __all__ = [
+    "COPY_OPTIONS",
+    "COPY_PROGRAM",
+    "SECONDS",
     "Action",
     "AttachTree",
     "Attached",
     "BindFile",
     "Binds",
     "CloneTree",
+    "CopyTree",
     "Helper",
     "MountBusy",
     "MountOptions",

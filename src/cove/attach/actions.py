@@ -137,6 +137,22 @@ class ShowLayers:
     sealed: bool = False
 
 
+# cp(1): modes, owners, times, attributes, links among the files, holes; blocks are shared where the disk can do that.
+COPY_PROGRAM = "/bin/cp"
+COPY_OPTIONS = ("-a", "--reflink=auto", "-T")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTree:
+    """Copy a directory of the host with the rights of the jail's owner over the sandbox's files: whatever their modes.
+
+    Both are paths of the host. The target is not there yet.
+    """
+
+    source: str
+    target: str
+
+
 Action = (
     Sysctls
     | MountOptions
@@ -148,6 +164,7 @@ Action = (
     | Unmount
     | NetworkSetup
     | ShowLayers
+    | CopyTree
 )
 
 
@@ -198,6 +215,8 @@ def plan(actions: Sequence[Action]) -> list[Step]:
 def _outside(action: Action) -> list[Step]:
     if isinstance(action, Unmount):
         return [Step("names")]
+    if isinstance(action, CopyTree):
+        return [Step("copytree", (COPY_PROGRAM, *COPY_OPTIONS, action.source, action.target))]
     if isinstance(action, Sysctls):
         return [Step("sysctl", (f"/proc/sys/user/{name}", value)) for name, value in action.values.items()]
     return []
@@ -226,7 +245,7 @@ def _in_mounts(action: Action, trees: Sequence[BindFile]) -> list[Step]:
         case Unmount(target, root):
             taken = Step("unmount", (target, ":".join(map(str, root))))
             return [taken, Step("rmdir", (target,))] if action.was_made else [taken]
-        case Sysctls() | NetworkSetup():
+        case Sysctls() | NetworkSetup() | CopyTree():
             return []
         case _:
             assert_never(action)

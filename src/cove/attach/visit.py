@@ -53,8 +53,8 @@ class Attached:
 class Helper(Protocol):
     """Performs actions on one jail, once."""
 
-    def perform(self, target: Target, actions: Sequence[Action]) -> Attached:
-        """Do all, or raise at the first that fails. Blocks, for at most SECONDS."""
+    def perform(self, target: Target, actions: Sequence[Action], seconds: float = SECONDS) -> Attached:
+        """Do all, or raise at the first that fails. Blocks, but not for longer."""
 
     def close(self) -> None:
         """End it at whatever point. Idempotent. Blocks, but not for long."""
@@ -63,7 +63,7 @@ class Helper(Protocol):
 class Thread(Helper):
     """A thread of ours that enters the mount and network namespaces, and ends there: root with CAP_SYS_ADMIN may."""
 
-    def perform(self, target: Target, actions: Sequence[Action]) -> Attached:
+    def perform(self, target: Target, actions: Sequence[Action], seconds: float = SECONDS) -> Attached:
         visit = _Visit(target, [step for step in plan(actions) if step.namespace is not Namespace.USER])
         visit.start()
         visit.join()
@@ -107,16 +107,16 @@ class Process(Helper):
         self.process = process
         self._becomes = becomes
 
-    def perform(self, target: Target, actions: Sequence[Action]) -> Attached:
-        until = time.monotonic() + SECONDS
+    def perform(self, target: Target, actions: Sequence[Action], seconds: float = SECONDS) -> Attached:
+        until = time.monotonic() + seconds
         try:
-            self._ask(f"begin\0{SECONDS:.0f}".encode(), [], until)
+            self._ask(f"begin\0{seconds:.0f}".encode(), [], until)
             if self._becomes is not None:
                 self._ask(f"become\0{self._becomes}".encode(), [], until)
             refused = _perform(target, plan(actions), lambda packet, sent: self._ask(packet, sent, until))
             given = self._ask(b"give", [], until)
         except TimeoutError as error:
-            raise SandboxUnavailable(f"attaching to the sandbox took longer than {SECONDS:g} s") from error
+            raise SandboxUnavailable(f"attaching to the sandbox took longer than {seconds:g} s") from error
         except program.Failed as failure:
             raise SandboxUnavailable(f"attaching to the sandbox failed: {os.strerror(failure.number)}") from failure
         except ConnectionError as error:
@@ -259,6 +259,8 @@ def _translate(step: Step, failure: program.Failed) -> Exception:
         return MountNotFound(f"nothing that was mounted there stands at {failure.subject}: its parent was moved away")
     if failure.number == errno.ESTALE:
         return PermissionDenied(f"file {failure.subject} of the host was replaced by another meanwhile")
+    if step.verb == "copytree":
+        return SandboxUnavailable(f"the sandbox's files could not be copied: {failure.subject}")
     if step.verb in _ABOUT_PATHS:
         return from_errno(failure.number, f"mount {failure.subject}")
     return SandboxUnavailable(f"the kernel does not let Cove attach to the sandbox: {failure.subject}: {reason}")

@@ -18,6 +18,7 @@ from cove.model import (
     ExecResult,
     Execution,
     ExposedPort,
+    FileChange,
     FileEvent,
     FileInfo,
     GitBranch,
@@ -32,10 +33,12 @@ from cove.model import (
     Outcome,
     ProcessExit,
     ProcessStatus,
+    ResetReport,
     SandboxInfo,
     SandboxSpec,
     SearchMatch,
     SessionInfo,
+    SnapshotInfo,
     SpecFields,
     TerminalEvent,
     TerminalInfo,
@@ -43,6 +46,7 @@ from cove.model import (
     VolumeInfo,
 )
 from cove.model.file import MOST_DOWNLOAD_BYTES
+from cove.model.spec import HasId
 
 T = TypeVar("T", bound=api.Destroyable)
 
@@ -836,6 +840,62 @@ class CodeContext:
         self._portal.call(lambda: self._inner.delete())
 
 
+class Snapshot:
+    """A snapshot, made by `sandbox.snapshot()`. It stays until it is deleted, also when the sandbox is gone.
+
+    `name` and `labels` are what it was given; `parent` is the id of the snapshot that its sandbox stood on.
+    """
+
+    def __init__(self, inner: api.AsyncSnapshot, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    @property
+    def name(self) -> str | None:
+        return self._inner.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self._inner.labels
+
+    @property
+    def created_at(self) -> datetime:
+        return self._inner.created_at
+
+    @property
+    def parent(self) -> str | None:
+        return self._inner.parent
+
+    @property
+    def size(self) -> int | None:
+        return self._inner.size
+
+    @classmethod
+    def get(cls, id: str, *, url: str | None = None, api_key: str | None = None) -> "Snapshot":
+        """The snapshot with that id; raises SnapshotNotFound."""
+        return Snapshot(get_portal().call(lambda: api.AsyncSnapshot.get(id, url=url, api_key=api_key)), get_portal())
+
+    @classmethod
+    def list(
+        cls, *, labels: Mapping[str, str] | None = None, url: str | None = None, api_key: str | None = None
+    ) -> builtins.list[SnapshotInfo]:
+        """All snapshots that have these labels, oldest first."""
+        return get_portal().call(lambda: api.AsyncSnapshot.list(labels=labels, url=url, api_key=api_key))
+
+    def info(self) -> SnapshotInfo:
+        """Describe the snapshot, and count what the files take that it added."""
+        return self._portal.call(lambda: self._inner.info())
+
+    def delete(self) -> None:
+        """Remove it. What sandboxes and other snapshots stand on stays until the last of them is gone."""
+        self._portal.call(lambda: self._inner.delete())
+
+
 class Sandbox:
     """A Linux computer for an agent or any other program. Made by `create`, ended by `destroy`."""
 
@@ -955,6 +1015,41 @@ class Sandbox:
     def network_log(self, *, since: str | None = None, follow: bool = False) -> Generator[NetworkEvent, None, None]:
         """Read what the policy allowed and refused, from the cursor of an event on; with `follow`, as it happens."""
         return self._portal.iterate(self._inner.network_log(since=since, follow=follow))
+
+    def snapshot(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> "Snapshot":
+        """Keep the files as they are at this moment: /workspace, /home/user and /tmp, and the state of sessions.
+
+        Everything that a command has written which returned before the call is in it, and nothing of one that begins
+        after it. Mounts, /dev/shm and /run are not. It costs the same whatever there is; while a process stands in
+        those directories or holds files of them open, what was written since the last snapshot is copied.
+        """
+        return Snapshot(self._portal.call(lambda: self._inner.snapshot(name, labels)), self._portal)
+
+    def restore(self, snapshot: "str | HasId") -> None:
+        """Go back to a snapshot, of this sandbox or of another: everything that runs is ended first.
+
+        Sessions that were there come back as they were then; all others, processes, terminals and contexts are gone.
+        """
+        self._portal.call(lambda: self._inner.restore(snapshot))
+
+    def fork(self, count: int = 1) -> builtins.list["Sandbox"]:
+        """Make so many copies of this sandbox as it is now, each with an id, processes and limits of its own.
+
+        They stand on the same layers and share nothing else. When not all of them can be made, none is.
+        """
+        return [Sandbox(each, self._portal) for each in self._portal.call(lambda: self._inner.fork(count))]
+
+    def changes(self, since: "str | HasId | None" = None) -> builtins.list[FileChange]:
+        """List the files that differ from those at its creation, or in that snapshot, sorted by path."""
+        return self._portal.call(lambda: self._inner.changes(since))
+
+    def diff(self, path: str | None = None, since: "str | HasId | None" = None) -> str:
+        """Write the differences as a patch, of all files or of those at or below a path; binary files are named."""
+        return self._portal.call(lambda: self._inner.diff(path, since))
+
+    def reset(self) -> ResetReport:
+        """End everything and go back to the files as they were created; says by what that is proven."""
+        return self._portal.call(lambda: self._inner.reset())
 
     def exec(
         self,

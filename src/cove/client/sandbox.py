@@ -13,7 +13,7 @@ from cove.client.terminal import Terminal
 from cove.core.readiness import check_port
 from cove.errors import ContextNotFound, ProcessNotFound, SandboxDestroyed, SessionNotFound
 from cove.local.tcp_stream import TcpStream
-from cove.model import ExecResult, ProcessExit, SandboxInfo
+from cove.model import ExecResult, ProcessExit, SandboxInfo, SnapshotInfo
 from cove.wire import operations, requests
 from cove.wire.replies import SessionReply
 from cove.wire.target import Target
@@ -76,6 +76,20 @@ class Mounts(Handle, api.Mounts, target=Target.MOUNTS):
     """All its methods are operations."""
 
 
+class Snapshot(Handle, api.AsyncSnapshot, target=Target.SNAPSHOT):
+    """A snapshot on a server."""
+
+    def __init__(self, calls: Calls, facts: SnapshotInfo) -> None:
+        super().__init__(Calls(calls.transport), facts)
+
+    async def info(self) -> SnapshotInfo:
+        found: SnapshotInfo = await self._calls.facts(operations.GET_SNAPSHOT, self.id)
+        return found
+
+    async def discard(self) -> None:
+        await self._calls.call(operations.DELETE_SNAPSHOT, self.id)
+
+
 class Ports(Handle, api.Ports, target=Target.PORTS):
     """Exposed ports are reached through the server's preview port; connections go through its API."""
 
@@ -99,14 +113,14 @@ class CodeContext(Handle, api.CodeContext, target=Target.CONTEXT):
         await self.delete()
 
 
-__all__ = ["CodeContext", "Process", "Sandbox", "Session", "Terminal"]  # all that its operations open
+__all__ = ["CodeContext", "Process", "Sandbox", "Session", "Snapshot", "Terminal"]  # all that its operations open
 
 
 class Sandbox(Handle, api.AsyncSandbox, target=Target.SANDBOX):
     """Holds nothing but its id and a share in the connections to its server."""
 
     def __init__(self, calls: Calls, facts: SandboxInfo) -> None:
-        super().__init__(calls.of_sandbox(facts.id))
+        super().__init__(Calls(calls.transport).of_sandbox(facts.id))
         self.id = facts.id
         self._is_held = True
         self._calls.transport.acquire()

@@ -101,9 +101,9 @@ class Unforked:
 Said = Ready | Shown | Raised | UsesPackages | Finished | Forked | Unforked
 
 
-def encode_run(code: str) -> bytes:
-    """Tell the executor to run this."""
-    return _encode_request({"kind": "run", "code": code})
+def encode_run(code: str, directory: str | None = None) -> bytes:
+    """Tell the executor to run this, in a directory that it enters before if there is one."""
+    return _encode_request({"kind": "run", "code": code, **({} if directory is None else {"cwd": directory})})
 
 
 def encode_fork(label: int, *, force: bool) -> bytes:

@@ -100,15 +100,18 @@ NOWHERE: Final = Place()
 class Comparison:
     """Collects the changes from the tree of the layers `lower` to that of `lower` and `upper`, both bottom first."""
 
-    def __init__(self, lower: Sequence[Layer], upper: Sequence[Layer], same: Same) -> None:
+    def __init__(self, lower: Sequence[Layer], upper: Sequence[Layer], same: Same, *, is_whole: bool = False) -> None:
+        """With `is_whole` the layers `upper` do not stand on those below, but are the other tree themselves."""
         self._same = same
         self._found: list[Change] = []
         self._visited = 0
-        self._pending = [(b"", self._top(lower), self._top(upper))]
+        self._pending = [(b"", self._top(lower), self._top(upper, hides=is_whole))]
 
     @staticmethod
-    def _top(layers: Sequence[Layer]) -> Place:
-        return Place(Entry(EntryKind.DIRECTORY), layers[-1], tuple(reversed(layers))) if layers else NOWHERE
+    def _top(layers: Sequence[Layer], *, hides: bool = False) -> Place:
+        if not layers:
+            return Place(hides=hides)
+        return Place(Entry(EntryKind.DIRECTORY), layers[-1], tuple(reversed(layers)), hides=hides)
 
     def run(self) -> list[Change]:
         """Return all changes, sorted by path."""

@@ -8,6 +8,7 @@ of session.bash, so that nothing depends on the user's aliases, functions or opt
 - `RESTORE_SCRIPT` undoes that after the command, or after the caller was cancelled (`SessionShell.start_settling`).
 - `set_script` exports and unsets for good; `check_script` only asks whether that would work.
 - `SNAPSHOT_SCRIPT` has the shell write its whole state (agent/shell_state); it is given the positional parameters.
+- `enter_script` has the shell enter its directory again, when another mount has taken the place of the one it is in.
 - `CALM_SCRIPT` is a round trip that changes nothing: when it is reported, a signal that came late has been taken.
 
 The result of such a line is its status, which is put aside in `__cove_result`: `set -e` and an ERR trap do not see it,
@@ -68,6 +69,11 @@ def apply_script(cwd: str | None, env: Mapping[str, str | None]) -> str:
 RESTORE_SCRIPT = "__cove_restore"
 SNAPSHOT_SCRIPT = '__cove_snapshot "$@"'
 CALM_SCRIPT = "__cove_calm"
+
+
+def enter_script(otherwise: str) -> str:
+    """Enter the shell's directory once more by its name, or that other one where it is gone."""
+    return _call("__cove_enter", otherwise)
 
 
 def set_script(env: Mapping[str, str | None]) -> str:

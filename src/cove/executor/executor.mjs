@@ -81,10 +81,19 @@ function next() {
   Atomics.store(state, PHASE, RUNNING);
   Atomics.store(state, COUNT, count);
   const cell = current;
+  if (request.cwd) enter(request.cwd);
   run(request.code).then(
     (values) => conclude(cell, () => (values && values[0] !== undefined ? show(values[0]) : "")),
     (error) => conclude(cell, () => errorMessage(describe(error))),
   );
+}
+
+// A directory that is gone is the code's to find out.
+function enter(directory) {
+  try {
+    process.chdir(directory);
+    if (globalThis.require === ours) globalThis.require = ours = createRequire(`${directory}/`);
+  } catch {}
 }
 
 // What `report` gives may be the user's doing, so that it can fail and never end: it belongs to the run.
@@ -176,7 +185,7 @@ function withoutOwnFrames(stack) {
 for (const [name, fd] of [["stdout", 1], ["stderr", 2]]) {
   Object.defineProperty(process, name, { configurable: true, enumerable: true, value: new Output(fd) });
 }
-globalThis.require = createRequire(`${process.cwd()}/`);
+let ours = (globalThis.require = createRequire(`${process.cwd()}/`));
 globalThis.module = { exports: {} };
 globalThis.exports = globalThis.module.exports;
 process.on("SIGINT", () => {}); // for what the code has started

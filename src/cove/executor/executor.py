@@ -292,6 +292,9 @@ def run_cell(request: dict[str, str]) -> None:
     count = _shell.execution_count
     try:
         try:
+            if "cwd" in request:
+                with contextlib.suppress(OSError):
+                    os.chdir(request["cwd"])
             _is_active = True
             execute(request["code"])
         finally:

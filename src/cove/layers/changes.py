@@ -20,27 +20,31 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def find_changes(
-    lower: Sequence[Path], upper: Sequence[Path], check: Callable[[], object] = lambda: None
+    lower: Sequence[Path],
+    upper: Sequence[Path],
+    check: Callable[[], object] = lambda: None,
+    *,
+    is_whole: bool = False,
 ) -> list[FileChange]:
     """List the differences that the layers `upper` make on the layers `lower`, each bottom first, sorted by path.
 
     A layer is given by its directory with `workspace`, `home`, `tmp`, or some of them. `check` is called again and
-    again, and may raise to give up.
+    again, and may raise to give up. With `is_whole` the layers `upper` are the other tree themselves.
     """
     found: list[FileChange] = []
-    for prefix, changes in compare_parts(lower, upper, check):
+    for prefix, changes in compare_parts(lower, upper, check, is_whole=is_whole):
         found += [change.file_change(prefix) for change in changes]
     return sorted(found, key=lambda change: change.path)
 
 
 def compare_parts(
-    lower: Sequence[Path], upper: Sequence[Path], check: Callable[[], object]
+    lower: Sequence[Path], upper: Sequence[Path], check: Callable[[], object], *, is_whole: bool = False
 ) -> Iterator[tuple[str, list[Change]]]:
     """Compare part by part. While a part is worked on, its layers stay open."""
     contents = Contents(check)
     for name, prefix in PARTS:
         with opened_layers(lower, name) as below, opened_layers(upper, name) as above:
-            yield prefix, Comparison(below, above, contents.same).run()
+            yield prefix, Comparison(below, above, contents.same, is_whole=is_whole).run()
 
 
 @contextmanager

@@ -21,13 +21,15 @@ def find_diff(
     path: bytes = b"/",
     most_bytes: int = MOST_PATCH_BYTES,
     check: Callable[[], object] = lambda: None,
+    *,
+    is_whole: bool = False,
 ) -> str:
     """Return the differences of all files at or below a path inside as one patch; see `find_changes`.
 
     Binary and very large files are named. A patch over `most_bytes` is cut, and says so in its last line.
     """
     patch = Patch(most_bytes)
-    for prefix, changes in compare_parts(lower, upper, check):
+    for prefix, changes in compare_parts(lower, upper, check, is_whole=is_whole):
         top = prefix.encode()[1:]
         chosen = [change for change in changes if _is_below(b"/" + top + change.path, path) and _is_shown(change)]
         for at, change in enumerate(chosen):

@@ -44,6 +44,32 @@ def waiting_lock(path: Path) -> Iterator[int]:
         os.close(lock)
 
 
+@contextmanager
+def shared_lock(path: Path) -> Iterator[int]:
+    """Hold a lock that others can hold too, but not beside `try_exclusive`. Blocks: flock(2)."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def try_exclusive(path: Path) -> Iterator[bool]:
+    """Hold the lock alone, if nobody else has it just now: tells whether."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(lock)
+
+
 def is_locked(path: Path) -> bool:
     """Return whether anyone holds the lock; asking disturbs nobody."""
     try:

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -43,9 +43,9 @@ class UnlinkedFiles:
         return sum(self.sizes.values())
 
 
-def measure_unlinked(pids: Iterable[int], device: int, agent: int = 0) -> UnlinkedFiles:
-    """Look at what these processes hold on that device. The agent and its launchers are ours. Blocks."""
-    search = _Search(device, agent, time.monotonic() + _SECONDS)
+def measure_unlinked(pids: Iterable[int], devices: Collection[int], agent: int = 0) -> UnlinkedFiles:
+    """Look at what these processes hold on those devices. The agent and its launchers are ours. Blocks."""
+    search = _Search(devices, agent, time.monotonic() + _SECONDS)
     for pid in pids:
         if search.is_late():
             break
@@ -55,7 +55,7 @@ def measure_unlinked(pids: Iterable[int], device: int, agent: int = 0) -> Unlink
 
 @dataclass(slots=True)
 class _Search:
-    device: int
+    devices: Collection[int]
     agent: int
     until: float
     found: UnlinkedFiles = field(default_factory=UnlinkedFiles)
@@ -119,7 +119,7 @@ class _Search:
             with open(information, "rb") as file:
                 if _WAITING.search(file.read()):
                     self.found.is_complete = False
-        elif stat.S_ISREG(facts.st_mode) and facts.st_nlink == 0 and facts.st_dev == self.device:
+        elif stat.S_ISREG(facts.st_mode) and facts.st_nlink == 0 and facts.st_dev in self.devices:
             self.found.sizes[facts.st_ino] = facts.st_blocks * _BLOCK_BYTES
 
     def _look_at_mappings(self, pid: int) -> None:

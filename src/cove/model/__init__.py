@@ -48,6 +48,7 @@ from cove.model.network import (
     Secret,
 )
 from cove.model.result import ExecResult, Outcome, ProcessExit, ProcessStatus
+from cove.model.snapshot import ResetReport, SnapshotInfo, SnapshotMethod
 from cove.model.spec import Isolation, Limits, SandboxSpec, SpecFields, make_spec
 
 __all__ = [
@@ -99,6 +100,7 @@ __all__ = [
     "ProcessExit",
     "ProcessStatus",
     "Ready",
+    "ResetReport",
     "Result",
     "SandboxInfo",
     "SandboxSpec",
@@ -107,6 +109,8 @@ __all__ = [
     "Secret",
     "SessionInfo",
     "SessionStatus",
+    "SnapshotInfo",
+    "SnapshotMethod",
     "SpecFields",
     "TerminalEvent",
     "TerminalInfo",

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
+from cove.model.snapshot import SnapshotMethod
 from cove.model.spec import Isolation, SandboxSpec
 
 
@@ -24,7 +25,10 @@ class TreeKill(StrEnum):
 
 
 class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of one sandbox: what it was asked to be and what the machine made possible."""
+    """The facts of one sandbox: what it was asked to be and what the machine made possible.
+
+    `snapshots` says how those are made: by layers on one another, whatever there is, or by copies of its files.
+    """
 
     id: str
     status: SandboxStatus
@@ -34,6 +38,7 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     tree_kill: TreeKill
     limits_enforced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    snapshots: SnapshotMethod = SnapshotMethod.OVERLAY
 
 
 class MemoryMeasure(StrEnum):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Literal, TypedDict
+from typing import Literal, Protocol, TypedDict
 
 import msgspec
 
@@ -52,6 +52,15 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     lifetime: float | None = None
     keep_alive: bool = False
     labels: dict[str, str] = {}
+    snapshot: str | None = None
+
+
+class HasId(Protocol):
+    """A snapshot as somebody holds it."""
+
+    @property
+    def id(self) -> str:
+        """Return its id."""
 
 
 class SpecFields(TypedDict, total=False):
@@ -67,6 +76,7 @@ class SpecFields(TypedDict, total=False):
     lifetime: float | None
     keep_alive: bool
     labels: Mapping[str, str]
+    snapshot: str | HasId | None
 
 
 def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
@@ -78,8 +88,12 @@ def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
         raise ValidationFailed(
             f"unknown sandbox option {', '.join(sorted(unknown))}: SandboxSpec has {', '.join(known)}"
         )
+    snapshot = fields.get("snapshot")
+    given: dict[str, object] = {**fields}
+    if snapshot is not None and not isinstance(snapshot, str):
+        given["snapshot"] = snapshot.id
     try:
-        made = msgspec.convert({**known, **msgspec.to_builtins(fields)}, SandboxSpec)
+        made = msgspec.convert({**known, **msgspec.to_builtins(given)}, SandboxSpec)
     except msgspec.ValidationError as error:
         raise ValidationFailed(f"the sandbox options are not valid: {error}") from None
     check_spec(made)
@@ -93,12 +107,10 @@ def check_spec(spec: SandboxSpec) -> None:
             if "\0" in text:
                 raise ValidationFailed(f"{field}: {text!r} has a NUL, which no path, name or variable can have")
     check_network(spec.network)
-    if spec.isolation is Isolation.NONE and spec.network not in (Network.NONE, Network.HOST):
-        raise ValidationFailed("a network policy needs isolation: with isolation='none' there is nothing to hold it")
     for mount in spec.mounts:
         check_mount(mount)
-        if spec.isolation is Isolation.NONE and not isinstance(mount, Mount):
-            raise ValidationFailed("volumes and buckets need isolation: with isolation='none' nothing can be mounted")
+    if spec.isolation is Isolation.NONE:
+        _check_without_isolation(spec)
     if not spec.workdir.startswith("/"):
         raise ValidationFailed(f"workdir must be an absolute path, not {spec.workdir!r}")
     _check_limits(spec.limits)
@@ -106,6 +118,15 @@ def check_spec(spec: SandboxSpec) -> None:
         seconds = getattr(spec, name)
         if seconds is not None and not 0 < seconds < float("inf"):
             raise ValidationFailed(f"{name} must be a number of seconds, more than 0, not {seconds!r}")
+
+
+def _check_without_isolation(spec: SandboxSpec) -> None:
+    if spec.network not in (Network.NONE, Network.HOST):
+        raise ValidationFailed("a network policy needs isolation: with isolation='none' there is nothing to hold it")
+    if not all(isinstance(mount, Mount) for mount in spec.mounts):
+        raise ValidationFailed("volumes and buckets need isolation: with isolation='none' nothing can be mounted")
+    if spec.snapshot is not None:
+        raise ValidationFailed("a snapshot needs isolation: with isolation='none' the files are the host's")
 
 
 def _check_limits(limits: Limits) -> None:

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cove.attach import (
+    SECONDS,
     Action,
     Attached,
     AttachTree,
     BindFile,
     CloneTree,
+    CopyTree,
     Helper,
     MoveMounts,
     ShowLayers,
@@ -21,7 +23,7 @@ from cove.attach import (
 from cove.errors import SandboxUnavailable
 from cove.runtime.machine import Machine
 
-_BESIDE_CODE = MoveMounts | BindFile | ShowLayers | CloneTree | AttachTree | Unmount
+_BESIDE_CODE = MoveMounts | BindFile | ShowLayers | CloneTree | AttachTree | Unmount | CopyTree
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class Attachment:
             forked = None if path is None else fork_process(path, self.user_id)
             self._helper = forked or start_process(self.machine.attach_command, self.user_id)
 
-    def perform(self, target: Target) -> Attached:
+    def perform(self, target: Target, seconds: float = SECONDS) -> Attached:
         """Do all, in a thread of ours what can be done there. Not before `prepare`."""
         by_thread = [action for action in self.actions if not self._needs_process(action)]
         by_process = [action for action in self.actions if self._needs_process(action)]
@@ -48,7 +50,7 @@ class Attachment:
         if self._helper is None:
             return attached
         try:
-            done = self._helper.perform(target, by_process)
+            done = self._helper.perform(target, by_process, seconds)
         except BaseException:
             attached.close()
             raise
@@ -64,12 +66,12 @@ class Attachment:
         return not self.machine.can_enter_namespaces or isinstance(action, _BESIDE_CODE)
 
 
-def attach(machine: Machine, target: Target, actions: Sequence[Action]) -> Attached:
+def attach(machine: Machine, target: Target, actions: Sequence[Action], seconds: float = SECONDS) -> Attached:
     """Do the actions to a jail that runs. Raises what cove.attach says. Blocks."""
     attachment = Attachment(machine, target.user_id, actions)
     try:
         attachment.prepare()
-        return attachment.perform(target)
+        return attachment.perform(target, seconds)
     except OSError as error:
         raise SandboxUnavailable(f"attaching to the sandbox failed: {error.strerror or error}") from error
     finally:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from cove import api
 from cove.core.capture import Capture
 from cove.core.command import check_timeout
-from cove.core.executor_protocol import encode_run
 from cove.core.output_log import STREAMS
 from cove.errors import ContextCrashed, ContextNotFound, CoveError, SandboxDestroyed, ValidationFailed
 from cove.local.threads import in_thread
@@ -73,6 +72,19 @@ class CodeContext(api.CodeContext):
         is_running = self.executor.is_alive and not self._deleting.is_started
         return CodeContextInfo(id=self.id, language=self.language, created_at=self._created_at, is_running=is_running)
 
+    async def hold(self) -> int | None:
+        """Take the turn of an executor that waits, and return its pid inside; None while it runs. See `let_go`."""
+        if self._turn.locked() or self._recovery is not None or not self.executor.is_alive:
+            return None
+        await self._turn.acquire()  # nobody has it: this does not wait
+        return self.executor.process.pid
+
+    def let_go(self, directory: str | None) -> None:
+        """Give the turn back; before its next run the executor enters that directory."""
+        if directory is not None and directory.isprintable():
+            self.executor.directory = directory
+        self._turn.release()
+
     async def run(self, code: str, *, timeout: float | None = None) -> Execution:
         return await collect(self.weighed_events(code, timeout=timeout))
 
@@ -83,11 +95,11 @@ class CodeContext(api.CodeContext):
 
     async def weighed_events(self, code: str, *, timeout: float | None = None) -> AsyncGenerator[Weighed, None]:
         """Stream events of a run, each with its weight (backpressure)."""
-        request = encode_run(check_code(code))
+        check_code(code)
         seconds = self.timeout if timeout is None else check_timeout(timeout)
         async with self._turn:
             await self._recover()
-            self.executor.start(request)
+            self.executor.start(code)
             async with aclosing(self._watched(seconds)) as events:
                 async for event in events:
                     yield event

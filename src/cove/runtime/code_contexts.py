@@ -145,6 +145,15 @@ class CodeContexts:
         """All of them, oldest first."""
         return [context.info() for context in self._contexts.values() if context is not None]
 
+    async def hold_idle(self) -> dict[int, CodeContext]:
+        """Keep all whose executors wait as they are, by their pids inside. The caller lets each of them go."""
+        found = {}
+        for context in [each for each in self._contexts.values() if each is not None]:
+            pid = await context.hold()
+            if pid is not None:
+                found[pid] = context
+        return found
+
     async def close(self) -> None:
         """Free everything, after the sandbox has ended."""
         await self._servers.close()
@@ -186,11 +195,17 @@ class CodeContexts:
         spare = self._spare.setdefault(language, [])
         try:
             while len(spare) < SPARE_EXECUTORS and not self._spawner.closed:
-                spare.append(_Spare(await self._start(language, cwd, env), cwd, env))
+                spare.append(_Spare(await self._start_spare(language, cwd, env), cwd, env))
         except CoveError:
             return  # whoever asks next gets the error
         finally:
             self._refilling.discard(language)
+
+    async def _start_spare(self, language: str, cwd: str, env: Mapping[str, str]) -> Executor:
+        """An executor that enters its directory with its first run: until then it keeps no mount busy."""
+        executor = await self._start(language, "/", env)
+        executor.directory = cwd
+        return executor
 
     def _renew_spares(self) -> None:
         """There is a better Python to fork them from."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cove.core.jail import WORKSPACE
 from cove.linux.disk_usage import DiskUsage, measure_disk
 from cove.linux.unlinked_files import measure_unlinked
 from cove.local.threads import in_thread
@@ -56,7 +57,7 @@ class DiskWatch:
     `_known` is what was used and free when everything could last be looked at.
     """
 
-    directories: Sequence[Path]
+    directories: Callable[[], Sequence[Path]]
     limits: Limits
     sandbox: Watched
     volume: str | None = None
@@ -94,7 +95,7 @@ class DiskWatch:
         return 2 * lost.bytes > bytes_left or 2 * lost.files > files_left
 
     def _look(self) -> Space:
-        found = os.statvfs(self.directories[0])
+        found = os.statvfs(self.directories()[0])
         return Space(found.f_bavail * found.f_frsize, found.f_favail)
 
     def _look_since(self, before: Space) -> Space:
@@ -103,14 +104,21 @@ class DiskWatch:
 
     def _count(self, log_bytes: int) -> DiskUsage:
         self._free = self._look()
-        usage = measure_disk([str(path) for path in self.directories])
-        held = measure_unlinked(self.sandbox.pids(), os.stat(self.directories[0]).st_dev, self.sandbox.agent_pid)
+        usage = measure_disk([str(path) for path in self.directories()])
+        held = measure_unlinked(self.sandbox.pids(), self._devices(), self.sandbox.agent_pid)
         usage.bytes += held.bytes + log_bytes
         usage.files += len(held.sizes)
         if held.is_complete or self._known is None:
             self._known = replace(usage), self._free
             return usage
         return self._charge(usage, *self._known)
+
+    def _devices(self) -> set[int]:
+        """Return the devices on which its files are: those of an overlay are on one of its own."""
+        found = {os.stat(self.directories()[0]).st_dev}
+        with suppress(OSError):
+            found.add(os.stat(f"/proc/{self.sandbox.agent_pid}/root{WORKSPACE}").st_dev)
+        return found
 
     def _charge(self, usage: DiskUsage, known: DiskUsage, free: Space) -> DiskUsage:
         """Bytes alone: there are file systems on which the number of files that could be made tells nothing."""

@@ -30,6 +30,7 @@ from cove.core.executor_protocol import (
     Shown,
     Unforked,
     UsesPackages,
+    encode_run,
 )
 from cove.core.output_log import STREAMS
 from cove.model import CodeEvent, Display, Done, Failure, Outcome, ProcessExit, Text
@@ -91,6 +92,7 @@ class Executor:
         self._uses_packages = False
         self._fork: asyncio.Future[Forked | Unforked] | None = None
         self.spawner: Spawner
+        self.directory: str | None = None
         self.process: Supervised
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(channel, self._on_readable)
@@ -115,8 +117,9 @@ class Executor:
         """Return whether code runs."""
         return self._is_running
 
-    def start(self, request: bytes) -> None:
-        """Start a run: see `encode_run`."""
+    def start(self, code: str) -> None:
+        """Start a run, in `directory` if it is to enter one before."""
+        request, self.directory = encode_run(code, self.directory), None
         self._is_running = True
         self._runs += 1
         self._has_failed = self._is_cut = False

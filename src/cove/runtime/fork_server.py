@@ -172,7 +172,7 @@ class ForkServers:
 
     async def _start(self, env: Mapping[str, str], *, preload: bool) -> ForkServer:
         command = self._interpreters.python_command(preload=preload)
-        return await start_fork_server(self._spawner, command, env, self._interpreters.home)
+        return await start_fork_server(self._spawner, command, env, "/")
 
     async def _replace(self, env: Mapping[str, str]) -> None:
         try:

@@ -15,6 +15,7 @@ from cove.archive.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
 from cove.core.jail import place_mark
 from cove.errors import SandboxUnavailable
+from cove.layers.store import STACK, LayerStore
 from cove.linux.cgroup import Group, Hierarchies
 from cove.linux.file_lock import is_locked, make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
@@ -75,6 +76,7 @@ class Home:
         self.path = path
         self.sandboxes = path / "sandboxes"
         self.empty = path / "empty"
+        self.layers = LayerStore(path)
         self._users = UserIds(path / "users")
         self._is_root = os.geteuid() == 0
 
@@ -100,6 +102,7 @@ class Home:
                 path.mkdir(mode=mode)
                 path.chmod(mode)
         self.empty.chmod(0o555)
+        self.layers.open()
         users = self.path / "users"
         users.mkdir(mode=0o700, exist_ok=True)
         users.chmod(0o700)
@@ -190,6 +193,7 @@ class Home:
     def release(self, place: Place) -> None:
         """Remove the place with all that is in it; its user can be used again afterwards."""
         (place.path / RECORD).unlink(missing_ok=True)
+        stands_on_layers = (place.path / STACK).exists()
         detach_disk(place.path)
         try:
             self._remove_files(place)
@@ -201,6 +205,8 @@ class Home:
         if place.user_id is not None:
             self._users.release(place.user_id)
         place.lock.close()
+        if stands_on_layers:
+            self.layers.collect()
 
     def _remove_files(self, place: Place) -> None:
         for entry in place.path.iterdir() if place.path.exists() else ():
@@ -231,6 +237,7 @@ class Home:
                 if not (path / LOCK).exists():
                     detach_disk(path)
                     remove_tree(str(path))  # its program was killed while it made or removed it
+        self.layers.collect()
         if self._is_root:
             self._users.take_back(lambda key: (self.sandboxes / key).exists())
         return collected

@@ -10,8 +10,9 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from cove.attach import Action, Attached, Binds, CloneTree, MountOptions, Sysctls, Target
+from cove.attach import SECONDS, Action, Attached, Binds, CloneTree, MountOptions, ShowLayers, Sysctls, Target
 from cove.core.jail import copied_masks
 from cove.core.limits import CORE_BYTES
 from cove.core.mount import bound
@@ -76,6 +77,11 @@ class Jail:
     async def _perform(self, actions: Sequence[Action]) -> Attached:
         assert self._machine is not None
         return await settled(start_in_thread(attach_to, self._machine, self.target, actions), discard=Attached.close)
+
+    def perform(self, actions: Sequence[Action], seconds: float = SECONDS) -> Attached:
+        """Do what the actions say. Blocks."""
+        assert self._machine is not None
+        return attach_to(self._machine, self.target, actions, seconds)
 
     @property
     def target(self) -> Target:
@@ -142,6 +148,7 @@ async def start_jail(
     groups: SandboxGroups,
     on_lost: Callable[[str], None],
     attach: Sequence[Action] = (),
+    directories: Sequence[Path] = (),
     on_settled: Callable[[Jail], None] = lambda _: None,
 ) -> Jail:
     """Start the agent, confined as the spec says, and wait for its first word. The caller shields it from cancel.
@@ -165,6 +172,7 @@ async def start_jail(
             spec=spec,
             mounts=mounts,
             limits=groups.process_limits,
+            directories=directories,
             control=theirs.fileno(),
             info=info[1],
         )
@@ -220,7 +228,9 @@ def _launch(
 def _actions(launch: Launch, attach: Sequence[Action]) -> list[Action]:
     """All that is done to a jail before anything runs in it."""
     masks = copied_masks(launch.host)
-    return [*shared_limits(), *([Binds(masks)] if masks else []), *launch.mounts.moves, *attach]
+    layers = [action for action in attach if isinstance(action, ShowLayers)]
+    others = [action for action in attach if action not in layers]
+    return [*shared_limits(), *([Binds(masks)] if masks else []), *layers, *launch.mounts.moves, *others]
 
 
 def _finish(jail: Jail, attachment: Attachment, mounts: OpenMounts) -> None:

@@ -1,6 +1,7 @@
 """Examine the capabilities of this machine, once per program, and refuse what a sandbox cannot do without."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from cove.core.jail import (
 )
 from cove.core.limits import descriptors_inside
 from cove.errors import InterpreterNotReady, SandboxUnavailable
+from cove.layers.support import find_method
 from cove.linux.bubblewrap import OLDEST, bubblewrap_version, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.linux.interpreter import Interpreter, find_interpreter
 from cove.linux.seccomp import explain_missing_filter, find_filter
 from cove.local.state import default_home
-from cove.model import Limits
+from cove.model import Limits, SnapshotMethod
 from cove.runtime.etc import EtcDirectory
 from cove.runtime.home import Home, Place
 from cove.runtime.interpreters import find_node, find_python_environment
@@ -46,16 +48,18 @@ class Machine:
     can_enter_namespaces: bool
     filter: bytes | None
     descriptor_limits: tuple[int, int]
+    snapshots: SnapshotMethod
     attach_socket: str | None = None  # where a process listens that forks helpers of this version
 
-    def host(self, place: Place) -> Host:
-        """Describe the host for the jail of a sandbox at that place."""
+    def host(self, place: Place, directories: Sequence[Path] = ()) -> Host:
+        """Describe the host for the jail of a sandbox at that place, whose files are in these directories."""
+        own = directories or (place.workspace, place.home, place.tmp)
         links = {name: os.readlink(f"/{name}") for name in _ROOT_NAMES if os.path.islink(f"/{name}")}
-        directories = tuple(name for name in _ROOT_NAMES if name not in links and os.path.isdir(f"/{name}"))
+        roots = tuple(name for name in _ROOT_NAMES if name not in links and os.path.isdir(f"/{name}"))
         resolv_conf = os.path.realpath("/etc/resolv.conf")
         return Host(
             root_links=links,
-            root_directories=directories,
+            root_directories=roots,
             etc=str(self.etc.current()),
             proc_files=tuple(name for name in MASKED_PROC_FILES if os.path.exists(f"/proc/{name}")),
             proc_directories=tuple(name for name in MASKED_PROC_DIRECTORIES if os.path.isdir(f"/proc/{name}")),
@@ -65,9 +69,9 @@ class Machine:
             interpreter=self.interpreter_inside,
             interpreter_prefix=self.interpreter.prefix,
             resolv_conf=resolv_conf if os.path.exists(resolv_conf) else None,
-            workspace=str(place.workspace),
-            home=str(place.home),
-            tmp=str(place.tmp),
+            workspace=str(own[0]),
+            home=str(own[1]),
+            tmp=str(own[2]),
             shell=str(place.shell),
             executor=str(self.executor),
             python=None if self.python is None else str(self.python),
@@ -142,4 +146,5 @@ def examine_machine() -> Machine:
         can_enter_namespaces=is_root and can_enter_namespaces(),
         filter=find_filter(),
         descriptor_limits=raise_descriptor_limit(),
+        snapshots=find_method(home.path, can_mount=not is_root or can_enter_namespaces()),
     )

@@ -4,17 +4,19 @@ import asyncio
 import atexit
 import builtins
 import os
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from cove.api import AsyncSandbox
+from cove.api import AsyncSandbox, AsyncSnapshot
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.local.threads import in_thread
-from cove.model import SandboxInfo, SandboxSpec, VolumeInfo
+from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, VolumeInfo
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
+from cove.runtime.snapshot import Snapshot
 from cove.runtime.volume import Volume
 from cove.runtime.volumes import Volumes
 from cove.tasks import owned, settled, shared
@@ -43,6 +45,10 @@ class EmbeddedProvider:
         except asyncio.CancelledError:
             await settled(_undo(opening))
             raise
+
+    async def _make_copies(self, spec: SandboxSpec, count: int) -> builtins.list[AsyncSandbox]:
+        """All of them, or none."""
+        return await make_all([partial(self.create, None, spec) for _ in range(count)])
 
     async def connect(self, id: str) -> AsyncSandbox:
         """A sandbox of this program that lives in this event loop."""
@@ -82,6 +88,15 @@ class EmbeddedProvider:
     async def _volumes(self) -> Volumes:
         return Volumes((await self._examine()).home)
 
+    async def get_snapshot(self, id: str) -> AsyncSnapshot:
+        """A snapshot in this program's state directory."""
+        store = (await self._examine()).home.layers
+        return Snapshot(store, (await in_thread(store.find, id)).info(None))
+
+    async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
+        """All snapshots in this program's state directory."""
+        return await in_thread((await self._examine()).home.layers.describe_all)
+
     def abandon(self) -> None:
         """The program ends normally: remove what its sandboxes have on disk. Their processes end with it."""
         self._forget_after_fork()
@@ -97,6 +112,7 @@ class EmbeddedProvider:
             raise
         self._sandboxes[id] = sandbox
         sandbox.on_end = partial(self._forget, id)
+        sandbox.on_fork = self._make_copies
         return sandbox
 
     async def _start(self, id: str, spec: SandboxSpec) -> Sandbox:
@@ -127,6 +143,28 @@ class EmbeddedProvider:
         """A forked child has no sandboxes: their sockets were closed in it."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]  # a fresh start is exactly what is meant
+
+
+async def make_all(makes: Sequence[Callable[[], Awaitable[AsyncSandbox]]]) -> builtins.list[AsyncSandbox]:
+    """Make them at once; when one cannot be made, or the caller is cancelled, those that were are destroyed."""
+    making = [owned(_made(make)) for make in makes]
+    try:
+        await asyncio.wait(making)
+        return [each.result() for each in making]
+    except BaseException:
+        await settled(_destroy_all(making))
+        raise
+
+
+async def _made(make: Callable[[], Awaitable[AsyncSandbox]]) -> AsyncSandbox:
+    return await make()
+
+
+async def _destroy_all(making: "Sequence[asyncio.Task[AsyncSandbox]]") -> None:
+    await asyncio.wait(making)
+    for each in making:
+        if not each.cancelled() and each.exception() is None:
+            await each.result().destroy()
 
 
 async def _undo(opening: "asyncio.Task[Sandbox]") -> None:

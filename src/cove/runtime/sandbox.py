@@ -1,31 +1,98 @@
 """A living sandbox: the calls of its users."""
 
 import builtins
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
-from cove.api import CodeContext, Process, Terminal
+import msgspec
+
+from cove.api import AsyncSandbox, CodeContext, Process, Terminal
 from cove.core.command import Invocation, build_invocation, check_timeout, merge_environment
+from cove.core.mount import normalise
 from cove.errors import ValidationFailed
+from cove.local.threads import finished, in_thread
 from cove.model import (
     CodeContextInfo,
     CodeEvent,
     ExecResult,
     Execution,
+    FileChange,
+    Isolation,
     Outcome,
+    ResetReport,
     SessionInfo,
     TerminalInfo,
 )
+from cove.model.spec import HasId
 from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import run_borrowed
 from cove.runtime.exec import run_command
 from cove.runtime.executor import Weighed
 from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 from cove.runtime.session import Session
+from cove.runtime.snapshot import Snapshot
+from cove.runtime.state import check_labels
+
+MOST_COPIES = 1000
 
 
 class Sandbox(SandboxLifecycle):
     """A running sandbox."""
+
+    async def snapshot(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> Snapshot:
+        self._check_files()
+        check_labels(labels or {})
+        made = await self._state.snapshot(name, labels or {}, self._spec.env, self._spec.workdir)
+        return Snapshot(self.layers.store, made.info(None))
+
+    async def restore(self, snapshot: str | HasId) -> None:
+        id = snapshot if isinstance(snapshot, str) else snapshot.id
+        self._check_files()
+        await in_thread(self.layers.store.find, id)
+        await self._end_all("the sandbox goes back to a snapshot")
+        await self._state.restore(id)
+
+    async def fork(self, count: int = 1) -> builtins.list[AsyncSandbox]:
+        self._check_files()
+        if not 0 < count <= MOST_COPIES:
+            raise ValidationFailed(f"count must be from 1 to {MOST_COPIES}, not {count!r}")
+        snapshot = await self._state.snapshot(None, {}, self._spec.env, self._spec.workdir)
+        try:
+            return await self.on_fork(msgspec.structs.replace(self._spec, snapshot=snapshot.id), count)
+        finally:
+            await finished(self._forget_snapshot, snapshot.id)
+
+    def _forget_snapshot(self, id: str) -> None:
+        self.layers.store.forget(id)
+        self.layers.store.collect()
+
+    async def changes(self, since: str | HasId | None = None) -> builtins.list[FileChange]:
+        self._check_files()
+        return await self._state.changes(_id(since))
+
+    async def diff(self, path: str | None = None, since: str | HasId | None = None) -> str:
+        self._check_files()
+        chosen = b"/" if path is None else os.fsencode(normalise(self._resolve(path)))
+        return await self._state.diff(chosen, _id(since))
+
+    async def reset(self) -> ResetReport:
+        self._check_files()
+        await self._end_all("the sandbox is reset")
+        report = await self._state.reset()
+        self._env = merge_environment(self._inside.env, self._spec.env)
+        return report
+
+    async def _end_all(self, reason: str) -> None:
+        """End everything that runs but the agent; sessions, terminals and contexts are gone."""
+        await self._spawner.end_everything(reason)
+        await self._contexts.close()
+        self._sessions.close()
+
+    def _check_files(self) -> None:
+        self._check_running()
+        if self._spec.isolation is Isolation.NONE:
+            raise ValidationFailed("with isolation='none' the files are the host's: there is nothing to go back to")
 
     async def exec(
         self,
@@ -215,3 +282,7 @@ class Sandbox(SandboxLifecycle):
         if not isinstance(cwd, str):
             raise ValidationFailed(f"cwd must be a string, not {type(cwd).__name__}")
         return cwd if cwd.startswith("/") else f"{self._cwd}/{cwd}"
+
+
+def _id(snapshot: str | HasId | None) -> str | None:
+    return snapshot if snapshot is None or isinstance(snapshot, str) else snapshot.id

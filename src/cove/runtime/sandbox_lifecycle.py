@@ -4,7 +4,7 @@ import asyncio
 import builtins
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -45,6 +45,7 @@ from cove.runtime.git import Git
 from cove.runtime.home import Place
 from cove.runtime.isolation import backend_of
 from cove.runtime.jail import Jail, start_jail
+from cove.runtime.layers import SandboxLayers
 from cove.runtime.machine import Machine
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.network import SandboxNetwork
@@ -55,6 +56,7 @@ from cove.runtime.programs import PROLOGUE
 from cove.runtime.sandbox_mounts import Host, Mounts
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
+from cove.runtime.state import Living, SandboxState
 from cove.runtime.terminals import Terminals
 from cove.runtime.usage import measure_usage, processes_of
 from cove.tasks import Once
@@ -62,6 +64,11 @@ from cove.tasks import Once
 
 async def _nobody_keeps_it(_: SandboxSpec) -> None:
     """Do nothing: the spec of a sandbox in a program of your own is in no record."""
+
+
+async def _nobody_makes_copies(spec: SandboxSpec, count: int) -> builtins.list[AsyncSandbox]:
+    """Refuse: a server makes the copies of its sandboxes."""
+    raise ValidationFailed("copies of a server's sandbox are made by the server: POST /v1/sandboxes/{id}/fork")
 
 
 class SandboxLifecycle(AsyncSandbox):
@@ -86,7 +93,10 @@ class SandboxLifecycle(AsyncSandbox):
         self._death: asyncio.TimerHandle | None = None
         self.enforces_idle_timeout = False
         self.network = SandboxNetwork(place, machine.home.path)
+        self.layers = SandboxLayers(machine, place)
+        self._state = SandboxState(self.layers, lambda: Living(self._jail, self._sessions, self._contexts))
         self.on_spec: Callable[[SandboxSpec], Awaitable[None]] = _nobody_keeps_it
+        self.on_fork: Callable[[SandboxSpec, int], Awaitable[builtins.list[AsyncSandbox]]] = _nobody_makes_copies
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
         self.mounts = Mounts(Host(machine, place, lambda: self._spec, self._set_mounts, self._check_running))
@@ -129,15 +139,18 @@ class SandboxLifecycle(AsyncSandbox):
         groups = await in_thread(self._make_groups)
         begun: list[Spawner] = []
         try:
-            jail = await start_jail(
-                self._machine,
-                self._place,
-                self._spec,
-                groups,
-                self.lose,
-                attach=attach,
-                on_settled=lambda jail: begun.append(_spawn(jail)),
-            )
+            with ExitStack() as stack:
+                layers = await in_thread(stack.enter_context, self.layers.shown())
+                jail = await start_jail(
+                    self._machine,
+                    self._place,
+                    self._spec,
+                    groups,
+                    self.lose,
+                    attach=[*layers, *attach],
+                    directories=self.layers.place.directories,
+                    on_settled=lambda jail: begun.append(_spawn(jail)),
+                )
         except BaseException:
             for spawner in begun:
                 await spawner.close(Outcome.LOST)
@@ -154,6 +167,7 @@ class SandboxLifecycle(AsyncSandbox):
     def _make_groups(self) -> SandboxGroups:
         limits, place = self._spec.limits, self._place
         has_disk = attach_disk(place.path, limits, place.user_id)
+        self.layers.prepare(self._spec.snapshot, on_disk_image=has_disk)
         return make_groups(self._machine.hierarchies, place.key, limits, has_disk=has_disk)
 
     async def open(self, jail: Jail, spawner: Spawner) -> None:
@@ -191,7 +205,7 @@ class SandboxLifecycle(AsyncSandbox):
 
     def _watch_disk(self, jail: Jail) -> DiskWatch:
         return DiskWatch(
-            (self._place.workspace, self._place.home, self._place.tmp),
+            lambda: self.layers.place.directories,
             self._spec.limits,
             self._watched(jail),
         )
@@ -231,6 +245,7 @@ class SandboxLifecycle(AsyncSandbox):
             tree_kill=TreeKill.SUBREAPER if groups.tree is None else TreeKill.CGROUP,
             limits_enforced=groups.enforced,
             warnings=tuple(warnings),
+            snapshots=self.layers.method,
         )
 
     async def detach(self) -> None:
@@ -238,7 +253,7 @@ class SandboxLifecycle(AsyncSandbox):
 
     async def usage(self) -> Usage:
         self._check_running()
-        directories = (self._place.workspace, self._place.home, self._place.tmp)
+        directories = self.layers.place.directories
         usage = await in_thread(measure_usage, self._jail.groups, self._jail.pid, directories)
         usage = msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._processes.log_bytes)
         return await self.network.add_usage(usage)
@@ -259,6 +274,11 @@ class SandboxLifecycle(AsyncSandbox):
             self._env = merge_environment(self._env, brought)
 
         await self.network.change(spec.network, lambda: self._env, keep)
+
+    async def begin_layers(self) -> None:
+        """Stand on the snapshot of a spec that was adopted: nothing has run yet."""
+        if self._spec.snapshot is not None:
+            await self._state.begin(self._spec.snapshot)
 
     async def begin_network(self) -> None:
         """Let the policy of the spec hold: of a jail that has just started, or of a spec that was adopted."""

@@ -282,7 +282,7 @@ class Mounts(api.Mounts):
         tree = await clone_volume(machine, target, volume, id_map, read_only=mount.read_only)
         if volume.measured is not None and self._watched is not None:
             watched = replace(self._watched, pids=tuple, log_bytes=int)  # what has no name is on no volume for sure
-            watch = DiskWatch((volume.data,), Limits(disk=volume.measured), watched, volume.name)
+            watch = DiskWatch(lambda: (volume.data,), Limits(disk=volume.measured), watched, volume.name)
             mounted.watch = self._watches.start(watch.run())
         return tree
 

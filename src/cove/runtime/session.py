@@ -97,6 +97,19 @@ class Session(api.Session):
         code = None if self._end is None else self._end.exit_code
         return SessionInfo(id=self.id, status=status, created_at=self._created_at, cwd=self._shell.cwd, exit_code=code)
 
+    async def hold(self) -> int | None:
+        """Take the turn of a shell that waits, and return its pid inside; None while it is in use. See `let_go`."""
+        if self._turn.locked() or not self.is_running or self._shell.is_recovering:
+            return None
+        await self._turn.acquire()  # nobody has it: this does not wait
+        return self._shell.current.process.pid
+
+    def let_go(self, *, moved: bool) -> None:
+        """Give the turn back; a shell that was `moved` stands in a mount whose place another one has."""
+        if moved:
+            self._shell.move()
+        self._turn.release()
+
     async def exec(
         self,
         command: str | Sequence[str],

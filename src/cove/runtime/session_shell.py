@@ -32,7 +32,8 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 
-from cove.core.session_script import CALM_SCRIPT, RESTORE_SCRIPT
+from cove.core.jail import WORKSPACE
+from cove.core.session_script import CALM_SCRIPT, RESTORE_SCRIPT, enter_script
 from cove.core.shell_protocol import Report
 from cove.errors import CoveError, SpawnFailed
 from cove.local.threads import in_thread
@@ -74,6 +75,7 @@ class SessionShell:
         self._snapshot_seconds = 0.0
         self._recovery: asyncio.Task[None] | None = None
         self._is_abandoned = False
+        self._is_moved = False
 
     @property
     def is_recovering(self) -> bool:
@@ -83,7 +85,11 @@ class SessionShell:
     @property
     def needs_recovery(self) -> bool:
         """`recovered` has to be called before anything else."""
-        return self._recovery is not None
+        return self._recovery is not None or self._is_moved
+
+    def move(self) -> None:
+        """Another mount has taken the place of the one that the shell stands in: it enters that before all else."""
+        self._is_moved = True
 
     def note(self, report: Report) -> None:
         """Directory and variables are as the shell said last."""
@@ -103,6 +109,14 @@ class SessionShell:
         if self._recovery is not None:
             await asyncio.wait([self._recovery])
             self._recovery = None
+        if self._is_moved:
+            self._is_moved = False
+            self._recovery = owned(self._enter_again())
+            await self.recovered()
+
+    async def _enter_again(self) -> None:
+        with contextlib.suppress(ShellEnded):  # the next call finds a shell that has ended
+            self.note(await self.current.run_internal(enter_script(WORKSPACE)))
 
     async def interrupt(self, ticks: int) -> None:
         """End the running command."""

@@ -163,6 +163,15 @@ class Sessions:
         """All of them, oldest first."""
         return [session.info() for session in self._sessions.values() if session is not None]
 
+    async def hold_idle(self) -> dict[int, Session]:
+        """Keep all whose shells wait as they are, by their pids inside. The caller lets each of them go."""
+        found = {}
+        for session in [each for each in self._sessions.values() if each is not None]:
+            pid = await session.hold()
+            if pid is not None:
+                found[pid] = session
+        return found
+
     def close(self) -> None:
         """Free what all of them held, after the sandbox has ended."""
         for session in self._sessions.values():

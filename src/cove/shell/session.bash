@@ -281,6 +281,13 @@ __cove_apply() {
     fi
 }
 
+# Enter the directory where we are once more, by its name: another one may have its place. Otherwise go to $1.
+__cove_enter() {
+    __cove_apply ''
+    builtin cd -- "${DIRSTACK[0]}" 2>/dev/null || builtin cd -- "$1" || builtin :
+    __cove_restore
+}
+
 # Undo `__cove_apply`. With status 4 the directory is gone.
 __cove_restore() {
     __cove_enable
@@ -315,7 +322,7 @@ __cove_snapshot() {
 
 readonly -f __cove_status __cove_wait __cove_care __cove_parses __cove_report __cove_trust
 readonly -f __cove_label __cove_calm __cove_recall __cove_put_aside __cove_resume __cove_check
-readonly -f __cove_retry __cove_enable __cove_set __cove_apply __cove_restore __cove_snapshot
+readonly -f __cove_retry __cove_enable __cove_set __cove_apply __cove_enter __cove_restore __cove_snapshot
 # shellcheck disable=SC2064 # expanded now, so that no variable is needed later
 trap "$__cove_interrupt" RTMAX-7
 if [[ -n ${__cove_restored-} ]]; then

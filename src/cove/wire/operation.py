@@ -9,6 +9,7 @@ from cove.wire.requests import Nothing, Request
 from cove.wire.target import Target
 
 SANDBOXES: Final = "/v1/sandboxes"
+SNAPSHOTS: Final = "/v1/snapshots"
 ROOT: Final = f"{SANDBOXES}/{{sandbox}}"
 _OF_SESSION: Final = f"{ROOT}/sessions/{{session}}"
 
@@ -16,7 +17,7 @@ Q = TypeVar("Q", bound=Request, covariant=True)
 V = TypeVar("V", covariant=True)
 
 
-_OF_SERVER: Final = (Target.SERVER, Target.VOLUME)
+_OF_SERVER: Final = (Target.SERVER, Target.VOLUME, Target.SNAPSHOT)
 
 
 class Form(Enum):

@@ -16,6 +16,7 @@ from cove.model import (
     CodeContextInfo,
     Execution,
     ExposedPort,
+    FileChange,
     FileInfo,
     GitBranch,
     GitClone,
@@ -23,15 +24,17 @@ from cove.model import (
     GitStatus,
     LogMatch,
     ProcessExit,
+    ResetReport,
     SandboxInfo,
     SearchMatch,
     SessionInfo,
+    SnapshotInfo,
     TerminalInfo,
     Usage,
     VolumeInfo,
 )
 from cove.wire import replies, requests
-from cove.wire.operation import SANDBOXES, AnyOperation, By, Caller, Form, Operation, row
+from cove.wire.operation import SANDBOXES, SNAPSHOTS, AnyOperation, By, Caller, Form, Operation, row
 from cove.wire.replies import NOTHING, plain
 from cove.wire.requests import Nothing
 from cove.wire.target import Target
@@ -55,6 +58,17 @@ RESTART = row("restart_sandbox", "POST /restart", _S, "restart", "End what runs,
 USAGE = row("get_usage", "GET /usage", _S, "usage", "What a sandbox uses of the machine", Nothing, plain(Usage))
 EXEC = row("exec", "POST /exec", _S, "exec", "Run one command", requests.Exec, replies.EXEC)
 SET_ENV = row("set_env", "PATCH /env", _S, "set_env", "Change the environment of what starts later", requests.SetEnv, NOTHING)
+
+SNAPSHOT = row("snapshot_sandbox", "POST /snapshots", _S, "snapshot", "Keep the files as they are now", requests.MakeSnapshot, replies.SNAPSHOT, makes=True, success=201)
+RESTORE = row("restore_sandbox", "POST /restore", _S, "restore", "Go back to a snapshot; what runs is ended", requests.Restore, NOTHING)
+FORK = row("fork_sandbox", "POST /fork", _S, "fork", "Make copies of a sandbox as it is now", requests.Fork, replies.SANDBOXES, makes=True, by=By.GATEWAY, success=201)
+CHANGES_SINCE = row("list_changes", "GET /changes", _S, "changes", "Files that differ from creation, or from a snapshot", requests.Since, plain(list[FileChange]))
+DIFF_SINCE = row("diff_sandbox", "GET /diff", _S, "diff", "Differences as a patch", requests.DiffSince, replies.DIFF)
+RESET = row("reset_sandbox", "POST /reset", _S, "reset", "End everything and go back to the files as created", Nothing, plain(ResetReport))
+
+LIST_SNAPSHOTS = row("list_snapshots", f"GET {SNAPSHOTS}", Target.SERVER, "list_snapshots", "All snapshots", Nothing, plain(list[SnapshotInfo]), by=By.GATEWAY)
+GET_SNAPSHOT = row("get_snapshot", f"GET {SNAPSHOTS}/{{snapshot}}", Target.SERVER, "get_snapshot", "One snapshot", Nothing, replies.SNAPSHOT, by=By.GATEWAY)
+DELETE_SNAPSHOT = row("delete_snapshot", f"DELETE {SNAPSHOTS}/{{snapshot}}", Target.SNAPSHOT, "delete", "Remove a snapshot", Nothing, NOTHING, by=By.GATEWAY)
 
 SET_NETWORK = row("set_network", "PUT /network", _S, "set_network", "Change the network policy", requests.SetNetwork, NOTHING)
 NETWORK_LOG = row("network_log", "GET /network/log", _S, "network_log", "What the policy allowed and refused, from a cursor on", requests.NetworkLog, replies.NETWORK_EVENT, Form.EVENTS)

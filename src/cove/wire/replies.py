@@ -18,6 +18,7 @@ from cove.model import (
     Outcome,
     ProcessStatus,
     SandboxInfo,
+    SnapshotInfo,
     VolumeInfo,
 )
 from cove.model.result import CommandEnd
@@ -207,6 +208,8 @@ NETWORK_EVENT: Final[Reply[NetworkEvent]] = events(
 LOG_EVENT: Final = events(LogEvent, OUTPUT_EVENTS)
 EXEC: Final[Reply[ExecResult]] = Reply(ExecReply, exec_reply, lambda reply, _: reply.result())
 SANDBOX: Final = cast(Reply[api.AsyncSandbox], _handle(Target.SANDBOX, SandboxInfo))
+SANDBOXES: Final = cast(Reply[list[api.AsyncSandbox]], _handles(SANDBOX))
+SNAPSHOT: Final = cast(Reply[api.AsyncSnapshot], _handle(Target.SNAPSHOT, SnapshotInfo))
 PROCESS: Final = cast(Reply[api.Process], _handle(Target.PROCESS, ProcessReply))
 PROCESSES: Final = cast(Reply[list[api.Process]], _handles(PROCESS))
 PROCESS_AFTERWARDS: Final[Reply[None]] = Reply(ProcessReply, PROCESS.encode, lambda *_: None, of_owner=True)

@@ -11,6 +11,7 @@ class Target(Enum):
 
     SERVER = (Provider, 0, "server")
     SANDBOX = (api.AsyncSandbox, 0, "sandbox")
+    SNAPSHOT = (api.AsyncSnapshot, 1, "snapshots")
     PROCESS = (api.Process, 1, "processes")
     SESSION = (api.Session, 1, "sessions")
     TERMINAL = (api.Terminal, 1, "terminals")

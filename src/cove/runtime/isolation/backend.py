@@ -1,9 +1,10 @@
 """Interface of an isolation backend: how the agent is started, and where things are as seen from inside."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 from cove.core.jail import Host
@@ -32,7 +33,7 @@ class Launch:
 
     `control` is the agent's end of the control socket. `info` is the write end of a pipe for `{"child-pid": N}`, the
     agent's pid on the host, which a backend with `tells_agent_pid` writes. `limits` are for setrlimit(2). The
-    sources of `mounts` are held open.
+    sources of `mounts` are held open. `directories` are those that the sandbox writes to.
     """
 
     machine: Machine
@@ -40,13 +41,14 @@ class Launch:
     spec: SandboxSpec
     mounts: OpenMounts
     limits: Mapping[str, int]
+    directories: Sequence[Path]
     control: int
     info: int
 
     @cached_property
     def host(self) -> Host:
         """The host as this jail shows it: looked at once. Blocks."""
-        return self.machine.host(self.place)
+        return self.machine.host(self.place, self.directories)
 
 
 class Backend(Protocol):

@@ -1,20 +1,32 @@
 """Operations that the gateway answers itself: those of the server, and those of sandboxes that need not run."""
 
+import asyncio
 import builtins
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from cove.core.identifier import check_sandbox_id
-from cove.errors import SandboxNotFound
-from cove.local.threads import in_thread
-from cove.model import SandboxInfo, SandboxSpec, VolumeInfo
+from cove.errors import SandboxNotFound, ValidationFailed
+from cove.layers.store import LayerStore
+from cove.local.threads import finished, in_thread
+from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, VolumeInfo
 from cove.model.mount import check_volume_name
 from cove.model.spec import check_spec
 from cove.runtime.home import Home
 from cove.runtime.volumes import Volumes
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.metrics import collect_metrics
+from cove.server.gateway.runtime_call import post
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.starter import Starter
+from cove.tasks import owned, settled
+from cove.wire import operations
+from cove.wire.coding import decode_json
+from cove.wire.operation import SANDBOXES
+
+MOST_COPIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,19 @@ class ServerAnswers:
     def _volumes(self) -> Volumes:
         return Volumes(Home(self.directory.home))
 
+    async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
+        """List all snapshots."""
+        return await in_thread(self.layers.describe_all)
+
+    async def get_snapshot(self, id: str) -> SnapshotInfo:
+        """Describe a snapshot."""
+        return await in_thread(lambda: self.layers.describe(self.layers.find(id)))
+
+    @property
+    def layers(self) -> LayerStore:
+        """The snapshots of this state directory."""
+        return LayerStore(self.directory.home)
+
     async def health(self) -> bytes:
         """Say that the server answers."""
         return b'{"ok":true}'
@@ -117,7 +142,54 @@ class SandboxAnswers:
         """End it and remove all it has."""
         await self.starter.destroy(check_sandbox_id(self.id))
 
+    async def fork(self, count: int) -> builtins.list[SandboxInfo]:
+        """Make copies of it as it is now: a snapshot, and so many sandboxes on that; all of them, or none."""
+        record, _ = await self.find()
+        if not 0 < count <= MOST_COPIES:
+            raise ValidationFailed(f"count must be from 1 to {MOST_COPIES}, not {count!r}")
+        await in_thread(self.starter.check_room, count)
+        record = await self.starter.running(record)
+        path = f"{SANDBOXES}/{self.id}{operations.SNAPSHOT.path}"
+        snapshot = decode_json(await post(self.directory.socket(record), path), SnapshotInfo)
+        try:
+            spec = msgspec.structs.replace(record.spec, snapshot=snapshot.id)
+            return await self._make_all(spec, count)
+        finally:
+            await finished(self._forget, snapshot.id)
+
+    async def _make_all(self, spec: SandboxSpec, count: int) -> builtins.list[SandboxInfo]:
+        making = [owned(self.starter.create(None, spec, is_ours=True)) for _ in range(count)]
+        try:
+            await asyncio.wait(making)
+            return [each.result().info(each.result().status) for each in making]
+        except BaseException:
+            await settled(self._destroy_all(making))
+            raise
+
+    async def _destroy_all(self, making: "Sequence[asyncio.Task[Record]]") -> None:
+        await asyncio.wait(making)
+        for each in making:
+            if not each.cancelled() and each.exception() is None:
+                await self.starter.destroy(each.result().id)
+
+    def _forget(self, snapshot: str) -> None:
+        store = LayerStore(self.directory.home)
+        store.forget(snapshot)
+        store.collect()
+
     async def restart(self) -> None:
         """Start one that does not run."""
         record, _ = await self.find()
         await self.starter.start(record)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotAnswers:
+    """The operations of one snapshot; the methods are those of `api.AsyncSnapshot`."""
+
+    layers: LayerStore
+    id: str
+
+    async def delete(self) -> None:
+        """Remove it; layers that nothing else stands on go with it, which takes its time where they are large."""
+        await asyncio.to_thread(self.layers.delete, self.id)

@@ -68,6 +68,7 @@ class SandboxOpener:
         if warm is not None:
             reservation.assign(place.key)
             sandbox.adopt(request.id, request.spec, datetime.now(UTC))
+            await sandbox.begin_layers()
             await sandbox.begin_network()
         return await self._record(sandbox, place, reservation, is_new=True)
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from cove.core.identifier import check_sandbox_id, new_identifier
-from cove.errors import SandboxAlreadyExists, SandboxUnavailable
+from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxUnavailable
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec, SandboxStatus
@@ -61,6 +61,18 @@ class Starter:
         if await in_thread(self.directory.status, existing) is SandboxStatus.RUNNING:
             return existing
         return await self.start(existing)
+
+    def check_room(self, count: int) -> None:
+        """Raise LimitExceeded when so many more may not be made. Blocks."""
+        most = self.configuration.max_sandboxes
+        if most is not None and self.directory.count() + count > most:
+            raise LimitExceeded(f"{count} more sandboxes would be more than {most}, the most this server may have")
+
+    async def running(self, record: Record) -> Record:
+        """Return a sandbox that runs: one that is stopped is started."""
+        if await in_thread(self.directory.status, record) is SandboxStatus.RUNNING:
+            return record
+        return await self.start(record)
 
     async def start(self, record: Record) -> Record:
         """Start a stopped or lost sandbox on its files; one that runs is left as it is."""

@@ -34,6 +34,7 @@ from cove.wire.requests.process import Exec, Kill, Logs, StartProcess, Terminate
 from cove.wire.requests.request import Nothing, Request, Waiting
 from cove.wire.requests.sandbox import CreateSandbox, SetEnv
 from cove.wire.requests.shell import Connect, CreateSession, OpenTerminal, Resize
+from cove.wire.requests.snapshot import DiffSince, Fork, MakeSnapshot, Restore, Since
 
 __all__ = [
     "AddMount",
@@ -52,16 +53,19 @@ __all__ = [
     "CreateCodeContext",
     "CreateSandbox",
     "CreateSession",
+    "DiffSince",
     "DiffRepository",
     "Exec",
     "ExposePort",
     "FilePath",
     "ForkContext",
+    "Fork",
     "Glob",
     "Kill",
     "ListFiles",
     "Logs",
     "MakeDirectory",
+    "MakeSnapshot",
     "NetworkLog",
     "Nothing",
     "OpenTerminal",
@@ -73,12 +77,14 @@ __all__ = [
     "Repository",
     "Request",
     "Resize",
+    "Restore",
     "RestoreBackup",
     "RunCode",
     "RunInContext",
     "Search",
     "SetEnv",
     "SetNetwork",
+    "Since",
     "StartProcess",
     "Terminate",
     "Transfer",

@@ -1,0 +1,48 @@
+"""Interface of a snapshot: the files of a sandbox at one moment."""
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import datetime
+
+from cove.api.provider import provider_for
+from cove.model import SnapshotInfo
+
+
+class AsyncSnapshot(ABC):
+    """A snapshot, made by `sandbox.snapshot()`. It stays until it is deleted, also when the sandbox is gone.
+
+    `name` and `labels` are what it was given; `parent` is the id of the snapshot that its sandbox stood on.
+    """
+
+    id: str
+    name: str | None
+    labels: Mapping[str, str]
+    created_at: datetime
+    parent: str | None
+    size: int | None
+
+    def __init__(self, info: SnapshotInfo) -> None:
+        self.id, self.name, self.labels = info.id, info.name, info.labels
+        self.created_at, self.parent, self.size = info.created_at, info.parent, info.size
+
+    @classmethod
+    async def get(cls, id: str, *, url: str | None = None, api_key: str | None = None) -> "AsyncSnapshot":
+        """The snapshot with that id; raises SnapshotNotFound."""
+        return await provider_for(url, api_key).get_snapshot(id)
+
+    @classmethod
+    async def list(
+        cls, *, labels: Mapping[str, str] | None = None, url: str | None = None, api_key: str | None = None
+    ) -> "builtins.list[SnapshotInfo]":
+        """All snapshots that have these labels, oldest first."""
+        found = await provider_for(url, api_key).list_snapshots()
+        return [each for each in found if (labels or {}).items() <= each.labels.items()]
+
+    @abstractmethod
+    async def info(self) -> SnapshotInfo:
+        """Describe the snapshot, and count what the files take that it added."""
+
+    @abstractmethod
+    async def delete(self) -> None:
+        """Remove it. What sandboxes and other snapshots stand on stays until the last of them is gone."""

@@ -1,0 +1,154 @@
+"""Layers of one sandbox on disk: its upper, and what that stands on.
+
+A new sandbox has its directories at its place, plain. `convert` makes an upper of them, which changes nothing for who
+is inside: a bind mount follows a directory that is renamed. From then on `layers.json` says what is what, and is
+written before anything is moved: `recover` finishes what a killed program had begun. All calls here block.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from cove.archive.remove_tree import remove_tree
+from cove.core.identifier import new_identifier
+from cove.layers.record import PARTS, Layer, Stack
+from cove.layers.store import STACK, LayerStore, read_stack
+from cove.linux.path_walk import admit_group
+from cove.local.state import replace_file
+
+_DISK = "disk"
+
+
+@dataclass(slots=True)
+class PlaceLayers:
+    """The stack of the sandbox at a place that its caller has locked; None while its directories are plain."""
+
+    place: Path
+    user_id: int | None
+    store: LayerStore
+    stack: Stack | None = None
+    on_disk_image: bool = False
+
+    def recover(self, *, on_disk_image: bool = False) -> None:
+        """Read the stack, finish what was begun, and undo a transaction whose program is gone.
+
+        From a disk image, a file system of the sandbox's own, nothing can be renamed to where layers are.
+        """
+        self.on_disk_image = on_disk_image
+        self.stack = read_stack(self.place)
+        if self.stack is None:
+            return
+        self._move_parts(self.stack.upper)
+        self._adopt_layers()
+        if self.stack.undo is not None:
+            upper = self.make_upper(self.stack.undo)
+            self.commit(msgspec.structs.replace(self.stack, layers=self.stack.undo, upper=upper, undo=None))
+        self.drop_others()
+
+    def begin(self, layers: Sequence[str], snapshot: str | None = None) -> None:
+        """Let a new sandbox stand on these layers. The caller holds them."""
+        upper = self.make_upper(layers)
+        self.commit(Stack(upper=upper, layers=tuple(layers), base=tuple(layers), snapshot=snapshot))
+
+    def convert(self) -> Stack:
+        """Make an upper of plain directories. Idempotent."""
+        if self.stack is None:
+            upper = self._new_upper()
+            self.commit(Stack(upper=upper))
+            self._move_parts(upper)
+        assert self.stack is not None
+        return self.stack
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Return the directories that the sandbox writes to."""
+        top = self.place if self.stack is None else self.upper_path(self.stack.upper) / "data"
+        return tuple(top / part for part in PARTS)
+
+    def upper_path(self, id: str) -> Path:
+        """Return the directory of an upper: `data` and `work`."""
+        return self._uppers / id
+
+    @property
+    def _uppers(self) -> Path:
+        return (self.place / _DISK if self.on_disk_image else self.place) / "uppers"
+
+    def make_upper(self, layers: Sequence[str]) -> str:
+        """Make an empty upper whose directories look as those of the layers do: their modes are the upper's."""
+        id = self._new_upper()
+        data = self.upper_path(id) / "data"
+        for part in PARTS:
+            self._make(data / part)
+            like = next((path for path in self._tops(layers, part) if path.is_dir()), None)
+            if like is not None:
+                shutil.copymode(like, data / part)
+                found = like.stat()
+                os.utime(data / part, ns=(found.st_atime_ns, found.st_mtime_ns))
+        return id
+
+    def _tops(self, layers: Sequence[str], part: str) -> list[Path]:
+        """Find a part in the layers, top first: the topmost may still be the upper that it was."""
+        own = [self.upper_path(layers[-1]) / "data" / part] if layers else []
+        return [*own, *(self.store.data(id) / part for id in reversed(layers))]
+
+    def _new_upper(self) -> str:
+        self._uppers.mkdir(mode=0o700, exist_ok=True)
+        admit_group(self._uppers, self.user_id)
+        id = new_identifier()
+        path = self.upper_path(id)
+        for each in (path, path / "data", path / "work"):
+            self._make(each)
+        return id
+
+    def _make(self, path: Path) -> None:
+        path.mkdir(mode=0o700)
+        if self.user_id is not None:
+            os.chown(path, self.user_id, self.user_id)
+
+    def renew_work(self) -> None:
+        """Give the upper a new work directory: a volatile overlay refuses one that was used before."""
+        assert self.stack is not None
+        work = self.upper_path(self.stack.upper) / "work"
+        remove_tree(str(work))
+        self._make(work)
+
+    def commit(self, stack: Stack) -> None:
+        """Write down what the sandbox stands on from here on."""
+        replace_file(self.place / STACK, msgspec.json.encode(stack))
+        self.stack = stack
+
+    def seal(self) -> None:
+        """Take uppers that have become layers into the store."""
+        self._adopt_layers()
+
+    def drop_others(self) -> None:
+        """Remove uppers that nothing needs: of a swap that failed, or that was undone."""
+        assert self.stack is not None
+        for entry in os.scandir(self._uppers) if self._uppers.exists() else ():
+            if entry.name != self.stack.upper and entry.name not in self.stack.layers:
+                remove_tree(entry.path)
+
+    def _adopt_layers(self) -> None:
+        assert self.stack is not None
+        for at, id in enumerate(self.stack.layers):
+            path = self.place / "uppers" / id
+            if path.exists():
+                parent = self.stack.layers[at - 1] if at else None
+                self.store.adopt(path, self.describe(id, parent))
+
+    def describe(self, id: str, parent: str | None) -> Layer:
+        """Describe a layer of this sandbox's files."""
+        owner = os.geteuid() if self.user_id is None else self.user_id
+        return Layer(id=id, owner=owner, created_at=datetime.now(UTC), parent=parent)
+
+    def _move_parts(self, upper: str) -> None:
+        data = self.upper_path(upper) / "data"
+        top = self.place / _DISK if self.on_disk_image else self.place
+        for part in PARTS:
+            if not (data / part).exists() and (top / part).is_dir():
+                (top / part).rename(data / part)

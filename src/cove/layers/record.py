@@ -1,0 +1,62 @@
+"""Records of layers, of snapshots, and of what one sandbox stands on, as they are kept on disk."""
+
+from datetime import datetime
+
+import msgspec
+
+from cove.model import SnapshotInfo
+
+PARTS = ("workspace", "home", "tmp")
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """One immutable directory. `owner` is the user that its files belong to, `parent` the layer it was made on.
+
+    `digest` is there once somebody asked for it, `size` once it was counted.
+    """
+
+    id: str
+    owner: int
+    created_at: datetime
+    parent: str | None = None
+    digest: str | None = None
+    size: int | None = None
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One snapshot: its layers, bottom first, and what of the sandbox's spec belongs to it."""
+
+    id: str
+    created_at: datetime
+    layers: tuple[str, ...]
+    name: str | None = None
+    labels: dict[str, str] = {}
+    parent: str | None = None
+    env: dict[str, str] = {}
+    workdir: str = "/workspace"
+    has_sessions: bool = False
+
+    def info(self, size: int | None) -> SnapshotInfo:
+        """Describe it for a caller."""
+        return SnapshotInfo(
+            id=self.id,
+            created_at=self.created_at,
+            name=self.name,
+            labels=self.labels,
+            size=size,
+            parent=self.parent,
+        )
+
+
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers a sandbox stands on, bottom first, and its own `upper`; `base` are those of its creation.
+
+    With `undo` a transaction is open: its sandbox is started on those layers, with nothing on top. `snapshot` is the
+    one that was made or restored last.
+    """
+
+    upper: str
+    layers: tuple[str, ...] = ()
+    base: tuple[str, ...] = ()
+    undo: tuple[str, ...] | None = None
+    snapshot: str | None = None

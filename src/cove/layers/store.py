@@ -1,0 +1,193 @@
+"""The layers and snapshots of a state directory: kept while something stands on them, removed when nothing does.
+
+A layer is `layers/ID/` with `data` and `layer.json`; a snapshot is `snapshots/ID.json`. What a layer is kept for is
+written down before it is there, or under the shared lock: a layer that no snapshot and no sandbox names is garbage to
+whoever gets the exclusive one. All calls here block.
+"""
+
+import builtins
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from cove.archive.remove_tree import remove_tree
+from cove.core.identifier import check_id, new_identifier
+from cove.errors import SnapshotNotFound
+from cove.layers.record import Layer, Snapshot, Stack
+from cove.linux.disk_usage import measure_disk
+from cove.linux.file_lock import shared_lock, try_exclusive
+from cove.local.state import replace_file
+from cove.model import SnapshotInfo
+
+STACK = "layers.json"
+_LAYER = "layer.json"
+_BUILDING = ".new-"
+
+T = TypeVar("T")
+
+
+class LayerStore:
+    """Everything below `layers` and `snapshots` of one state directory."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "layers"
+        self.snapshots = home / "snapshots"
+        self._sandboxes = home / "sandboxes"
+        self._lock = home / "layers.lock"
+
+    def open(self) -> None:
+        """Make the directories: nobody but us may enter them."""
+        for path in (self.path, self.snapshots):
+            path.mkdir(mode=0o700, exist_ok=True)
+
+    def holding(self) -> AbstractContextManager[int]:
+        """Keep every layer that is there, until it is written down who needs it."""
+        return shared_lock(self._lock)
+
+    def data(self, id: str) -> Path:
+        """Return the directory with the files of a layer."""
+        return self.path / id / "data"
+
+    def read(self, id: str) -> Layer:
+        """Return the record of a layer. Raises FileNotFoundError."""
+        return msgspec.json.decode((self.path / id / _LAYER).read_bytes(), type=Layer)
+
+    def write(self, layer: Layer) -> None:
+        """Replace the record of a layer that is there."""
+        replace_file(self.path / layer.id / _LAYER, msgspec.json.encode(layer))
+
+    def has(self, id: str) -> bool:
+        """Return whether the layer is there."""
+        return (self.path / id / _LAYER).exists()
+
+    def adopt(self, directory: Path, layer: Layer) -> None:
+        """Take a directory with `data` in, by renaming it. Idempotent: a killed caller does it again."""
+        if not directory.exists():
+            return
+        remove_tree(str(directory / "work"))
+        replace_file(directory / _LAYER, msgspec.json.encode(layer))
+        directory.rename(self.path / layer.id)
+
+    def building(self) -> Path:
+        """Return a new place for a layer that is being made: garbage unless `adopt` takes it in."""
+        path = self.path / f"{_BUILDING}{new_identifier()}"
+        path.mkdir(mode=0o700)
+        return path
+
+    def find(self, id: str) -> Snapshot:
+        """Return a snapshot by its id. Raises SnapshotNotFound."""
+        try:
+            return msgspec.json.decode(self._record(check_id("snapshot", id)).read_bytes(), type=Snapshot)
+        except FileNotFoundError:
+            raise SnapshotNotFound(f"there is no snapshot {id}", id=id) from None
+
+    def list(self) -> builtins.list[Snapshot]:
+        """Return all snapshots, oldest first."""
+        return sorted(self._read_all(), key=lambda snapshot: snapshot.created_at)
+
+    def _read_all(self) -> Iterator[Snapshot]:
+        """A record that a crash of the machine spoilt fails all: nobody can tell what it needs."""
+        for path in self.snapshots.glob("[!.]*.json"):
+            with suppress(FileNotFoundError):
+                yield msgspec.json.decode(path.read_bytes(), type=Snapshot)
+
+    def keep(self, snapshot: Snapshot, sessions: bytes = b"") -> None:
+        """Write a snapshot down, for good: from here on its layers are kept."""
+        if sessions:
+            replace_file(self._sessions(snapshot.id), sessions, durable=True)
+        replace_file(self._record(snapshot.id), msgspec.json.encode(snapshot), durable=True)
+
+    def sessions(self, id: str) -> bytes:
+        """Return the state of a snapshot's sessions; nothing where it has none."""
+        try:
+            return self._sessions(id).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def delete(self, id: str) -> None:
+        """Remove a snapshot; layers that nothing else stands on go with it. Raises SnapshotNotFound."""
+        self.find(id)
+        self.forget(id)
+        self.collect()
+
+    def forget(self, id: str) -> None:
+        """Remove the record of a snapshot that nobody wants: its layers are garbage from here on."""
+        self._record(id).unlink(missing_ok=True)
+        self._sessions(id).unlink(missing_ok=True)
+
+    def describe(self, snapshot: Snapshot) -> SnapshotInfo:
+        """Describe a snapshot with its size, which is counted when it is first asked for."""
+        return snapshot.info(self._size(snapshot.layers[-1]) if snapshot.layers else 0)
+
+    def describe_all(self) -> builtins.list[SnapshotInfo]:
+        """Describe all snapshots, oldest first."""
+        return [self.describe(each) for each in self.list()]
+
+    def _size(self, id: str) -> int | None:
+        try:
+            layer = self.read(id)
+        except FileNotFoundError:
+            return None  # deleted meanwhile
+        if layer.size is None:
+            layer = msgspec.structs.replace(layer, size=measure_disk([str(self.data(id))]).bytes)
+            self.write(layer)
+        return layer.size
+
+    def collect(self) -> int:
+        """Remove what nothing stands on; returns how many layers those were. None while somebody holds them."""
+        with try_exclusive(self._lock) as is_ours:
+            if not is_ours:
+                return 0
+            needed = self._needed()
+            doomed = [self._set_aside(path) for path in self.path.iterdir() if path.name not in needed]
+        for path in doomed:
+            remove_tree(str(path))
+        for path in self.snapshots.glob("[!.]*.sessions"):
+            if not path.with_suffix(".json").exists() and not self._is_young(path):
+                path.unlink(missing_ok=True)
+        return len(doomed)
+
+    def _set_aside(self, path: Path) -> Path:
+        """Rename what goes, so that nobody takes a half of it for a layer; removing it takes its time."""
+        if path.name.startswith(_BUILDING):
+            return path
+        aside = self.path / f"{_BUILDING}{new_identifier()}"
+        path.rename(aside)
+        return aside
+
+    @staticmethod
+    def _is_young(path: Path) -> bool:
+        """A snapshot's sessions are written before it: whoever was killed between leaves them."""
+        with suppress(FileNotFoundError):
+            return datetime.now(UTC).timestamp() - path.stat().st_mtime < 60
+        return True
+
+    def _needed(self) -> set[str]:
+        return {id for snapshot in self.list() for id in snapshot.layers} | set(self._in_use())
+
+    def _in_use(self) -> Iterator[str]:
+        for entry in os.scandir(self._sandboxes):
+            stack = read_stack(Path(entry.path))
+            if stack is not None:
+                yield from (*stack.layers, *stack.base, *(stack.undo or ()))
+
+    def _record(self, id: str) -> Path:
+        return self.snapshots / f"{id}.json"
+
+    def _sessions(self, id: str) -> Path:
+        return self.snapshots / f"{id}.sessions"
+
+
+def read_stack(place: Path) -> Stack | None:
+    """Return what the sandbox at that place stands on; None for one that has its plain directories."""
+    try:
+        return msgspec.json.decode((place / STACK).read_bytes(), type=Stack)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return None

@@ -1,0 +1,254 @@
+"""The layers of a living sandbox: seal what it has written, and put others in their place, while it is frozen.
+
+Theory of operation. What a sandbox has written is its upper. To seal it, everything inside is frozen, the mounts are
+made read-only, and an overlay with a new upper takes their place; then the old upper is a layer that nobody can write
+any more: the kernel refuses to make a mount read-only while somebody has a file open for writing. That takes the time
+of a few mounts, whatever there is. A process that merely stands in the old mount, or reads from it, would not see what
+is written later. Our own shells and executors that wait are told to enter their directories again; for any other, or
+for a writer, the upper is copied instead, and the sandbox goes on with the one that it has.
+
+The record of the place is written before the mounts are changed, and again when that fails. A program that is killed
+between finds the same files whichever of the two it reads: an upper that has become a layer, with an empty one on top,
+or the upper itself.
+
+All calls here block, for a bounded time; a copy takes as long as there are bytes.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from cove.archive.remove_tree import remove_tree
+from cove.attach import COPY_OPTIONS, COPY_PROGRAM, Action, CopyTree, MountBusy, ShowLayers
+from cove.core.identifier import new_identifier
+from cove.core.jail import HOME, WORKSPACE
+from cove.errors import SandboxUnavailable
+from cove.layers.place import PlaceLayers
+from cove.layers.record import Stack
+from cove.linux.mounts import detach_mount, map_owner, owner_mapping
+from cove.linux.references import Holders, MountPoint, bound_sockets, find_holders, pid_inside, read_mounts
+from cove.model import SnapshotMethod
+from cove.runtime.attachment import Attachment
+from cove.runtime.freeze import frozen
+from cove.runtime.home import Place
+from cove.runtime.jail import Jail
+from cove.runtime.machine import Machine
+from cove.runtime.usage import processes_of
+
+INSIDE: Mapping[str, str] = {"workspace": WORKSPACE, "home": HOME, "tmp": "/tmp"}
+COPY_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Processes of ours whose directory is another one now: pids inside, and where they stood."""
+
+    standing: Mapping[int, str] = field(default_factory=dict)
+
+
+class SandboxLayers:
+    """The layers of one sandbox, for one caller at a time."""
+
+    def __init__(self, machine: Machine, place: Place) -> None:
+        self._machine = machine
+        self.store = machine.home.layers
+        self.place = PlaceLayers(place.path, place.user_id, self.store)
+
+    @property
+    def method(self) -> SnapshotMethod:
+        """Return how this sandbox's files are kept: what lies on a disk of its own can only be copied from there."""
+        return SnapshotMethod.COPY if self.place.on_disk_image else self._machine.snapshots
+
+    def prepare(self, snapshot: str | None, *, on_disk_image: bool) -> None:
+        """Find out what the sandbox stands on before its jail is started; a new one on the layers of a snapshot."""
+        self.place.recover(on_disk_image=on_disk_image)
+        if self.place.stack is None and snapshot is not None:
+            with self.store.holding():
+                self.place.begin(self.store.find(snapshot).layers, snapshot)
+        if self.place.stack is not None:
+            self.place.renew_work()
+
+    @contextmanager
+    def shown(self) -> Iterator[list[Action]]:
+        """Hold the action that shows the layers in a jail that is being started; none where the upper is all."""
+        stack = self.place.stack
+        if stack is None or not stack.layers:
+            yield []
+            return
+        with self._sources(stack) as (layers, upper):
+            yield [ShowLayers(layers, upper, INSIDE)]
+
+    def seal(self, jail: Jail, ours: Collection[int]) -> tuple[tuple[str, ...], Moved]:
+        """Make layers of everything up to now; returns all of them. `ours` are pids inside that may be moved."""
+        stack = self.place.convert()
+        if self.method is SnapshotMethod.COPY:
+            with frozen(jail.groups, jail.pid):
+                return self._copy(jail, stack), Moved()
+        below = (*stack.layers, stack.upper)
+        new = msgspec.structs.replace(stack, layers=below, upper=self.place.make_upper(below))
+        with self._showing(jail, stack, new) as show, frozen(jail.groups, jail.pid):
+            held = _Held.find(jail)
+            moved = None if held.strangers(ours) else show(held, sealed=True)
+            if moved is None:
+                self._discard(stack, new)
+                return self._copy(jail, stack), Moved()
+        self.place.seal()
+        return new.layers, moved
+
+    def replace(self, jail: Jail, new: Stack, ours: Collection[int]) -> Moved:
+        """Let the sandbox stand on other layers, or the same, with nothing on top: what it has written is gone.
+
+        Processes that hold the old files end, but for those of `ours` that only stand there.
+        """
+        stack = self.place.convert()
+        new = msgspec.structs.replace(new, upper=self.place.make_upper(new.layers))
+        with self._showing(jail, stack, new) as show, frozen(jail.groups, jail.pid):
+            held = _Held.find(jail)
+            for pid in held.strangers(ours):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)  # frozen: no other can have its pid
+            moved = show(held, sealed=False)
+            assert moved is not None  # only a mount that is to be sealed can be busy
+        self.place.drop_others()
+        return moved
+
+    @contextmanager
+    def _showing(self, jail: Jail, stack: Stack, new: Stack) -> Iterator["_Show"]:
+        """Have all ready to show the new stack in a frozen jail. The old one stays, and holds again, if that fails."""
+        attachment = Attachment(self._machine, self.place.user_id, [ShowLayers((), "", INSIDE)])
+        try:
+            with self._sources(new) as (layers, upper):
+                attachment.prepare()
+
+                def show(held: "_Held", *, sealed: bool) -> Moved | None:
+                    self.place.commit(new)
+                    attachment.actions = [ShowLayers(layers, upper, held.parts, held.below, sealed=sealed)]
+                    try:
+                        attachment.perform(jail.target)
+                    except MountBusy:
+                        return None
+                    return Moved({pid_inside(pid): path for pid, path in held.holders.standing.items()})
+
+                yield show
+        except BaseException as error:
+            self._discard(stack, new)
+            if isinstance(error, OSError):
+                raise SandboxUnavailable(
+                    f"the sandbox's layers cannot be changed: {error.strerror or error}"
+                ) from error
+            raise
+        finally:
+            attachment.close()
+
+    def _discard(self, stack: Stack, new: Stack) -> None:
+        self.place.commit(stack)
+        remove_tree(str(self.place.upper_path(new.upper)))
+
+    def _copy(self, jail: Jail, stack: Stack) -> tuple[str, ...]:
+        """Copy the upper of a frozen sandbox into a new layer."""
+        id = new_identifier()
+        source, target = self.place.upper_path(stack.upper) / "data", self.store.building()
+        try:
+            if self.place.user_id is None:
+                copy = CopyTree(str(source), str(target / "data"))
+                jail.perform([copy], COPY_SECONDS)
+            else:
+                copy_tree(str(source), str(target / "data"))
+            self.store.adopt(target, self.place.describe(id, stack.layers[-1] if stack.layers else None))
+        except BaseException:
+            remove_tree(str(target))
+            raise
+        return (*stack.layers, id)
+
+    @contextmanager
+    def _sources(self, stack: Stack) -> Iterator[tuple[list[str | int], str | int]]:
+        """Hold layers and upper as something to mount: paths, or for root detached mounts with the right owner."""
+        paths = [str(self.data(id)) for id in stack.layers]
+        upper = str(self.place.upper_path(stack.upper))
+        user = self.place.user_id
+        if user is None:
+            yield [*paths], upper
+            return
+        with ExitStack() as closing:
+            owners = [self._owner(id, user) for id in stack.layers]
+            mapped = {owner: closing.enter_context(owner_mapping(owner, user)) for owner in set(owners) - {user}}
+            layers = [_detach(path, mapped.get(owner), closing) for path, owner in zip(paths, owners, strict=True)]
+            yield [*layers], _detach(upper, None, closing)
+
+    def data(self, id: str) -> Path:
+        """Return where the files of a layer are: one that was an upper until now is still there."""
+        own = self.place.upper_path(id) / "data"
+        return own if own.exists() else self.store.data(id)
+
+    def _owner(self, id: str, user: int) -> int:
+        return self.store.read(id).owner if self.store.has(id) else user
+
+
+def _detach(path: str, namespace: int | None, closing: ExitStack) -> int:
+    mount = detach_mount(path)
+    closing.callback(os.close, mount)
+    if namespace is not None:
+        map_owner(mount, namespace, read_only=True)
+    return mount
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copy a tree with modes, owners, times, attributes, links among its files and holes; shared where it can be."""
+    end = subprocess.run(
+        [COPY_PROGRAM, *COPY_OPTIONS, source, target], capture_output=True, timeout=COPY_SECONDS, check=False, env={}
+    )
+    if end.returncode:
+        raise SandboxUnavailable(f"the files could not be copied: {end.stderr.decode('utf-8', 'replace')[-500:]}")
+
+
+class _Show(Protocol):
+    """Show the new stack; None, and nothing has changed, when a mount that is to be sealed is busy."""
+
+    def __call__(self, held: "_Held", *, sealed: bool) -> Moved | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The mounts of a frozen jail that are to be changed, and who holds them.
+
+    `parts` are those that show the sandbox's own files: over another one something else is mounted, which stays.
+    `below` are other mounts below them.
+    """
+
+    parts: Mapping[str, str]
+    below: Sequence[str]
+    holders: Holders
+
+    @classmethod
+    def find(cls, jail: Jail) -> "_Held":
+        mounts = read_mounts(jail.agent_pid)
+        parts = {name: path for name, path in INSIDE.items() if _is_ours(path, mounts)}
+        under = [each for each in mounts if any(each.path.startswith(f"{path}/") for path in parts.values())]
+        ids = {each.id for each in (*under, *(each for each in mounts if each.path in parts.values()))}
+        sockets = bound_sockets(jail.agent_pid, parts.values())
+        pids = processes_of(jail.groups, jail.pid)
+        holders = find_holders(pids, ids, agent=jail.agent_pid, sockets=sockets)
+        return cls(parts, _outermost([each.path for each in under]), holders)
+
+    def strangers(self, ours: Collection[int]) -> list[int]:
+        """Return who holds the files, but for those of ours that only stand there."""
+        standing = [pid for pid in self.holders.standing if pid_inside(pid) not in ours]
+        return [*self.holders.holding, *standing]
+
+
+def _is_ours(path: str, mounts: Sequence[MountPoint]) -> bool:
+    """Return whether nothing is mounted over it, or over a directory above it."""
+    above = [each for each in mounts if each.path not in ("/", path) and path.startswith(f"{each.path}/")]
+    return not above and sum(each.path == path for each in mounts) == 1
+
+
+def _outermost(paths: Sequence[str]) -> list[str]:
+    """Leave out what is mounted below another: it comes along."""
+    return [path for path in dict.fromkeys(paths) if not any(path.startswith(f"{other}/") for other in paths)]

@@ -1,0 +1,200 @@
+"""Snapshots of a living sandbox, and the way back: what stands still meanwhile, what ends, and what is told to move."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from cove.core.identifier import new_identifier
+from cove.errors import TransactionOpen, ValidationFailed
+from cove.layers.changes import find_changes
+from cove.layers.diff import find_diff
+from cove.layers.record import Snapshot, Stack
+from cove.local.threads import Stopped, in_thread, start_transfer
+from cove.model import FileChange, ResetReport
+from cove.runtime.code_contexts import CodeContexts
+from cove.runtime.jail import Jail
+from cove.runtime.layers import Moved, SandboxLayers
+from cove.runtime.sessions import Sessions
+from cove.tasks import settled, shared
+
+ID_LENGTH = 16
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Living:
+    """The parts of a running sandbox that a change of its files concerns."""
+
+    jail: Jail
+    sessions: Sessions
+    contexts: CodeContexts
+
+
+@dataclass(slots=True)
+class _Idle:
+    """Shells and executors of ours that wait; `moved` is set when another mount has taken the place of theirs."""
+
+    moved: Moved = field(default_factory=Moved)
+    pids: frozenset[int] = frozenset()
+
+
+class SandboxState:
+    """Everything that changes what a sandbox stands on, one after the other."""
+
+    def __init__(self, layers: SandboxLayers, living: Callable[[], Living]) -> None:
+        self._layers = layers
+        self._living = living
+        self._turn = asyncio.Lock()
+
+    async def snapshot(
+        self, name: str | None, labels: Mapping[str, str], env: Mapping[str, str], workdir: str
+    ) -> Snapshot:
+        """Keep the files as they are now. A cancelled call leaves nothing."""
+        async with self._turn:
+            self._check_transaction()
+            parent = None if self._stack is None else self._stack.snapshot
+            made = Snapshot(
+                id=new_identifier(ID_LENGTH),
+                created_at=datetime.now(UTC),
+                layers=(),
+                name=name,
+                labels=dict(labels),
+                parent=parent,
+                env=dict(env),
+                workdir=workdir,
+            )
+            async with self._idle() as (living, idle):
+                sealing = start_transfer(self._keep, living.jail, idle, made)
+                return await settled(sealing, discard=lambda kept: self._layers.store.forget(kept.id))
+
+    def _keep(self, jail: Jail, idle: _Idle, made: Snapshot) -> Snapshot:
+        """Seal, and write down what the layers are kept for. Blocks."""
+        store = self._layers.store
+        with store.holding():
+            layers, idle.moved = self._layers.seal(jail, idle.pids)
+            kept = msgspec.structs.replace(made, layers=layers)
+            store.keep(kept)
+        stack = self._stack
+        if stack is not None and stack.layers == layers:
+            self._layers.place.commit(msgspec.structs.replace(stack, snapshot=kept.id))
+        return kept
+
+    async def restore(self, id: str) -> Snapshot:
+        """Let the sandbox stand on a snapshot; nothing of ours may run any more."""
+        async with self._turn:
+            self._check_transaction()
+            async with self._idle() as (living, idle):
+                return await settled(start_transfer(self._replace, living.jail, idle, id))
+
+    async def begin(self, id: str) -> None:
+        """Let a sandbox in which nothing has run stand on a snapshot from its beginning."""
+        await self.restore(id)
+        stack = self._stack
+        assert stack is not None
+        await in_thread(self._layers.place.commit, msgspec.structs.replace(stack, base=stack.layers))
+
+    def _replace(self, jail: Jail, idle: _Idle, id: str) -> Snapshot:
+        store, stack = self._layers.store, self._stack
+        with store.holding():
+            snapshot = store.find(id)
+            base = () if stack is None else stack.base
+            new = Stack(upper="", layers=snapshot.layers, base=base, snapshot=id)
+            idle.moved = self._layers.replace(jail, new, idle.pids)
+        store.collect()
+        return snapshot
+
+    async def reset(self) -> ResetReport:
+        """Let the sandbox stand on the layers of its creation; nothing of ours may run any more."""
+        async with self._turn:
+            self._check_transaction()
+            async with self._idle() as (living, idle):
+                return await settled(start_transfer(self._reset, living.jail, idle))
+
+    def _reset(self, jail: Jail, idle: _Idle) -> ResetReport:
+        base = () if self._stack is None else self._stack.base
+        snapshot = None
+        idle.moved = self._layers.replace(jail, Stack(upper="", layers=base, base=base, snapshot=snapshot), idle.pids)
+        self._layers.store.collect()
+        files = sum(len(os.listdir(path)) for path in self._layers.place.directories)
+        return ResetReport(method="layers" if base else "empty", layers=base, files=files)
+
+    async def changes(self, since: str | None) -> list[FileChange]:
+        """Compare the files as they are with those of a snapshot, or of the creation."""
+        return await in_transfer(lambda check: find_changes(*self._trees(since), check, is_whole=self._is_other(since)))
+
+    async def diff(self, path: bytes, since: str | None) -> str:
+        """Write the same as a patch."""
+        return await in_transfer(
+            lambda check: find_diff(*self._trees(since), path, check=check, is_whole=self._is_other(since))
+        )
+
+    def _trees(self, since: str | None) -> tuple[list[Path], list[Path]]:
+        """Return the layers before, and those on top; where one does not stand on the other, all of each. Blocks."""
+        stack, before = self._layers.place.convert(), self._before(since)
+        now = [*map(self._layers.data, stack.layers), self._layers.place.directories[0].parent]
+        below = [*map(self._layers.data, before)]
+        return below, now if self._is_other(since) else now[len(before) :]
+
+    def _before(self, since: str | None) -> tuple[str, ...]:
+        if since is not None:
+            return self._layers.store.find(since).layers
+        return () if self._stack is None else self._stack.base
+
+    def _is_other(self, since: str | None) -> bool:
+        before = self._before(since)
+        return self._stack is not None and self._stack.layers[: len(before)] != before
+
+    @property
+    def _stack(self) -> Stack | None:
+        return self._layers.place.stack
+
+    def _check_transaction(self) -> None:
+        if self._stack is not None and self._stack.undo is not None:
+            raise TransactionOpen("a transaction is open in this sandbox: commit it or roll it back first")
+
+    @asynccontextmanager
+    async def _idle(self) -> AsyncGenerator[tuple[Living, _Idle], None]:
+        """Keep what waits from beginning anything; what was moved is told when it begins again."""
+        living, idle = self._living(), _Idle()
+        sessions, contexts = await living.sessions.hold_idle(), await living.contexts.hold_idle()
+        idle.pids = frozenset((*sessions, *contexts))
+        try:
+            yield living, idle
+        finally:
+            for pid, session in sessions.items():
+                session.let_go(moved=pid in idle.moved.standing)
+            for pid, context in contexts.items():
+                context.let_go(idle.moved.standing.get(pid))
+
+
+async def in_transfer(work: Callable[[Callable[[], None]], T]) -> T:
+    """Run in a thread of its own what calls the function that it is given again and again: a cancel ends it there."""
+    is_cancelled = threading.Event()
+
+    def check() -> None:
+        if is_cancelled.is_set():
+            raise Stopped
+
+    doing = start_transfer(work, check)
+    try:
+        return await shared(doing)
+    except asyncio.CancelledError:
+        is_cancelled.set()
+        await asyncio.wait([doing])
+        raise
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raise ValidationFailed for what is no label."""
+    for name, value in labels.items():
+        if not isinstance(name, str) or not isinstance(value, str) or not name:
+            raise ValidationFailed("labels are names with values, both strings")

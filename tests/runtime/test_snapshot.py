@@ -1,0 +1,138 @@
+"""Snapshots of a living sandbox: what is in them, what they cost, and who may go on meanwhile."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cove import AsyncSandbox
+from cove.errors import ValidationFailed
+from cove.local.threads import in_thread
+from cove.runtime.sandbox import Sandbox
+
+pytestmark = pytest.mark.anyio
+
+
+def layers_of(sandbox: AsyncSandbox) -> tuple[str, ...]:
+    assert isinstance(sandbox, Sandbox)
+    stack = sandbox.layers.place.stack
+    return () if stack is None else stack.layers
+
+
+async def test_a_snapshot_has_the_files_and_later_ones_have_the_changes() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.exec("mkdir d; echo one > d/f; echo gone > x; echo h > ~/h; echo t > /tmp/t; chmod 000 /tmp/t")
+        first = await sandbox.snapshot(name="first", labels={"a": "b"})
+        assert len(layers_of(sandbox)) == 1
+        await sandbox.exec("echo two > d/f; rm x; rm -r ~/h; echo new > n")
+        second = await sandbox.snapshot()
+        assert second.parent == first.id
+        assert len(layers_of(sandbox)) == 2
+        await sandbox.exec("rm -r d; mkdir d; echo later > d/later")
+        script = "cat d/f x ~/h n; ls -A d; stat -c '%a %U' /tmp/t"
+        async with AsyncSandbox.create(snapshot=first) as copy:
+            assert (await copy.exec(script)).stdout == "one\ngone\nh\nf\n0 user\n"
+            await copy.exec("echo mine > d/f; rm -r ~; chmod 600 /tmp/t && echo more >> /tmp/t")
+        async with AsyncSandbox.create(snapshot=second.id) as copy:
+            assert (await copy.exec(script)).stdout == "two\nnew\nf\n0 user\n"
+        assert (await sandbox.exec("ls d")).stdout == "later\n"
+        await first.delete()
+        await second.delete()
+
+
+async def test_idle_sessions_and_contexts_see_what_is_written_after_a_snapshot() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("mkdir -p a/b; cd a; cd b; x=kept; OLD=$OLDPWD")
+        context = await sandbox.create_code_context()
+        await context.run("import os; os.chdir('/workspace/a'); y = 'kept'")
+        assert (await sandbox.run_code("1")).results
+        before = await sandbox.snapshot()
+        assert layers_of(sandbox), "nothing but our own shells stood there: no copy"
+        await sandbox.exec("echo new > a/b/f")
+        result = await session.exec('cat f; echo $x; pwd; [ "$OLD" = "$OLDPWD" ] && touch mine')
+        assert result.stdout == "new\nkept\n/workspace/a/b\n", result.stderr
+        found = await context.run("print(y, os.getcwd(), open('b/f').read()); open('c', 'w').close()")
+        assert found.stdout == "kept /workspace/a new\n\n", found
+        assert (await sandbox.run_code("import os; print(os.getcwd(), os.listdir('a'))")).stdout.startswith(
+            "/workspace ["
+        )
+        assert (await sandbox.exec("ls a a/b")).stdout == "a:\nb\nc\n\na/b:\nf\nmine\n"
+        await before.delete()
+
+
+async def test_what_a_process_holds_open_is_copied_and_it_goes_on() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.exec(
+            "echo first > /tmp/log; ln /tmp/log /tmp/link; truncate -s 1G sparse; mkdir shut; chmod 0 shut"
+        )
+        writer = await sandbox.start_process("cd /; exec 3>>/tmp/log; echo ready; read x; echo last >&3", stdin=True)
+        await writer.wait_for_log("ready")
+        snapshot = await sandbox.snapshot()
+        assert layers_of(sandbox) == ()
+        await writer.write_stdin(b"\n")
+        await writer.wait()
+        assert (await sandbox.exec("cat /tmp/log")).stdout == "first\nlast\n"
+        async with AsyncSandbox.create(snapshot=snapshot) as copy:
+            found = await copy.exec("cat /tmp/log; stat -c %h /tmp/log; stat -c %a shut; du sparse | cut -f 1")
+            assert found.stdout == "first\n2\n0\n0\n", found.stderr
+        again = await sandbox.snapshot()
+        assert len(layers_of(sandbox)) == 1
+        await snapshot.delete()
+        await again.delete()
+
+
+async def test_layers_go_with_the_last_that_stands_on_them() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        assert isinstance(sandbox, Sandbox)
+        store = sandbox.layers.store
+
+        def there(id: str) -> bool:
+            return store.has(id)
+
+        await sandbox.exec("echo a > f")
+        snapshot = await sandbox.snapshot()
+        (layer,) = layers_of(sandbox)
+        async with AsyncSandbox.create(snapshot=snapshot) as copy:
+            await snapshot.delete()
+            await sandbox.destroy()
+            assert await in_thread(there, layer)
+            assert (await copy.exec("cat f")).stdout == "a\n"
+        assert not await in_thread(there, layer)
+
+
+async def test_usage_counts_what_was_added_on_top_of_layers() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.exec("head -c 5000000 /dev/zero > big")
+        assert ((await sandbox.usage()).disk_bytes or 0) > 4_000_000
+        snapshot = await sandbox.snapshot()
+        assert ((await sandbox.usage()).disk_bytes or 0) < 1_000_000
+        assert ((await snapshot.info()).size or 0) > 4_000_000
+        await sandbox.exec("head -c 2000000 /dev/zero > more")
+        assert 1_900_000 < ((await sandbox.usage()).disk_bytes or 0) < 3_000_000
+        await snapshot.delete()
+
+
+async def test_a_sandbox_without_isolation_has_no_snapshots(tmp_path: Path) -> None:
+    async with AsyncSandbox.create(isolation="none") as sandbox:
+        with pytest.raises(ValidationFailed):
+            await sandbox.snapshot()
+    with pytest.raises(ValidationFailed):
+        await AsyncSandbox.create(isolation="none", snapshot="x")
+
+
+async def test_mounts_below_the_workspace_stay_when_layers_are_changed(tmp_path: Path) -> None:
+    from cove import Mount
+
+    (tmp_path / "f").write_text("host")
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_uid == os.geteuid() and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o011)
+    async with AsyncSandbox.create(mounts=[Mount(source=str(tmp_path), target="/workspace/in/data")]) as sandbox:
+        await sandbox.exec("echo a > in/own")
+        snapshot = await sandbox.snapshot()
+        assert layers_of(sandbox)
+        assert (await sandbox.exec("cat in/data/f in/own")).stdout == "hosta\n"
+        async with AsyncSandbox.create(snapshot=snapshot) as copy:
+            assert (await copy.exec("ls in in/data")).stdout == "in:\ndata\nown\n\nin/data:\n"
+        await snapshot.delete()
