@@ -149,6 +149,16 @@ def test_a_session_keeps_its_state_from_one_call_to_the_next(cove: Cli, sandbox:
     assert cove.text("session", "new", "--id", "main", sandbox) == "main\n"
 
 
+def test_a_session_is_forked_by_its_id(cove: Cli, sandbox: str) -> None:
+    cove.text("session", "create", "--id", "forked", sandbox)
+    cove.text("session", "exec", sandbox, "forked", "name=world; cd /usr")
+    copy = cove.text("session", "fork", sandbox, "forked").strip()
+    other = cove.json("session", "fork", sandbox, copy)["id"]
+    assert len({"forked", copy, other}) == 3
+    assert cove.text("session", "exec", sandbox, other, "echo $name $PWD") == "world /usr\n"
+    assert b"missing" in cove("session", "fork", sandbox, "missing").stderr
+
+
 def test_a_session_takes_input_and_gives_results_as_json(cove: Cli, sandbox: str) -> None:
     cove.text("session", "create", "--id", "s", sandbox)
     end = cove("session", "exec", "-i", sandbox, "s", "cat", stdin=b"\x00\xff")

@@ -88,6 +88,18 @@ def execute(
     finish(work)
 
 
+@session.command()
+def fork(
+    id: SandboxArgument,
+    name: SessionArgument,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Copy a session with its shell's state, and print the id of the copy."""
+    finish(_fork(Server.named(url, api_key), id, name, as_json=as_json))
+
+
 @session.command("ls")
 def list_sessions(
     id: SandboxArgument, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None
@@ -120,10 +132,20 @@ async def _create(
 ) -> int:
     async with server.sandbox(id) as sandbox:
         made = await sandbox.create_session(id=name, cwd=cwd, env=env, timeout=timeout)
+    return _tell_id(made.id, as_json=as_json)
+
+
+async def _fork(server: Server, id: str, name: str, *, as_json: bool) -> int:
+    async with server.sandbox(id) as sandbox:
+        made = await (await _find(sandbox, name)).fork()
+    return _tell_id(made.id, as_json=as_json)
+
+
+def _tell_id(id: str, *, as_json: bool) -> int:
     if as_json:
-        print_json(SessionReply(made.id))
+        print_json(SessionReply(id))
     else:
-        show(made.id)
+        show(id)
     return 0
 
 
