@@ -3,10 +3,12 @@
 The program inside measures: it asks for pages on a kept connection, on new ones, and for many bytes at once.
 """
 
+import asyncio
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -104,11 +106,63 @@ async def run(plan: Plan) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="cove-bench-") as directory:
         pem = _certificate(Path(directory))
         with _program(_NAMES) as names, _environment(SSL_CERT_FILE=str(pem), COVE_RESOLVER=f"127.0.0.1:{names}"):
+            figures.append(await _first_result(plan))
             with _program(_SERVER) as port:
                 figures += await _figures("passed through", port, None, plan)
+                figures.append(await _neighbour(port, plan))
             with _program(_SERVER, str(pem)) as port:
                 figures += await _figures("intercepted", port, pem, plan)
     return figures
+
+
+async def _first_result(plan: Plan) -> Figure:
+    """A sandbox with a policy beside one without: created, and its first command run."""
+
+    def creating(network: str | NetworkPolicy) -> Sample:
+        async def sample() -> float:
+            began = time.perf_counter()
+            sandbox = await AsyncSandbox.create(network=network)  # type: ignore[arg-type]  # a mode by its name
+            await sandbox.exec(["true"])
+            took = time.perf_counter() - began
+            await sandbox.destroy()
+            return took
+
+        return sample
+
+    samples = [creating(NetworkPolicy(allow=[_NAME])), creating("none")]
+    subject, floor = await interleave(samples, repetitions=plan.times(40, 10), warm_up=2)
+    return Figure(
+        name="network: first result with a policy", unit=Unit.SECONDS, subject=subject, floor=floor, floor_name="none"
+    )
+
+
+async def _neighbour(port: int, plan: Plan) -> Figure:
+    """A command in another sandbox of this program, while bytes flow through the policy of the first, and not."""
+    policy = NetworkPolicy(allow=[NetworkRule(f"{_NAME}:{port}", private=True)])
+    async with AsyncSandbox.create(network=policy) as busy, AsyncSandbox.create() as neighbour:
+        client = await _Client.start(busy, _NAME, port, None)
+
+        async def alone() -> float:
+            began = time.perf_counter()
+            await neighbour.exec(["true"])
+            return time.perf_counter() - began
+
+        async def beside() -> float:
+            flowing = asyncio.ensure_future(client.timing(f"kept {_LARGE}")())
+            await asyncio.sleep(0.02)
+            took = await alone()
+            await flowing
+            return took
+
+        subject, floor = await interleave([beside, alone], repetitions=plan.times(40, 10), warm_up=2)
+    return Figure(
+        name="network: exec of a neighbour while bytes flow",
+        unit=Unit.SECONDS,
+        subject=subject,
+        floor=floor,
+        floor_name="exec alone",
+        target=at_most(1.3),
+    )
 
 
 async def _figures(kind: str, port: int, pem: Path | None, plan: Plan) -> list[Figure]:
