@@ -225,6 +225,23 @@ async def test_usage_has_the_totals_also_after_a_kill_a_restart_and_the_end_of_t
         assert (await sandbox.usage()).network_connections == 4
 
 
+async def test_a_name_that_was_answered_before_is_judged_by_the_policy_that_holds_now(world: Upstream) -> None:
+    look_up = "getent ahostsv4 files.example FILES.example | cut -d' ' -f1 | sort -u"
+    first, second = NetworkPolicy(allow=["files.example"]), NetworkPolicy(allow=["files.example", "*.example"])
+    async with AsyncSandbox.create(network=first) as sandbox:
+        answers = [(await sandbox.exec(look_up)).stdout for _ in range(2)]
+        assert answers[0].startswith("198.18.")
+        assert answers[0] == answers[1]
+        await sandbox.set_network(NetworkPolicy(allow=["other.example"]))
+        result = await sandbox.exec(look_up)
+        assert (result.stdout, {denial.host for denial in result.denied}) == ("", {"files.example"})
+        for policy in (first, second):
+            await sandbox.set_network(policy)
+            assert (await sandbox.exec(look_up)).stdout == answers[0]
+        await sandbox.set_network(NetworkPolicy(allow=["*.example"]))
+        assert (await sandbox.exec(look_up)).stdout == ""  # it is looked up, and does not exist
+
+
 async def test_limits_end_in_a_refusal_that_says_which(world: Upstream) -> None:
     port = world.serve_http("files.example", body=b"x" * 100_000)
     limits = NetworkLimits(total_bytes=250_000)

@@ -8,6 +8,7 @@ is allowed as well, could not. No other query leaves the machine.
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 import dns.exception
@@ -24,6 +25,8 @@ from cove.model.network import normalize_name
 from cove.tasks import Tasks
 
 _TTL_SECONDS = 60
+_ID_BYTES = 2
+_MOST_KNOWN = 1024
 _MOST_QUERY_BYTES = 4096
 _MOST_WAITING = 512
 _MOST_PER_SECOND = 2000
@@ -32,6 +35,20 @@ _IDLE_SECONDS = 10.0
 _SAME_LOOKUP_SECONDS = 0.5
 
 Judge = Callable[[str], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An answer that was given: `rest` is all of it but its id."""
+
+    name: str
+    address: str
+    rest: bytes
+
+
+def _is_exact(verdict: Verdict) -> bool:
+    """Return whether a rule names the host itself: such a name is answered without looking it up."""
+    return isinstance(verdict, Allowed) and verdict.rule is not None and not verdict.rule.target.is_wildcard
 
 
 class NameServer:
@@ -49,12 +66,29 @@ class NameServer:
         self._address_of = address_of
         self._report = report
         self._last_refused = ("", dns.rdatatype.A, 0.0)
+        self._known: dict[bytes, _Known] = {}
         self._waiting = 0
         self._connections = 0
         self._second = self._queries = 0
 
+    def known_answer(self, query: bytes) -> bytes | None:
+        """The answer to a query for the name of an exact rule that was asked before, if it is still right."""
+        known = self._known.get(query[_ID_BYTES:])
+        if known is None or not _is_exact(self._judge(known.name)) or self._address_of(known.name) != known.address:
+            return None
+        return query[:_ID_BYTES] + known.rest
+
+    def _remember(self, query: bytes, name: str, reply: bytes) -> None:
+        if not _is_exact(self._judge(name)):
+            return
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[query[_ID_BYTES:]] = _Known(name, self._address_of(name), reply[_ID_BYTES:])
+
     async def answer(self, query: bytes) -> bytes | None:
         """The answer to one query, or None to what is no query."""
+        if (known := self.known_answer(query)) is not None:
+            return known
         try:
             message = dns.message.from_wire(query)
         except (dns.exception.DNSException, ValueError):
@@ -70,7 +104,10 @@ class NameServer:
         reply.set_rcode(rcode)
         if address is not None and question.rdtype in (dns.rdatatype.A, dns.rdatatype.ANY):
             reply.answer.append(dns.rrset.from_text(question.name, _TTL_SECONDS, "IN", "A", address))
-        return reply.to_wire()
+        data = reply.to_wire()
+        if address is not None:
+            self._remember(query, normalize_name(question.name.to_text(omit_final_dot=True)), data)
+        return data
 
     async def _look_up(self, text: str, kind: dns.rdatatype.RdataType) -> tuple[dns.rcode.Rcode, str | None]:
         try:
@@ -78,7 +115,7 @@ class NameServer:
         except (ValueError, UnicodeError):
             return dns.rcode.NXDOMAIN, None
         verdict = self._judge(name)
-        if isinstance(verdict, Allowed) and (verdict.rule is None or verdict.rule.target.is_wildcard):
+        if isinstance(verdict, Allowed) and not _is_exact(verdict):
             verdict, code = await self._check_exists(name, verdict)
             if code is not None:
                 return code, None
@@ -164,7 +201,11 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, sender: tuple[str, int]) -> None:
-        if self._server.admit() and self._waiting < _MOST_WAITING and len(data) <= _MOST_QUERY_BYTES:
+        if not self._server.admit():
+            return
+        if (known := self._server.known_answer(data)) is not None:
+            self._transport.sendto(known, sender)
+        elif self._waiting < _MOST_WAITING and len(data) <= _MOST_QUERY_BYTES:
             self._waiting += 1
             self._tasks.start(self._answer(data, sender), on_end=self._answered)
 

@@ -212,9 +212,9 @@ class Egress:
         self._changed.notify_all()
 
     async def sync(self) -> None:
-        """Hear of everything that has happened so far."""
+        """Hear of everything that has happened so far: nothing, in a process that has no policy yet."""
         process = self._process
-        if process is not None:
+        if process is not None and process.is_configured:
             with suppress(OSError, TimeoutError):
                 await process.sync()
 

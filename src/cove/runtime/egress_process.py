@@ -120,6 +120,7 @@ class EgressProcess:
         self._syncs: dict[int, asyncio.Future[str | None]] = {}
         self._tag = 0
         self.sockets: set[int | str] = set()
+        self.is_configured = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     async def start(self, user_id: int | None) -> None:
@@ -139,7 +140,9 @@ class EgressProcess:
             socket.send_fds(self._sock, [CONFIGURE], [file.fileno(), *descriptors])
         self._confirmations.append(confirmed)
         async with asyncio.timeout(_CONFIRM_SECONDS):
-            return await confirmed
+            certificate = await confirmed
+        self.is_configured = True
+        return certificate
 
     async def sync(self) -> None:
         """Returns when all that happened before has been said. Raises OSError or TimeoutError."""
