@@ -102,7 +102,7 @@ class Egress:
         """
         async with self._lock:
             if network is Network.NONE:
-                self.network = network
+                self.network, self.failure = network, None
                 await self._end()
                 return None
             policy = Policy(network)
