@@ -11,7 +11,7 @@ from support.programs import places, program, read_line, run_program, wait_until
 # Kills this very program before or after the first call of a function, which is named by its module and its path there.
 PROGRAM = """
 import asyncio, functools, importlib, inspect, os, signal, sys
-from cove import AsyncSandbox, Limits
+from cove import AsyncSandbox, Limits, NetworkPolicy
 
 module, moment = {step!r}.split(), {moment!r}
 
@@ -49,6 +49,8 @@ async def main():
     process = await sandbox.start_process("sleep 1000")
     await process.kill()
     await session.delete()
+    await sandbox.set_network(NetworkPolicy(allow=["a.example"]))
+    await sandbox.exec("getent hosts a.example")
     await sandbox.destroy()
 
 print("ready", flush=True)
@@ -88,6 +90,9 @@ STEPS = [
     "cove.runtime.supervised Supervised._on_exit",
     "cove.runtime.sessions open_channel",
     "cove.runtime.launcher LauncherPool.end",
+    "cove.runtime.egress_process _popen",
+    "cove.runtime.egress_process EgressProcess.configure",
+    "cove.runtime.egress_process EgressProcess.close",
     "cove.runtime.jail Jail.close",
     "cove.runtime.cgroups SandboxGroups.remove",
     "cove.runtime.home Home.release",

@@ -496,6 +496,7 @@ class Outcomes:
     answers: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     requests: list[bytes] = field(default_factory=list)
+    egress: set[object] = field(default_factory=set)
 
 
 @pytest.fixture(scope="module")
@@ -522,6 +523,8 @@ async def run_all(world: Upstream, seen: Outcomes) -> None:
     ]
     async with AsyncSandbox.create(network=policy_for(ports, hostile)) as sandbox:
         env = {"PORTS": json.dumps(ports)}
+        await sandbox.exec("getent hosts open.example")  # when there is an answer, the process has started
+        seen.egress.add(sandbox._egress._process)  # type: ignore[attr-defined]  # of the runtime's
         for attack in ATTACKS:
             result = await sandbox.exec(["python3", "-c", PRELUDE, attack.code], env=env, timeout=60)
             denied = "".join(f"\ndenied: {denial.reason}" for denial in result.denied)
@@ -529,6 +532,7 @@ async def run_all(world: Upstream, seen: Outcomes) -> None:
         for about, (name, port) in zip(HOSTILE_ANSWERS, hostile, strict=True):
             result = await sandbox.exec(["curl", "-sSi", "--max-time", "3", f"http://{name}:{port}/"], timeout=60)
             seen.answers[about] = result.stdout + result.stderr
+        seen.egress.add(sandbox._egress._process)  # type: ignore[attr-defined]  # of the runtime's
 
 
 def open_hosts(world: Upstream) -> dict[str, int]:
@@ -650,6 +654,10 @@ def test_a_hostile_answer_has_this_outcome(about: str, outcomes: Outcomes) -> No
 def test_no_attack_shows_a_secret(outcomes: Outcomes) -> None:
     assert [about for about, seen in outcomes.attacks.items() if SECRET in seen] == []
     assert base64.b64encode(SECRET.encode()).decode() not in repr(outcomes.attacks)
+
+
+def test_no_attack_ended_the_egress_process(outcomes: Outcomes) -> None:
+    assert len(outcomes.egress) == 1
 
 
 def test_no_request_was_smuggled(outcomes: Outcomes) -> None:
