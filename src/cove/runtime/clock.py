@@ -5,8 +5,9 @@ its time is up, asks this clock and sets its timers here. Waits of callers for a
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import TracebackType
 from typing import TypeVarTuple, Unpack
 
 from cove.model import ProcessExit
@@ -85,7 +86,7 @@ class Clock:
 
     def call_at(self, when: float, call: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> ClockTimer:
         """Call this at that time."""
-        timer = ClockTimer(self, when, lambda: call(*arguments))
+        timer = ClockTimer(self, when, partial(call, *arguments))
         self._timers.add(timer)
         if self._stopped_at is None:
             timer.arm(when + self._lost)
@@ -99,21 +100,13 @@ class Clock:
         """Drop a timer that is over."""
         self._timers.discard(timer)
 
-    @asynccontextmanager
-    async def timeout_at(self, when: float) -> AsyncGenerator[None, None]:
+    def timeout_at(self, when: float) -> "ClockTimeout":
         """Raise TimeoutError in the block at that time, as `asyncio.timeout_at` does."""
-        async with asyncio.timeout(None) as scope:
-            timer = self.call_at(when, scope.reschedule, 0.0)
-            try:
-                yield
-            finally:
-                timer.cancel()
+        return ClockTimeout(self, when)
 
-    @asynccontextmanager
-    async def timeout(self, seconds: float) -> AsyncGenerator[None, None]:
+    def timeout(self, seconds: float) -> "ClockTimeout":
         """Raise TimeoutError in the block when so much time has passed."""
-        async with self.timeout_at(self.time() + seconds):
-            yield
+        return ClockTimeout(self, self.time() + seconds)
 
     async def wait(
         self,
@@ -133,6 +126,27 @@ class Clock:
                 await asyncio.wait([*pending, over], return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
+
+
+class ClockTimeout:
+    """A block that has until a time of the clock. A class, not a generator: commands with a timeout wait in one."""
+
+    __slots__ = ("_clock", "_scope", "_timer", "_when")
+
+    def __init__(self, clock: Clock, when: float) -> None:
+        self._clock = clock
+        self._when = when
+
+    async def __aenter__(self) -> None:
+        self._scope = asyncio.timeout(None)
+        await self._scope.__aenter__()
+        self._timer = self._clock.call_at(self._when, self._scope.reschedule, 0.0)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        await self._scope.__aexit__(kind, error, traceback)
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:
