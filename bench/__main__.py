@@ -30,6 +30,7 @@ SUBJECTS = {
     "server": "bench.server",
     "preview": "bench.preview",
     "network": "bench.network",
+    "state_export": "bench.state_export",
     "bombs": "bench.bombs",
     "scale": "bench.scale",
 }
