@@ -2,12 +2,12 @@
 
 import builtins
 import os
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, VolumeInfo
+from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, TransferProgress, VolumeInfo
 
 if TYPE_CHECKING:
     from cove.api.sandbox import AsyncSandbox
@@ -38,6 +38,14 @@ class Provider(Protocol):
 
     async def get_snapshot(self, id: str) -> "AsyncSnapshot":
         """Find a snapshot."""
+
+    async def load_snapshot(
+        self, source: str, progress: "Callable[[TransferProgress], object] | None" = None
+    ) -> "AsyncSnapshot":
+        """Load an exported snapshot."""
+
+    async def load_archive(self, chunks: AsyncIterable[bytes]) -> "AsyncSnapshot":
+        """Load a snapshot that was exported to one file."""
 
     async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
         """List all snapshots."""

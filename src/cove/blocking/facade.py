@@ -2,7 +2,7 @@
 
 import builtins
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from os import PathLike
 from typing import Literal, Self, TypeVar, Unpack
@@ -17,6 +17,7 @@ from cove.model import (
     CodeEvent,
     ExecResult,
     Execution,
+    ExportInfo,
     ExposedPort,
     FileChange,
     FileEvent,
@@ -42,6 +43,7 @@ from cove.model import (
     SpecFields,
     TerminalEvent,
     TerminalInfo,
+    TransferProgress,
     Usage,
     VolumeInfo,
 )
@@ -886,6 +888,39 @@ class Snapshot:
     ) -> builtins.list[SnapshotInfo]:
         """All snapshots that have these labels, oldest first."""
         return get_portal().call(lambda: api.AsyncSnapshot.list(labels=labels, url=url, api_key=api_key))
+
+    @classmethod
+    def load(
+        cls,
+        source: str | PathLike[str],
+        *,
+        progress: "Callable[[TransferProgress], object] | None" = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> "Snapshot":
+        """Load what `export` has written, from a path of yours or `s3://…`; verified by digest, or ValidationFailed."""
+        return Snapshot(
+            get_portal().call(lambda: api.AsyncSnapshot.load(source, progress=progress, url=url, api_key=api_key)),
+            get_portal(),
+        )
+
+    def export(
+        self, target: str | PathLike[str], *, progress: "Callable[[TransferProgress], object] | None" = None
+    ) -> ExportInfo:
+        """Write it as compressed layers named by digest; layers that are there already are not written again.
+
+        The target is a path of yours, a directory if it is one or ends with `/`, otherwise one file; or
+        `s3://BUCKET/PREFIX`, with the credentials of your environment.
+        """
+        return self._portal.call(lambda: self._inner.export(target, progress=progress))
+
+    def read_archive(self) -> Generator[bytes, None, None]:
+        """Read what `export` writes to one file, in pieces."""
+        return self._portal.iterate(self._inner.read_archive())
+
+    def digest(self) -> str:
+        """Return the digest of its files, computed when it is first asked for. Equal digests mean equal content."""
+        return self._portal.call(lambda: self._inner.digest())
 
     def info(self) -> SnapshotInfo:
         """Describe the snapshot, and count what the files take that it added."""

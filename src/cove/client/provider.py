@@ -2,19 +2,24 @@
 
 import asyncio
 import os
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from cove.api import AsyncSnapshot
 from cove.api.provider import Provider
 from cove.client.calls import Calls
 from cove.client.handle import Handle
 from cove.client.sandbox import Sandbox
+from cove.client.snapshot_transfer import read_export
 from cove.client.transport import Transport
 from cove.client.volume import Volume
 from cove.core.identifier import check_sandbox_id
 from cove.errors import Unauthorized, ValidationFailed
 from cove.local.state import default_home
+from cove.model import TransferProgress
 from cove.model.mount import check_volume_name
 from cove.wire import operations
 from cove.wire.target import Target
@@ -40,6 +45,13 @@ class RemoteProvider(Handle, Provider, target=Target.SERVER):
         """Open a sandbox that is there."""
         calls = self._calls.of_sandbox(check_sandbox_id(id), was_seen=False)
         return Sandbox.of(self._calls, await calls.call(operations.INFO))
+
+    async def load_snapshot(
+        self, source: str, progress: Callable[[TransferProgress], object] | None = None
+    ) -> AsyncSnapshot:
+        """Send an export of this program's."""
+        async with aclosing(read_export(source, progress)) as chunks:
+            return await self.load_archive(chunks)
 
     async def get_volume(self, name: str) -> Volume:
         """Find a volume."""

@@ -1,19 +1,23 @@
 """Client of a sandbox, and of its processes, sessions, code contexts, mounts, ports, backups and Git."""
 
+import os
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
+from os import PathLike
 from typing import Self
 
 from cove import api
 from cove.client.calls import Calls
 from cove.client.files import Files
 from cove.client.handle import Handle
+from cove.client.snapshot_transfer import write_export
 from cove.client.terminal import Terminal
 from cove.core.readiness import check_port
 from cove.errors import ContextNotFound, ProcessNotFound, SandboxDestroyed, SessionNotFound
 from cove.local.tcp_stream import TcpStream
-from cove.model import ExecResult, ProcessExit, SandboxInfo, SnapshotInfo
+from cove.model import ExecResult, ExportInfo, ProcessExit, SandboxInfo, SnapshotInfo, TransferProgress
 from cove.wire import operations, requests
 from cove.wire.replies import SessionReply
 from cove.wire.target import Target
@@ -85,6 +89,15 @@ class Snapshot(Handle, api.AsyncSnapshot, target=Target.SNAPSHOT):
     async def info(self) -> SnapshotInfo:
         found: SnapshotInfo = await self._calls.facts(operations.GET_SNAPSHOT, self.id)
         return found
+
+    async def export(
+        self,
+        target: str | PathLike[str],
+        *,
+        progress: Callable[[TransferProgress], object] | None = None,
+    ) -> ExportInfo:
+        chunks = self._calls.content(operations.EXPORT_SNAPSHOT, self.id, request=None)
+        return await write_export(chunks, self.id, os.fspath(target), progress)
 
     async def discard(self) -> None:
         await self._calls.call(operations.DELETE_SNAPSHOT, self.id)

@@ -8,16 +8,17 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 from cove.archive import tar
 from cove.archive.stream import Stream
 from cove.archive.tar import Refused
-from cove.core.snapshot_index import MOST_INDEX_BYTES, MOST_LAYER_BYTES
+from cove.core.snapshot_index import MOST_INDEX_BYTES, MOST_LAYER_BYTES, decode_index, index_file, layer_file
 from cove.errors import FileNotFound, ValidationFailed, from_errno
 from cove.local.state import sync_directory
+from cove.model import ExportInfo
 
 INDEX: Final = "snapshot.json"
 _CHUNK_BYTES: Final = 1 << 20
@@ -162,6 +163,57 @@ class DirectoryOrigin:
     def pieces(self, name: str) -> Iterator[bytes]:
         """Yield a layer."""
         return _read_file(self._top / name, MOST_LAYER_BYTES)
+
+
+def place_of(target: str) -> Place:
+    """Return where an export to that path or URL is written: a directory that is there or ends with `/`, or a file."""
+    if "://" in target:
+        from cove.layers.bucket import Bucket
+
+        return Bucket(target)
+    path = Path(target)
+    return DirectoryPlace(path) if path.is_dir() or target.endswith("/") else FilePlace(path)
+
+
+@contextmanager
+def open_origin(source: str) -> Iterator[Origin]:
+    """Open what was exported to a path or URL."""
+    if "://" in source:
+        from cove.layers.bucket import Bucket
+
+        yield Bucket(source)
+    elif Path(source).is_dir() or source.endswith(".json"):
+        yield DirectoryOrigin(Path(source))
+    else:
+        try:
+            descriptor = os.open(source, _OPEN)
+        except OSError as error:
+            raise from_errno(error.errno or 0, source) from None
+        try:
+            yield FileOrigin(Stream(descriptor))
+        finally:
+            os.close(descriptor)
+
+
+def copy_export(origin: Origin, id: str, place: Place, working: Path, check: Callable[[], object]) -> ExportInfo:
+    """Copy an export from one place to another, as it is."""
+    data = origin.index()
+    index = decode_index(data)
+    sent = size = 0
+    for digest in dict.fromkeys(layer.digest for layer in index.layers):
+        if place.has(layer_file(digest)):
+            continue
+        file = working / f"{sent}.tar.zst"
+        with write_beside(file) as write:
+            for piece in origin.pieces(layer_file(digest)):
+                check()
+                write(piece)
+        sent, size = sent + 1, size + file.stat().st_size
+        place.put(layer_file(digest), file, check)
+    location = place.finish(index_file(id), data, check)
+    return ExportInfo(
+        location=location, digest=index.digest, layers=len(index.layers), sent_layers=sent, sent_bytes=size
+    )
 
 
 def _only_index(path: Path) -> Path:

@@ -12,7 +12,7 @@ PARTS = ("workspace", "home", "tmp")
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One immutable directory. `owner` is the user that its files belong to, `parent` the layer it was made on.
 
-    `digest` is there once somebody asked for it, `size` once it was counted.
+    `digest` and `archive_size` are those of its archive, once somebody asked for them; `size` is there once counted.
     """
 
     id: str
@@ -20,6 +20,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     parent: str | None = None
     digest: str | None = None
+    archive_size: int | None = None
     size: int | None = None
 
 

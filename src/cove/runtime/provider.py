@@ -4,7 +4,7 @@ import asyncio
 import atexit
 import builtins
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -12,11 +12,12 @@ from cove.api import AsyncSandbox, AsyncSnapshot
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.local.threads import in_thread
-from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, VolumeInfo
+from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, TransferProgress, VolumeInfo
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
 from cove.runtime.snapshot import Snapshot
+from cove.runtime.snapshot_transfer import load_archive, load_snapshot
 from cove.runtime.volume import Volume
 from cove.runtime.volumes import Volumes
 from cove.tasks import owned, settled, shared
@@ -92,6 +93,18 @@ class EmbeddedProvider:
         """A snapshot in this program's state directory."""
         store = (await self._examine()).home.layers
         return Snapshot(store, (await in_thread(store.find, id)).info(None))
+
+    async def load_snapshot(
+        self, source: str, progress: Callable[[TransferProgress], object] | None = None
+    ) -> AsyncSnapshot:
+        """Load an export from a path or URL."""
+        store = (await self._examine()).home.layers
+        return Snapshot(store, (await load_snapshot(store, source, progress)).info(None))
+
+    async def load_archive(self, chunks: AsyncIterable[bytes]) -> AsyncSnapshot:
+        """Load an export that comes in pieces."""
+        store = (await self._examine()).home.layers
+        return Snapshot(store, (await load_archive(store, chunks)).info(None))
 
     async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
         """All snapshots in this program's state directory."""

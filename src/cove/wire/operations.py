@@ -68,6 +68,9 @@ RESET = row("reset_sandbox", "POST /reset", _S, "reset", "End everything and go 
 
 LIST_SNAPSHOTS = row("list_snapshots", f"GET {SNAPSHOTS}", Target.SERVER, "list_snapshots", "All snapshots", Nothing, plain(list[SnapshotInfo]), by=By.GATEWAY)
 GET_SNAPSHOT = row("get_snapshot", f"GET {SNAPSHOTS}/{{snapshot}}", Target.SERVER, "get_snapshot", "One snapshot", Nothing, replies.SNAPSHOT, by=By.GATEWAY)
+LOAD_SNAPSHOT = row("load_snapshot", f"POST {SNAPSHOTS}", Target.SERVER, "load_archive", "Load an exported snapshot", Nothing, replies.SNAPSHOT, Form.STREAM, makes=True, by=By.GATEWAY, success=201)
+EXPORT_SNAPSHOT = row("export_snapshot", f"GET {SNAPSHOTS}/{{snapshot}}/archive", Target.SNAPSHOT, "read_archive", "Export a snapshot as one file", Nothing, NOTHING, Form.CONTENT, by=By.GATEWAY)
+SNAPSHOT_DIGEST = row("snapshot_digest", f"GET {SNAPSHOTS}/{{snapshot}}/digest", Target.SNAPSHOT, "digest", "The digest of a snapshot's files", Nothing, replies.DIGEST, by=By.GATEWAY)
 DELETE_SNAPSHOT = row("delete_snapshot", f"DELETE {SNAPSHOTS}/{{snapshot}}", Target.SNAPSHOT, "delete", "Remove a snapshot", Nothing, NOTHING, by=By.GATEWAY)
 
 SET_NETWORK = row("set_network", "PUT /network", _S, "set_network", "Change the network policy", requests.SetNetwork, NOTHING)

@@ -125,6 +125,12 @@ class Diff(msgspec.Struct, frozen=True):
     diff: str
 
 
+class Digest(msgspec.Struct, frozen=True):
+    """A digest."""
+
+    digest: str
+
+
 class Cwd(msgspec.Struct, frozen=True):
     """A working directory."""
 
@@ -221,6 +227,7 @@ VOLUME: Final = cast(Reply[api.AsyncVolume], _handle(Target.VOLUME, VolumeInfo))
 COUNT: Final = _wrapped(Count, lambda reply: reply.count)
 EXISTS: Final = _wrapped(Exists, lambda reply: reply.exists)
 DIFF: Final = _wrapped(Diff, lambda reply: reply.diff)
+DIGEST: Final = _wrapped(Digest, lambda reply: reply.digest)
 CWD: Final = _wrapped(Cwd, lambda reply: reply.cwd)
 ENV: Final = _wrapped(Env, lambda reply: reply.env)
 

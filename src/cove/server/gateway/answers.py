@@ -2,7 +2,7 @@
 
 import asyncio
 import builtins
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,6 +15,7 @@ from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, VolumeInfo
 from cove.model.mount import check_volume_name
 from cove.model.spec import check_spec
 from cove.runtime.home import Home
+from cove.runtime.snapshot_transfer import load_archive, read_archive, snapshot_digest
 from cove.runtime.volumes import Volumes
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.metrics import collect_metrics
@@ -82,6 +83,10 @@ class ServerAnswers:
     @property
     def _volumes(self) -> Volumes:
         return Volumes(Home(self.directory.home))
+
+    async def load_archive(self, chunks: AsyncIterable[bytes]) -> SnapshotInfo:
+        """Load an export that comes in pieces."""
+        return (await load_archive(self.layers, chunks)).info(None)
 
     async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
         """List all snapshots."""
@@ -189,6 +194,14 @@ class SnapshotAnswers:
 
     layers: LayerStore
     id: str
+
+    def read_archive(self) -> AsyncGenerator[bytes, None]:
+        """Give its export as one file."""
+        return read_archive(self.layers, self.id)
+
+    async def digest(self) -> str:
+        """Compute the digest of its files."""
+        return await snapshot_digest(self.layers, self.id)
 
     async def delete(self) -> None:
         """Remove it; layers that nothing else stands on go with it, which takes its time where they are large."""
