@@ -28,6 +28,7 @@ CLASSES = [
     ("terminal.py", "Terminal", "Terminal"),
     ("code.py", "CodeContext", "CodeContext"),
     ("snapshot.py", "AsyncSnapshot", "Snapshot"),
+    ("transaction.py", "AsyncTransaction", "Transaction"),
     ("sandbox.py", "AsyncSandbox", "Sandbox"),
     ("volume.py", "AsyncVolume", "Volume"),
 ]
@@ -164,7 +165,7 @@ def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blo
         lines.append(f"    def {node.name}({parameters(node.args)}) -> Generator[{item}, None, None]:")
         body = f"return self._portal.iterate({call})"
     elif isinstance(node, ast.FunctionDef) and returns in BLOCKING:
-        lines.append(f"    def {node.name}({parameters(node.args)}) -> {returns}:")
+        lines.append(f"    def {node.name}({parameters(node.args)}) -> {BLOCKING[returns]}:")
         body = f"return {BLOCKING[returns]}({call}, self._portal)"
     else:
         returns = (

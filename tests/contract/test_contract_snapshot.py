@@ -3,7 +3,15 @@
 import pytest
 from support.serving import MakeSandbox, Where
 
-from cove import AsyncSandbox, AsyncSnapshot, FileChange, FileChangeKind, SnapshotNotFound, ValidationFailed
+from cove import (
+    AsyncSandbox,
+    AsyncSnapshot,
+    FileChange,
+    FileChangeKind,
+    SnapshotNotFound,
+    TransactionOpen,
+    ValidationFailed,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -112,3 +120,43 @@ async def test_a_snapshot_can_be_made_and_restored_at_a_runtimes_own_socket(make
         assert [each.kind for each in await sandbox.changes(since=snapshot)] == ["deleted"]
         await sandbox.restore(snapshot)
         assert (await sandbox.exec("cat a")).stdout == "a\n"
+
+
+async def test_a_transaction_is_taken_back_unless_it_is_committed(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox() as sandbox:
+        await sandbox.exec("echo one > f")
+        session = await sandbox.create_session()
+        await session.exec("x=kept")
+        holder = await sandbox.start_process("cd /; exec 3< /workspace/f; echo held; sleep 1000")
+        other = await sandbox.start_process("cd /; exec sleep 1000")
+        await holder.wait_for_log("held")
+        await holder.kill("KILL")
+        await holder.wait()
+        async with sandbox.transaction():
+            await session.exec("echo two > f; echo x > new")
+            with pytest.raises(TransactionOpen):
+                await sandbox.snapshot()
+            with pytest.raises(TransactionOpen):
+                await sandbox.begin_transaction()
+            late = await sandbox.start_process("exec 3>> new; echo held; sleep 1000")
+            await late.wait_for_log("held")
+        assert (await sandbox.exec("cat f; ls")).stdout == "one\nf\n"
+        assert (await session.exec("echo $x; cat f")).stdout == "kept\none\n"
+        assert (await late.wait()).exit_code == 137
+        assert other.ended_at is None
+        async with sandbox.transaction() as change:
+            await sandbox.exec("echo three > f")
+            await change.commit()
+        assert (await sandbox.exec("cat f")).stdout == "three\n"
+        assert [each.path for each in await sandbox.changes()] == ["/workspace/f"]
+
+
+async def test_a_transaction_that_nobody_renews_is_taken_back(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox() as sandbox:
+        id = await sandbox.begin_transaction(lease=0.2)
+        await sandbox.exec("echo x > f")
+        await sandbox.exec("while [ -e /workspace/f ]; do sleep 0.01; done", cwd="/", timeout=20)
+        with pytest.raises(ValidationFailed):
+            await sandbox.commit_transaction(id)
+        await sandbox.rollback_transaction(id)
+        assert (await sandbox.exec("ls")).stdout == ""

@@ -331,7 +331,7 @@ def test_every_method_of_the_api_has_an_operation() -> None:
     own = {
         *((Target.SERVER, "connect"), (Target.SERVER, "get_volume")),
         *((Target.VOLUME, name) for name in ("create", "get", "list")),
-        *((Target.SANDBOX, name) for name in ("create", "connect", "list", "detach", "kill_process")),
+        *((Target.SANDBOX, name) for name in ("create", "connect", "list", "detach", "kill_process", "transaction")),
         (Target.PROCESS, "refresh"),
         *((Target.SNAPSHOT, name) for name in ("get", "list", "info")),
         *((Target.SESSION, "delete"), (Target.CONTEXT, "delete")),

@@ -13,11 +13,13 @@ from cove.api.secrets import define_secret
 from cove.api.session import Session
 from cove.api.snapshot import AsyncSnapshot
 from cove.api.terminal import Terminal, TerminalConnection
+from cove.api.transaction import AsyncTransaction
 from cove.api.volume import AsyncVolume
 
 __all__ = [
     "AsyncSandbox",
     "AsyncSnapshot",
+    "AsyncTransaction",
     "Backups",
     "AsyncVolume",
     "CodeContext",

@@ -1,5 +1,25 @@
 """The blocking (synchronous) API."""
 
-from cove.blocking.facade import CodeContext, Process, Sandbox, Session, Snapshot, Terminal, TerminalConnection, Volume
+from cove.blocking.facade import (
+    CodeContext,
+    Process,
+    Sandbox,
+    Session,
+    Snapshot,
+    Terminal,
+    TerminalConnection,
+    Transaction,
+    Volume,
+)
 
-__all__ = ["CodeContext", "Process", "Sandbox", "Session", "Snapshot", "Terminal", "TerminalConnection", "Volume"]
+__all__ = [
+    "CodeContext",
+    "Process",
+    "Sandbox",
+    "Session",
+    "Snapshot",
+    "Terminal",
+    "TerminalConnection",
+    "Transaction",
+    "Volume",
+]

@@ -931,6 +931,38 @@ class Snapshot:
         self._portal.call(lambda: self._inner.delete())
 
 
+class Transaction:
+    """Opened by `async with sandbox.transaction()`: leaving it without `commit` takes all changes of files back.
+
+    Everybody's writes count. Taking them back ends what holds files of theirs open; other processes and the variables
+    of sessions stay. While it is open it renews its lease: when this program vanishes, the changes are taken back.
+    """
+
+    def __init__(self, inner: api.AsyncTransaction, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Begin; raises TransactionOpen while another one is open."""
+        self._portal.call(lambda: self._inner.open())
+
+    def commit(self) -> None:
+        """Keep the changes: the transaction is over."""
+        self._portal.call(lambda: self._inner.commit())
+
+    def close(self) -> None:
+        """Take the changes back, if they were not committed. Idempotent."""
+        self._portal.call(lambda: self._inner.close())
+
+
 class Sandbox:
     """A Linux computer for an agent or any other program. Made by `create`, ended by `destroy`."""
 
@@ -1081,6 +1113,33 @@ class Sandbox:
     def diff(self, path: str | None = None, since: "str | HasId | None" = None) -> str:
         """Write the differences as a patch, of all files or of those at or below a path; binary files are named."""
         return self._portal.call(lambda: self._inner.diff(path, since))
+
+    def transaction(self) -> Transaction:
+        """Changes of files that are kept together: `async with sandbox.transaction() as change`.
+
+        Leaving it without `change.commit()` takes back what anybody has written meanwhile.
+        """
+        return Transaction(self._inner.transaction(), self._portal)
+
+    def begin_transaction(self, lease: float = 30.0) -> str:
+        """Begin a transaction and return its id; `transaction` does that for you.
+
+        One at a time: TransactionOpen. When nobody renews it for `lease` seconds, or the sandbox's runtime is killed,
+        it is rolled back.
+        """
+        return self._portal.call(lambda: self._inner.begin_transaction(lease))
+
+    def renew_transaction(self, id: str, lease: float = 30.0) -> None:
+        """Keep a transaction open for so many seconds from now; raises ValidationFailed when it is over."""
+        self._portal.call(lambda: self._inner.renew_transaction(id, lease))
+
+    def commit_transaction(self, id: str) -> None:
+        """Keep what was written since it began; raises ValidationFailed when it is over."""
+        self._portal.call(lambda: self._inner.commit_transaction(id))
+
+    def rollback_transaction(self, id: str) -> None:
+        """Take back what was written since it began: what holds those files open is ended. Idempotent."""
+        self._portal.call(lambda: self._inner.rollback_transaction(id))
 
     def reset(self) -> ResetReport:
         """End everything and go back to the files as they were created; says by what that is proven."""

@@ -76,6 +76,22 @@ class Sandbox(SandboxLifecycle):
         chosen = b"/" if path is None else os.fsencode(normalise(self._resolve(path)))
         return await self._state.diff(chosen, _id(since))
 
+    async def begin_transaction(self, lease: float = 30.0) -> str:
+        self._check_files()
+        return await self._state.begin_transaction(lease)
+
+    async def renew_transaction(self, id: str, lease: float = 30.0) -> None:
+        self._check_files()
+        await self._state.renew_transaction(id, lease)
+
+    async def commit_transaction(self, id: str) -> None:
+        self._check_files()
+        await self._state.commit_transaction(id)
+
+    async def rollback_transaction(self, id: str) -> None:
+        self._check_files()
+        await self._state.rollback_transaction(id)
+
     async def reset(self) -> ResetReport:
         self._check_files()
         await self._end_all("the sandbox is reset")

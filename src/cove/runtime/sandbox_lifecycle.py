@@ -94,7 +94,9 @@ class SandboxLifecycle(AsyncSandbox):
         self.enforces_idle_timeout = False
         self.network = SandboxNetwork(place, machine.home.path)
         self.layers = SandboxLayers(machine, place)
-        self._state = SandboxState(self.layers, lambda: Living(self._jail, self._sessions, self._contexts))
+        self._state = SandboxState(
+            self.layers, lambda: Living(self._jail, self._sessions, self._contexts, self._spawner.background)
+        )
         self.on_spec: Callable[[SandboxSpec], Awaitable[None]] = _nobody_keeps_it
         self.on_fork: Callable[[SandboxSpec, int], Awaitable[builtins.list[AsyncSandbox]]] = _nobody_makes_copies
         self.on_end: Callable[[], None] = lambda: None
@@ -336,6 +338,7 @@ class SandboxLifecycle(AsyncSandbox):
             return
         self._has_jail = False
         self._status = SandboxStatus.STOPPED
+        self._state.close()
         self._jail.kill()
         self.ports.end_connections()
         await self._egress.close()

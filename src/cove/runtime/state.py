@@ -17,13 +17,13 @@ from cove.errors import TransactionOpen, ValidationFailed
 from cove.layers.changes import find_changes
 from cove.layers.diff import find_diff
 from cove.layers.record import Snapshot, Stack
-from cove.local.threads import Stopped, in_thread, start_transfer
+from cove.local.threads import Stopped, finished, in_thread, start_transfer
 from cove.model import FileChange, ResetReport
 from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.jail import Jail
 from cove.runtime.layers import Moved, SandboxLayers
 from cove.runtime.sessions import Sessions
-from cove.tasks import settled, shared
+from cove.tasks import Tasks, settled, shared
 
 ID_LENGTH = 16
 
@@ -37,6 +37,7 @@ class Living:
     jail: Jail
     sessions: Sessions
     contexts: CodeContexts
+    background: Tasks
 
 
 @dataclass(slots=True)
@@ -54,6 +55,8 @@ class SandboxState:
         self._layers = layers
         self._living = living
         self._turn = asyncio.Lock()
+        self._transaction: str | None = None
+        self._expiry: asyncio.TimerHandle | None = None
 
     async def snapshot(
         self, name: str | None, labels: Mapping[str, str], env: Mapping[str, str], workdir: str
@@ -111,6 +114,86 @@ class SandboxState:
             idle.moved = self._layers.replace(jail, new, idle.pids)
         store.collect()
         return snapshot
+
+    async def begin_transaction(self, lease: float) -> str:
+        """Seal what is there, and remember it as what to go back to."""
+        async with self._turn:
+            self._check_transaction()
+            async with self._idle() as (living, idle):
+                await settled(
+                    start_transfer(self._begin_transaction, living.jail, idle),
+                    discard=lambda _: self._forget_undo(living),
+                )
+            self._transaction = new_identifier(ID_LENGTH)
+            self._lease(lease)
+            return self._transaction
+
+    def _begin_transaction(self, jail: Jail, idle: _Idle) -> None:
+        with self._layers.store.holding():
+            undo, idle.moved = self._layers.seal(jail, idle.pids)
+            assert self._stack is not None
+            self._layers.place.commit(msgspec.structs.replace(self._stack, undo=undo))
+
+    async def renew_transaction(self, id: str, lease: float) -> None:
+        """Put off the end of its lease."""
+        self._check_open(id)
+        self._lease(lease)
+
+    async def commit_transaction(self, id: str) -> None:
+        """Go on with what was written."""
+        async with self._turn:
+            self._check_open(id)
+            assert self._stack is not None
+            await finished(self._layers.place.commit, msgspec.structs.replace(self._stack, undo=None))
+            self._end_transaction()
+
+    async def rollback_transaction(self, id: str) -> None:
+        """Go back to what was there when it began, if it is still open."""
+        async with self._turn:
+            if id == self._transaction:
+                async with self._idle() as (living, idle):
+                    await settled(start_transfer(self._roll_back, living.jail, idle))
+                self._end_transaction()
+
+    def _roll_back(self, jail: Jail, idle: _Idle) -> None:
+        stack = self._stack
+        assert stack is not None
+        assert stack.undo is not None
+        new = msgspec.structs.replace(stack, layers=stack.undo, undo=None)
+        idle.moved = self._layers.replace(jail, new, idle.pids)
+        self._layers.store.collect()
+
+    def _lease(self, seconds: float) -> None:
+        if not 0 < seconds < float("inf"):
+            raise ValidationFailed(f"lease must be a number of seconds, more than 0, not {seconds!r}")
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(seconds, self._on_expired, self._transaction)
+
+    def _on_expired(self, id: str | None) -> None:
+        """Nobody has renewed it: whoever began it is gone."""
+        living = self._living()
+        if id is not None and not living.background.closed:
+            living.background.start(self.rollback_transaction(id))
+
+    def _forget_undo(self, living: Living) -> None:
+        """End one whose caller was cancelled while it began: nothing has changed."""
+        assert self._stack is not None
+        living.background.start(in_thread(self._layers.place.commit, msgspec.structs.replace(self._stack, undo=None)))
+
+    def _end_transaction(self) -> None:
+        self._transaction = None
+        self.close()
+
+    def close(self) -> None:
+        """Forget the lease: the sandbox has ended."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _check_open(self, id: str) -> None:
+        if id != self._transaction:
+            raise ValidationFailed(f"transaction {id} is over: its lease has ended, or it was committed or rolled back")
 
     async def reset(self) -> ResetReport:
         """Let the sandbox stand on the layers of its creation; nothing of ours may run any more."""

@@ -64,6 +64,10 @@ RESTORE = row("restore_sandbox", "POST /restore", _S, "restore", "Go back to a s
 FORK = row("fork_sandbox", "POST /fork", _S, "fork", "Make copies of a sandbox as it is now", requests.Fork, replies.SANDBOXES, makes=True, by=By.GATEWAY, success=201)
 CHANGES_SINCE = row("list_changes", "GET /changes", _S, "changes", "Files that differ from creation, or from a snapshot", requests.Since, plain(list[FileChange]))
 DIFF_SINCE = row("diff_sandbox", "GET /diff", _S, "diff", "Differences as a patch", requests.DiffSince, replies.DIFF)
+BEGIN_TRANSACTION = row("begin_transaction", "POST /transactions", _S, "begin_transaction", "Begin a transaction", requests.Lease, replies.TRANSACTION, success=201)
+RENEW_TRANSACTION = row("renew_transaction", "PATCH /transactions/{transaction}", _S, "renew_transaction", "Keep a transaction open", requests.Lease, NOTHING, repeatable=True)
+COMMIT_TRANSACTION = row("commit_transaction", "POST /transactions/{transaction}/commit", _S, "commit_transaction", "Keep what was written since it began", Nothing, NOTHING)
+ROLLBACK_TRANSACTION = row("rollback_transaction", "DELETE /transactions/{transaction}", _S, "rollback_transaction", "Take back what was written since it began", Nothing, NOTHING, repeatable=True)
 RESET = row("reset_sandbox", "POST /reset", _S, "reset", "End everything and go back to the files as created", Nothing, plain(ResetReport))
 
 LIST_SNAPSHOTS = row("list_snapshots", f"GET {SNAPSHOTS}", Target.SERVER, "list_snapshots", "All snapshots", Nothing, plain(list[SnapshotInfo]), by=By.GATEWAY)

@@ -131,6 +131,12 @@ class Digest(msgspec.Struct, frozen=True):
     digest: str
 
 
+class Transaction(msgspec.Struct, frozen=True):
+    """A transaction by its id."""
+
+    id: str
+
+
 class Cwd(msgspec.Struct, frozen=True):
     """A working directory."""
 
@@ -228,6 +234,7 @@ COUNT: Final = _wrapped(Count, lambda reply: reply.count)
 EXISTS: Final = _wrapped(Exists, lambda reply: reply.exists)
 DIFF: Final = _wrapped(Diff, lambda reply: reply.diff)
 DIGEST: Final = _wrapped(Digest, lambda reply: reply.digest)
+TRANSACTION: Final = _wrapped(Transaction, lambda reply: reply.id)
 CWD: Final = _wrapped(Cwd, lambda reply: reply.cwd)
 ENV: Final = _wrapped(Env, lambda reply: reply.env)
 

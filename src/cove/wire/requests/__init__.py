@@ -34,7 +34,7 @@ from cove.wire.requests.process import Exec, Kill, Logs, StartProcess, Terminate
 from cove.wire.requests.request import Nothing, Request, Waiting
 from cove.wire.requests.sandbox import CreateSandbox, SetEnv
 from cove.wire.requests.shell import Connect, CreateSession, OpenTerminal, Resize
-from cove.wire.requests.snapshot import DiffSince, Fork, MakeSnapshot, Restore, Since
+from cove.wire.requests.snapshot import DiffSince, Fork, Lease, MakeSnapshot, Restore, Since
 
 __all__ = [
     "AddMount",
@@ -62,6 +62,7 @@ __all__ = [
     "Fork",
     "Glob",
     "Kill",
+    "Lease",
     "ListFiles",
     "Logs",
     "MakeDirectory",

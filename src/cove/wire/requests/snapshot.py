@@ -46,5 +46,11 @@ class Fork(Request, frozen=True):
     count: int = 1
 
 
+class Lease(Request, frozen=True):
+    """The seconds after which a transaction that nobody renews is rolled back."""
+
+    lease: float = 30.0
+
+
 def _id(snapshot: object) -> object:
     return getattr(snapshot, "id", snapshot)
