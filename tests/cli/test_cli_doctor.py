@@ -12,7 +12,7 @@ import pytest
 from support.executors import needs_python
 
 import cove
-from cove.cli.doctor import Status, judge_core_pattern, judge_inotify, judge_ports
+from cove.cli.doctor import Status, judge_buckets, judge_core_pattern, judge_inotify, judge_ports
 
 # Ctrl-C comes while the subcommand is being imported, which takes most of the time that a short one takes.
 INTERRUPTED_START = """
@@ -206,3 +206,15 @@ def test_verify_takes_what_it_has_prepared_with_it_when_it_is_told_to_stop(numbe
         assert program.wait(timeout=60) == 128 + number
     os.close(screen)
     assert not canary.parent.exists()
+
+
+def test_doctor_says_what_buckets_lack_and_the_command_that_gives_it() -> None:
+    assert judge_buckets(has_rclone=True, has_fuse=True, can_open=True).status is Status.OK
+    for has, advice in (
+        ((False, True, True), "apt install rclone"),
+        ((True, False, True), "apt install fuse3"),
+        ((True, True, False), "chmod 666 /dev/fuse"),
+    ):
+        check = judge_buckets(has_rclone=has[0], has_fuse=has[1], can_open=has[2])
+        assert check.status is Status.WARNING
+        assert advice in check.advice

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _TRIAL_SECONDS = 30.0
 _NOBODY = 65534
 _OLDEST_NODE = 20
+_FUSE = Path("/dev/fuse")
 _CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 _INOTIFY_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
 _ENOUGH_INSTANCES = 512
@@ -332,6 +333,26 @@ def _check_git() -> Check:
     return _check_program("git", "repositories")
 
 
+def _check_buckets() -> Check:
+    return judge_buckets(
+        has_rclone=shutil.which("rclone", path=SYSTEM_PATH) is not None,
+        has_fuse=shutil.which("fusermount3", path=SYSTEM_PATH) is not None,
+        can_open=_FUSE.exists() and (_is_root() or os.access(_FUSE, os.R_OK | os.W_OK)),
+    )
+
+
+def judge_buckets(*, has_rclone: bool, has_fuse: bool, can_open: bool) -> Check:
+    """Say whether buckets can be mounted, copied, or neither."""
+    name = "buckets (optional)"
+    if not has_rclone:
+        return _warning(name, "rclone is not installed", f"needed for buckets: {_install('rclone')}")
+    if not has_fuse:
+        return _warning(name, "fusermount3 is missing: they are copied", f"to mount them: {_install('fuse3')}")
+    if not can_open:
+        return _warning(name, f"{_FUSE} cannot be opened: they are copied", f"to mount them: `sudo chmod 666 {_FUSE}`")
+    return _ok(name, "rclone can mount them")
+
+
 async def _check_trial() -> Check:
     name = "a real sandbox"
     try:
@@ -367,6 +388,7 @@ _CHECKS: tuple[Callable[[], Check], ...] = (
     _check_environment,
     _check_node,
     _check_git,
+    _check_buckets,
     lambda: asyncio.run(_try_network()),
 )
 
