@@ -1,7 +1,6 @@
 """Real clients behind a network policy, unchanged: passed through, and with their requests judged."""
 
 import asyncio
-import os
 import shutil
 import subprocess
 import sys
@@ -308,36 +307,3 @@ async def test_a_websocket_needs_a_rule_where_requests_are_judged(world: Upstrea
             result = await sandbox.exec(["env", f"PYTHONPATH={PACKAGES}", *command])
             assert "HTTP 403" in result.stderr, describe(result)
             assert result.denied[0].rule == f"live.example:{port}, websocket=True"
-
-
-@pytest.mark.pure
-async def test_pip_downloads_from_the_registry_that_this_machine_is_configured_with(tmp_path: Path) -> None:
-    """By the preset, which is computed from pip's own configuration; where this machine itself can download."""
-    command = ["-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir", "--disable-pip-version-check", "-d"]
-    env = {name: value for name, value in os.environ.items() if name not in ("PIP_FIND_LINKS", "PIP_NO_INDEX")}
-    try:
-        here = subprocess.run(
-            [sys.executable, *command, tmp_path, "idna==3.10"], env=env, capture_output=True, text=True, timeout=40
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip("the registry of this machine does not answer in time")
-    if here.returncode or not list(tmp_path.glob("*.whl")):
-        pytest.skip(f"this machine has no registry to download from: {here.stderr[-300:]}")
-    index = configured_index()
-    async with AsyncSandbox.create(network=NetworkPolicy(allow=["packages"])) as sandbox:
-        options = ["--index-url", index, "/workspace/found", "idna==3.10"]
-        result = await sandbox.exec(["python3", *command[:-1], *options[:2], "-d", *options[2:]], timeout=60)
-        assert result.ok, describe(result)
-        assert (await run(sandbox, "ls", "found")).startswith("idna-3.10")
-        other = await sandbox.exec(["curl", "-sS", "https://unrelated.example/"])
-        assert other.denied[0].host == "unrelated.example"
-
-
-def configured_index() -> str:
-    asked = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True
-    )
-    if asked.returncode == 0 and asked.stdout.strip():
-        return asked.stdout.strip()
-    code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
