@@ -229,14 +229,17 @@ async def test_a_sandbox_that_a_cancelled_call_has_made_is_destroyed(shared_serv
     async with late(shared_server) as (direct, _, relay), relay.listening() as url:
         relay.is_open.clear()
         call = asyncio.ensure_future(AsyncSandbox.create(id="unseen", url=url, api_key=shared_server.key))
-        address = {"url": shared_server.url, "api_key": shared_server.key}
-        while "unseen" not in [info.id for info in await AsyncSandbox.list(**address)]:
+        while "unseen" not in [
+            info.id for info in await AsyncSandbox.list(url=shared_server.url, api_key=shared_server.key)
+        ]:
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.sleep(0)
         relay.is_open.set()
         await asyncio.wait([call])
-        assert [info.id for info in await AsyncSandbox.list(**address)] == [direct.id]
+        assert [info.id for info in await AsyncSandbox.list(url=shared_server.url, api_key=shared_server.key)] == [
+            direct.id
+        ]
 
 
 async def test_a_cancelled_call_does_not_wait_for_ever_for_its_answer(shared_server: Server) -> None:

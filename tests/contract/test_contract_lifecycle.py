@@ -185,7 +185,8 @@ async def test_a_restart_ends_everything_and_keeps_the_files(where: Where) -> No
         await sandbox.start_process("sleep 1000", id="p")
         await sandbox.terminal(id="t")
         await sandbox.restart()
-        assert not await sandbox.list_sessions() + await sandbox.list_terminals() + await sandbox.list_processes()
+        assert not [*await sandbox.list_terminals(), *await sandbox.list_processes()]
+        assert [info.id for info in await sandbox.list_sessions()] == ["s"]
         assert (await sandbox.exec("cat file; pgrep sleep; echo $A")).stdout == "kept1\n"
 
 

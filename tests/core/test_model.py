@@ -84,7 +84,7 @@ def test_each_outcome_has_one_process_status(outcome: Outcome, exit_code: int | 
 
 
 def test_every_outcome_in_the_contract_exists() -> None:
-    assert set(Outcome) == {"exited", "signaled", "timed_out", "out_of_memory", "killed", "lost"}
+    assert set(Outcome) == {"exited", "signaled", "timed_out", "out_of_memory", "killed", "stopped", "lost"}
 
 
 def test_a_spec_is_isolated_and_has_no_network_unless_asked_for() -> None:

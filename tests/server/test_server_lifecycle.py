@@ -124,7 +124,7 @@ async def test_an_idle_sandbox_stops_and_the_next_call_starts_it_with_its_files(
         assert await server.status("x") is SandboxStatus.STOPPED
         results = await asyncio.gather(*(sandbox.exec("cat file") for _ in range(5)))
         assert {result.stdout for result in results} == {"kept\n"}
-        assert await sandbox.list_sessions() == []
+        assert [info.restored for info in await sandbox.list_sessions()] == [True]
         await sandbox.destroy()
         assert left_behind(other_home) == []
 

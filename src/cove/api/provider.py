@@ -2,12 +2,12 @@
 
 import builtins
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Generator
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Mapping
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, TransferProgress, VolumeInfo
+from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, SnapshotInfo, TransferProgress, VolumeInfo
 
 if TYPE_CHECKING:
     from cove.api.sandbox import AsyncSandbox
@@ -24,8 +24,10 @@ class Provider(Protocol):
     async def connect(self, id: str) -> "AsyncSandbox":
         """Connect to the sandbox with that id."""
 
-    async def list(self) -> builtins.list[SandboxInfo]:
-        """List all sandboxes."""
+    async def list(
+        self, *, labels: Mapping[str, str] | None = None, status: SandboxStatus | str | None = None
+    ) -> builtins.list[SandboxInfo]:
+        """List the sandboxes that have these labels and this status."""
 
     async def create_volume(self, name: str, *, size: int | None = None) -> "AsyncVolume":
         """Make a volume."""

@@ -23,12 +23,14 @@ from cove.model import (
     ExecResult,
     Execution,
     FileChange,
+    IdleAction,
     Network,
     NetworkEvent,
     NetworkPolicy,
     ResetReport,
     SandboxInfo,
     SandboxSpec,
+    SandboxStatus,
     SessionInfo,
     SpecFields,
     TerminalInfo,
@@ -77,9 +79,16 @@ class AsyncSandbox(ABC):
         return AwaitableContext(lambda: provider_for(url, api_key).connect(id), owned=False)
 
     @classmethod
-    async def list(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[SandboxInfo]:
-        """The sandboxes of this program, or of the server."""
-        return await provider_for(url, api_key).list()
+    async def list(
+        cls,
+        *,
+        labels: Mapping[str, str] | None = None,
+        status: SandboxStatus | str | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> builtins.list[SandboxInfo]:
+        """The sandboxes of this program, or of the server: all, or those that have these labels and this status."""
+        return await provider_for(url, api_key).list(labels=labels, status=status)
 
     @abstractmethod
     async def info(self) -> SandboxInfo:
@@ -94,8 +103,47 @@ class AsyncSandbox(ABC):
         """End everything in it and remove all it has on disk. Idempotent."""
 
     @abstractmethod
+    async def stop(self) -> None:
+        """End everything that runs; all else stays as it is until `start`. Idempotent.
+
+        Files, environment, labels, exposed ports and sessions are there again after `start`; processes, terminals and
+        code contexts have ended with the outcome `stopped`. Until then every call is SandboxStopped.
+        """
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start it again after `stop`, or when it is lost; resume it when it is paused. Idempotent."""
+
+    @abstractmethod
     async def restart(self) -> None:
-        """End everything that runs and start again with the same files."""
+        """End everything that runs and start again, as `stop` and `start` do; also when it is lost."""
+
+    @abstractmethod
+    async def pause(self, *, wake: bool = True) -> None:
+        """Freeze everything in it where it stands, and keep its memory. Idempotent.
+
+        The next call resumes it; without `wake` only `resume` does, and other calls are SandboxPaused. Time stands
+        still inside: what a command has left of its timeout it still has when it goes on. Without isolation it is
+        ValidationFailed.
+        """
+
+    @abstractmethod
+    async def resume(self) -> None:
+        """Let everything in it go on after `pause`. Idempotent."""
+
+    @abstractmethod
+    async def set_lifetime(self, seconds: float | None) -> None:
+        """Destroy it so many seconds from now, whatever was said before; None: never by itself."""
+
+    @abstractmethod
+    async def set_idle_timeout(
+        self, seconds: float | None, *, action: IdleAction | Literal["stop", "pause"] = IdleAction.STOP
+    ) -> None:
+        """Stop or pause it when it has been idle for so long, until the next call; None: never. Ends `keep_alive`."""
+
+    @abstractmethod
+    async def set_labels(self, labels: Mapping[str, str]) -> None:
+        """Replace its labels, by which `list` finds it."""
 
     @abstractmethod
     async def detach(self) -> None:

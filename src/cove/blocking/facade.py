@@ -26,6 +26,7 @@ from cove.model import (
     GitClone,
     GitHead,
     GitStatus,
+    IdleAction,
     LogEvent,
     LogMatch,
     Network,
@@ -37,6 +38,7 @@ from cove.model import (
     ResetReport,
     SandboxInfo,
     SandboxSpec,
+    SandboxStatus,
     SearchMatch,
     SessionInfo,
     SnapshotInfo,
@@ -1043,9 +1045,16 @@ class Sandbox:
         )
 
     @classmethod
-    def list(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[SandboxInfo]:
-        """The sandboxes of this program, or of the server."""
-        return get_portal().call(lambda: api.AsyncSandbox.list(url=url, api_key=api_key))
+    def list(
+        cls,
+        *,
+        labels: Mapping[str, str] | None = None,
+        status: SandboxStatus | str | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> builtins.list[SandboxInfo]:
+        """The sandboxes of this program, or of the server: all, or those that have these labels and this status."""
+        return get_portal().call(lambda: api.AsyncSandbox.list(labels=labels, status=status, url=url, api_key=api_key))
 
     def info(self) -> SandboxInfo:
         """Describe the sandbox, and what the machine made possible."""
@@ -1059,9 +1068,48 @@ class Sandbox:
         """End everything in it and remove all it has on disk. Idempotent."""
         self._portal.call(lambda: self._inner.destroy())
 
+    def stop(self) -> None:
+        """End everything that runs; all else stays as it is until `start`. Idempotent.
+
+        Files, environment, labels, exposed ports and sessions are there again after `start`; processes, terminals and
+        code contexts have ended with the outcome `stopped`. Until then every call is SandboxStopped.
+        """
+        self._portal.call(lambda: self._inner.stop())
+
+    def start(self) -> None:
+        """Start it again after `stop`, or when it is lost; resume it when it is paused. Idempotent."""
+        self._portal.call(lambda: self._inner.start())
+
     def restart(self) -> None:
-        """End everything that runs and start again with the same files."""
+        """End everything that runs and start again, as `stop` and `start` do; also when it is lost."""
         self._portal.call(lambda: self._inner.restart())
+
+    def pause(self, *, wake: bool = True) -> None:
+        """Freeze everything in it where it stands, and keep its memory. Idempotent.
+
+        The next call resumes it; without `wake` only `resume` does, and other calls are SandboxPaused. Time stands
+        still inside: what a command has left of its timeout it still has when it goes on. Without isolation it is
+        ValidationFailed.
+        """
+        self._portal.call(lambda: self._inner.pause(wake=wake))
+
+    def resume(self) -> None:
+        """Let everything in it go on after `pause`. Idempotent."""
+        self._portal.call(lambda: self._inner.resume())
+
+    def set_lifetime(self, seconds: float | None) -> None:
+        """Destroy it so many seconds from now, whatever was said before; None: never by itself."""
+        self._portal.call(lambda: self._inner.set_lifetime(seconds))
+
+    def set_idle_timeout(
+        self, seconds: float | None, *, action: IdleAction | Literal["stop", "pause"] = IdleAction.STOP
+    ) -> None:
+        """Stop or pause it when it has been idle for so long, until the next call; None: never. Ends `keep_alive`."""
+        self._portal.call(lambda: self._inner.set_idle_timeout(seconds, action=action))
+
+    def set_labels(self, labels: Mapping[str, str]) -> None:
+        """Replace its labels, by which `list` finds it."""
+        self._portal.call(lambda: self._inner.set_labels(labels))
 
     def detach(self) -> None:
         """Let go of the connection to a server; the sandbox lives on. One in this program has none."""

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cove.api import Process
+from cove.api import AsyncSandbox, Process
 from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import BROKEN_PIPE, STDOUT, say, show
+from cove.cli.life import change
 from cove.cli.options import (
-    CommandArgument,
     CwdOption,
     EnvOption,
     JsonOption,
@@ -27,12 +27,16 @@ from cove.model import Gap, LogEvent, Output
 from cove.wire.frames import output_fields
 from cove.wire.replies import PROCESS
 
+OptionalCommandArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[COMMAND [ARGUMENT...]]", help="The command; one word is run by bash.", show_default=False),
+]
 ProcessArgument = Annotated[str, typer.Argument(metavar="PROCESS", help="The process's id.", show_default=False)]
 
 
 def start(
     id: SandboxArgument,
-    command: CommandArgument,
+    command: OptionalCommandArgument = None,
     name: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="The process's id; one is made up by default.")
     ] = None,
@@ -48,8 +52,12 @@ def start(
 ) -> None:
     """Start a process in a sandbox and print its id. It lives on its own.
 
+    Without a command the sandbox itself is started, which `cove stop` has stopped.
+
     cove start --id web my-sandbox 'python3 -u -m http.server 3000'
     """
+    if not command:
+        finish(change(Server.named(url, api_key), id, AsyncSandbox.start))
     request = _Request(parse_command(command), name, cwd, parse_variables(env), timeout)
     finish(_start(Server.named(url, api_key), id, session, request, as_json=as_json))
 

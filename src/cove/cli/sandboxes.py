@@ -10,6 +10,7 @@ import typer
 from cove.api import AsyncSandbox
 from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import FAILURE, say, show
+from cove.cli.life import change
 from cove.cli.mount import describe_mount
 from cove.cli.options import (
     AllowOption,
@@ -77,13 +78,23 @@ def create(
 
 
 def ls(
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only those with this label. Repeatable.")
+    ] = None,
+    status: Annotated[
+        str | None, typer.Option(metavar="STATUS", help="Only those that are running, paused, stopped or lost.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the ids, one on each line.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """List the sandboxes."""
-    finish(_list(Server.named(url, api_key), quiet=quiet, as_json=as_json))
+    """List the sandboxes.
+
+    cove ls --label team=a --status paused
+    """
+    labels = parse_variables(label, "--label")
+    finish(_list(Server.named(url, api_key), labels, status, quiet=quiet, as_json=as_json))
 
 
 def info(
@@ -99,7 +110,7 @@ def info(
 
 def restart(id: SandboxArgument, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """End what runs in a sandbox and start it again on its files."""
-    finish(_restart(Server.named(url, api_key), id))
+    finish(change(Server.named(url, api_key), id, AsyncSandbox.restart))
 
 
 def rm(
@@ -128,9 +139,9 @@ async def _create(server: Server, id: str | None, spec: SandboxSpec, *, exist_ok
     return 0
 
 
-async def _list(server: Server, *, quiet: bool, as_json: bool) -> int:
+async def _list(server: Server, labels: dict[str, str], status: str | None, *, quiet: bool, as_json: bool) -> int:
     await server.check()
-    infos = await AsyncSandbox.list(url=server.url, api_key=server.api_key)
+    infos = await AsyncSandbox.list(labels=labels, status=status, url=server.url, api_key=server.api_key)
     if as_json:
         print_json(infos)
     elif quiet:
@@ -150,12 +161,6 @@ async def _info(server: Server, id: str, *, with_usage: bool, as_json: bool) -> 
         print_json(found if usage is None else {**msgspec.to_builtins(found), "usage": usage})
     else:
         print_record({**_facts(found), **(_usage_facts(usage) if usage is not None else {})})
-    return 0
-
-
-async def _restart(server: Server, id: str) -> int:
-    async with server.sandbox(id) as sandbox:
-        await sandbox.restart()
     return 0
 
 
@@ -181,8 +186,8 @@ def _facts(info: SandboxInfo) -> dict[str, str]:
         "environment": _pairs(spec.env),
         "mounts": ", ".join(map(describe_mount, spec.mounts)),
         "labels": _pairs(spec.labels),
-        "idle timeout": "" if spec.idle_timeout is None else f"{spec.idle_timeout:g} s",
-        "lifetime": "" if spec.lifetime is None else f"{spec.lifetime:g} s",
+        "idle timeout": "" if spec.idle_timeout is None else f"{spec.idle_timeout:g} s, then {spec.idle_action}",
+        "lifetime": "" if info.ends_at is None else f"until {_local(info.ends_at)}",
         "warnings": "; ".join(info.warnings),
     }
     return {name: value for name, value in facts.items() if value}

@@ -111,6 +111,11 @@ class Group:
         self.write("cgroup.freeze", "1")
         return self._wait_while(b"frozen 0", timeout)
 
+    @property
+    def is_frozen(self) -> bool:
+        """Return whether it was told to freeze: unified tree only."""
+        return self.read("cgroup.freeze").strip() == "1"
+
     def thaw(self) -> None:
         """Let everything go on. Idempotent; one that is gone is fine."""
         with suppress(FileNotFoundError):

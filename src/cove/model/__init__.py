@@ -48,8 +48,9 @@ from cove.model.network import (
     Secret,
 )
 from cove.model.result import ExecResult, Outcome, ProcessExit, ProcessStatus
+from cove.model.selection import Selection
 from cove.model.snapshot import ResetReport, SnapshotInfo, SnapshotMethod
-from cove.model.spec import Isolation, Limits, SandboxSpec, SpecFields, make_spec
+from cove.model.spec import IdleAction, Isolation, Limits, SandboxSpec, SpecFields, make_spec
 
 __all__ = [
     "ExportInfo",
@@ -82,6 +83,7 @@ __all__ = [
     "GitFile",
     "GitHead",
     "GitStatus",
+    "IdleAction",
     "Isolation",
     "Limits",
     "LogEvent",
@@ -107,6 +109,7 @@ __all__ = [
     "SandboxStatus",
     "SearchMatch",
     "Secret",
+    "Selection",
     "SessionInfo",
     "SessionStatus",
     "SnapshotInfo",

@@ -15,6 +15,7 @@ class SandboxStatus(StrEnum):
     RUNNING = "running"
     STOPPED = "stopped"
     LOST = "lost"
+    PAUSED = "paused"
 
 
 class TreeKill(StrEnum):
@@ -28,6 +29,7 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one sandbox: what it was asked to be and what the machine made possible.
 
     `snapshots` says how those are made: by layers on one another, whatever there is, or by copies of its files.
+    `spec` is what holds now. `ends_at` is when its lifetime is over and it is destroyed.
     """
 
     id: str
@@ -39,6 +41,7 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     limits_enforced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     snapshots: SnapshotMethod = SnapshotMethod.OVERLAY
+    ends_at: datetime | None = None
 
 
 class MemoryMeasure(StrEnum):
@@ -82,13 +85,14 @@ class SessionStatus(StrEnum):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of one session."""
+    """The facts of one session; `restored` when it was brought back after its sandbox had stopped."""
 
     id: str
     status: SessionStatus
     created_at: datetime
     cwd: str
     exit_code: int | None = None
+    restored: bool = False
 
 
 class TerminalInfo(msgspec.Struct, frozen=True, kw_only=True):

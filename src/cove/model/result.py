@@ -11,13 +11,14 @@ from cove.model.network import NetworkDenial
 
 
 class Outcome(StrEnum):
-    """The reason why a process is no longer running."""
+    """The reason why a process is no longer running; `stopped` when its sandbox was."""
 
     EXITED = "exited"
     SIGNALED = "signaled"
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     KILLED = "killed"
+    STOPPED = "stopped"
     LOST = "lost"
 
 

@@ -1,5 +1,6 @@
 """The specification of a sandbox: isolation, network, limits, mounts."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Literal, Protocol, TypedDict
@@ -14,11 +15,23 @@ from cove.model.network import Network, NetworkPolicy, check_network
 _LEAST_LIMITS = {"memory": 16 << 20, "pids": 4, "open_files": 64}
 
 
+MOST_LABELS = 64
+MOST_LABEL_CHARACTERS = 256
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
+
+
 class Isolation(StrEnum):
     """The isolation between the sandbox and the host."""
 
     BUBBLEWRAP = "bubblewrap"
     NONE = "none"
+
+
+class IdleAction(StrEnum):
+    """The action on a sandbox that has been idle for its `idle_timeout`."""
+
+    STOP = "stop"
+    PAUSE = "pause"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +62,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = "/workspace"
     mounts: tuple[AnyMount, ...] = ()
     idle_timeout: float | None = None
+    idle_action: IdleAction = IdleAction.STOP
     lifetime: float | None = None
     keep_alive: bool = False
     labels: dict[str, str] = {}
@@ -73,6 +87,7 @@ class SpecFields(TypedDict, total=False):
     workdir: str
     mounts: Sequence[AnyMount]
     idle_timeout: float | None
+    idle_action: IdleAction | Literal["stop", "pause"]
     lifetime: float | None
     keep_alive: bool
     labels: Mapping[str, str]
@@ -118,6 +133,23 @@ def check_spec(spec: SandboxSpec) -> None:
         seconds = getattr(spec, name)
         if seconds is not None and not 0 < seconds < float("inf"):
             raise ValidationFailed(f"{name} must be a number of seconds, more than 0, not {seconds!r}")
+    check_labels(spec.labels)
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raise ValidationFailed for labels that are too many, too long, or have no name."""
+    if len(labels) > MOST_LABELS:
+        raise ValidationFailed(f"a sandbox has at most {MOST_LABELS} labels, not {len(labels)}")
+    for name, value in labels.items():
+        if not _LABEL.fullmatch(name):
+            raise ValidationFailed(
+                f"the name of a label is 1 to 64 letters, digits and any of `._/-`, and begins with a letter or digit: "
+                f"not {name[:80]!r}"
+            )
+        if len(value) > MOST_LABEL_CHARACTERS or not value.isprintable():
+            raise ValidationFailed(
+                f"the value of label {name} must be printable text of at most {MOST_LABEL_CHARACTERS} characters"
+            )
 
 
 def _check_without_isolation(spec: SandboxSpec) -> None:

@@ -23,9 +23,11 @@ from cove.runtime.backup_store import BackupStore, NewBackup
 from cove.runtime.errand import Errands
 from cove.runtime.file_content import write_all
 from cove.runtime.file_transfer import MOST_STREAM_BYTES, pack_inside, unpack_inside
+from cove.runtime.gate import Gate, OpenGate, gated
 from cove.tasks import settled
 
 
+@gated()
 class Backups(api.Backups):
     """`base` gives the directory that relative paths start from, `id` names the sandbox."""
 
@@ -35,6 +37,7 @@ class Backups(api.Backups):
         self._base = base
         self._id = id
         self._restoring = asyncio.Lock()
+        self.gate: Gate = OpenGate()
 
     async def create(
         self, dir: str, name: str | None = None, ttl: float | None = None, gitignore: bool = False

@@ -26,6 +26,7 @@ from cove.model import (
 )
 from cove.runtime.executor import Executor, ExecutorEnded, Weighed
 from cove.runtime.executor_fork import end_forked, fork_executors
+from cove.runtime.gate import Gate, gated
 from cove.runtime.spawner import Spawner
 from cove.tasks import Once, owned, settled, shared
 
@@ -40,6 +41,7 @@ _SMALL_TEXT_BYTES = 65536
 OnFork = Callable[["CodeContext", int, bool], Awaitable[list["CodeContext"]]]
 
 
+@gated(starts=False)
 class CodeContext(api.CodeContext):
     """Invariant: whoever holds `_turn` is the only one who runs code."""
 
@@ -66,6 +68,11 @@ class CodeContext(api.CodeContext):
         self._recovery: asyncio.Task[None] | None = None
         self._deleting: Once[None] = Once()
         self._is_timed_out = False
+
+    @property
+    def gate(self) -> Gate:
+        """The gate of its sandbox."""
+        return self._spawner.link.gate
 
     def info(self) -> CodeContextInfo:
         """Describe the context."""

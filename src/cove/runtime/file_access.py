@@ -16,6 +16,7 @@ from cove.local.files import translated
 from cove.local.threads import close_in_thread, finished
 from cove.model import FileInfo, FileKind
 from cove.runtime.file_content import write_over
+from cove.runtime.gate import Gate
 from cove.runtime.link import Link
 from cove.tasks import owned, settled
 
@@ -59,6 +60,11 @@ class FileAccess:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+
+    @property
+    def gate(self) -> Gate:
+        """The gate of the sandbox."""
+        return self._link.gate
 
     async def open(self, path: bytes, flags: int) -> int:
         """A regular file, opened as asked."""

@@ -23,6 +23,7 @@ from cove.runtime.file_access import SMALL_BYTES, FileAccess, check_mode, make_i
 from cove.runtime.file_answers import MOST_ENTRIES, Listing, Matches, Paths
 from cove.runtime.file_content import CHUNK_BYTES, count_text, read_range, replace_text, write_all
 from cove.runtime.file_transfer import copy_between, download, read_archive, upload, write_archive
+from cove.runtime.gate import Gate, gated
 from cove.tasks import settled
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ _MOST_PATTERN_BYTES = 1 << 16
 _RUN_ENTRIES = 4096
 
 
+@gated()
 class Files(api.Files):
     """`base` gives the directory that relative paths start from; it raises when the owner is gone."""
 
@@ -40,6 +42,15 @@ class Files(api.Files):
         self._access = access
         self._errands = errands
         self._base = base
+
+    @property
+    def gate(self) -> Gate:
+        """The gate of its sandbox."""
+        return self._access.gate
+
+    def work_in(self, other: "Files") -> None:
+        """Work in the jail that another one works in: this one's has ended."""
+        self._access, self._errands = other._access, other._errands
 
     def _path(self, path: str) -> bytes:
         return resolve_path(self._base(), path)

@@ -93,6 +93,7 @@ async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[s
             process.end(Outcome.KILLED, 0)
 
     link = Link(ours, lose, spawner.clock)
+    link.gate = spawner.link.gate
     server = ForkServer(process, link)
     try:
         await _first(spawner.clock, link.hello, process.ended)

@@ -20,26 +20,53 @@ _LOOK_SECONDS = 0.0005
 _STOPPED = ("T", "t", "Z", "X")
 
 
-@contextmanager
-def frozen(groups: SandboxGroups, jail_pid: int) -> Iterator[None]:
-    """Hold everything inside still, the agent too. Raises SandboxUnavailable, and has thawed it, when it cannot be."""
-    if groups.tree is not None:
-        try:
-            if not groups.tree.freeze(FREEZE_SECONDS):
+class Frozen:
+    """A jail that stands still; `stopped` are those that a signal has stopped, parents first, each with a pidfd."""
+
+    def __init__(self, groups: SandboxGroups) -> None:
+        self._group = groups.tree
+        self._is_ours = False
+        self.stopped: list[tuple[int, int]] = []
+
+    def freeze(self, groups: SandboxGroups, jail_pid: int) -> None:
+        """Freeze. What was frozen already stays so after `thaw`."""
+        if self._group is None:
+            _stop_all(groups, jail_pid, self.stopped, time.monotonic() + FREEZE_SECONDS)
+        elif not self._group.is_frozen:
+            self._is_ours = True
+            if not self._group.freeze(FREEZE_SECONDS):
                 raise SandboxUnavailable("the sandbox could not be frozen: something in it does not stop. Try again.")
-            yield
-        finally:
-            groups.tree.thaw()
-        return
-    stopped: list[tuple[int, int]] = []
-    try:
-        _stop_all(groups, jail_pid, stopped, time.monotonic() + FREEZE_SECONDS)
-        yield
-    finally:
-        for _, process in reversed(stopped):
+
+    def thaw(self) -> None:
+        """Let go on what was frozen here. Idempotent."""
+        if self._group is not None and self._is_ours:
+            self._group.thaw()
+        for _, process in reversed(self.stopped):
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process, signal.SIGCONT)
             os.close(process)
+        self.stopped.clear()
+
+
+def freeze(groups: SandboxGroups, jail_pid: int) -> Frozen:
+    """Hold everything inside still, the agent too. Raises SandboxUnavailable, and has thawed it, when it cannot be."""
+    held = Frozen(groups)
+    try:
+        held.freeze(groups, jail_pid)
+    except BaseException:
+        held.thaw()
+        raise
+    return held
+
+
+@contextmanager
+def frozen(groups: SandboxGroups, jail_pid: int) -> Iterator[None]:
+    """Hold everything inside still meanwhile. What is paused stays so."""
+    held = freeze(groups, jail_pid)
+    try:
+        yield
+    finally:
+        held.thaw()
 
 
 def _stop_all(groups: SandboxGroups, jail_pid: int, stopped: list[tuple[int, int]], until: float) -> None:

@@ -14,6 +14,7 @@ from cove.model import ExecResult, GitBranch, GitClone, GitHead, GitStatus, Outc
 from cove.runtime.errand import Errands
 from cove.runtime.exec import run_command
 from cove.runtime.file_access import FileAccess
+from cove.runtime.gate import Gate, gated
 from cove.runtime.spawner import Spawner
 
 _MISSING = "cove: git: command not found"
@@ -21,6 +22,7 @@ _MOST_BYTES = 64 << 10
 _MOST_LIST_BYTES = 4 << 20
 
 
+@gated()
 class Git(api.Git):
     """`base` gives the working directory, `environment` the variables of what is started in the sandbox."""
 
@@ -37,6 +39,15 @@ class Git(api.Git):
         self._errands = errands
         self._base = base
         self._environment = environment
+
+    @property
+    def gate(self) -> Gate:
+        """The gate of its sandbox."""
+        return self._access.gate
+
+    def work_in(self, other: "Git") -> None:
+        """Work in the jail that another one works in: this one's has ended."""
+        self._spawner, self._access, self._errands = other._spawner, other._access, other._errands
 
     async def clone(
         self,

@@ -90,6 +90,11 @@ class Jail:
             raise ValidationFailed("nothing can be attached to a sandbox without isolation, or one that has ended")
         return Target(self._agent, self.agent_pid, self._user_id)
 
+    @property
+    def is_confined(self) -> bool:
+        """Return whether the agent is PID 1 of namespaces of its own."""
+        return self._agent is not None
+
     def read_errors(self) -> str:
         """Return what bwrap or the agent has written to standard error."""
         try:

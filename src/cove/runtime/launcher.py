@@ -13,6 +13,7 @@ from cove.linux.cgroup import Group
 from cove.linux.packets import Packet, pass_credentials, receive_packet, release_socket, send_packet, socket_pair
 from cove.local.threads import close_all, close_in_thread, in_thread
 from cove.runtime.clock import Clock, ClockTimer
+from cove.runtime.gate import Gate
 from cove.runtime.link import ANSWER_SECONDS, MOST_PACKETS, Link
 from cove.tasks import Tasks, shared
 
@@ -243,6 +244,11 @@ class LauncherPool:
     def explain(self, may_have_run: bool) -> CoveError:
         """Make the error for a call that lost its jail: `Link.explain`."""
         return self._link.explain(may_have_run)
+
+    @property
+    def gate(self) -> Gate:
+        """The gate of the sandbox."""
+        return self._link.gate
 
     async def end(self, launcher: Launcher) -> None:
         """Kill everything below the launcher, and the launcher; returns when nothing of it is left.

@@ -12,6 +12,7 @@ from cove.core.readiness import check_port
 from cove.errors import PortAlreadyExposed, PortNotExposed
 from cove.model import ExposedPort
 from cove.runtime.connection import Connect, PortConnection
+from cove.runtime.gate import Gate, OpenGate, gated
 
 
 class Publisher(Protocol):
@@ -27,6 +28,7 @@ class Publisher(Protocol):
         """Revoke everything: the sandbox ends."""
 
 
+@gated()
 class Ports(api.Ports):
     """An exposure is in `_exposures` from before it is published until it is to be withdrawn.
 
@@ -39,7 +41,9 @@ class Ports(api.Ports):
         publisher: Publisher,
         check_running: Callable[[], None],
         exposures: Iterable[Exposure] = (),
+        gate: Gate | None = None,
     ) -> None:
+        self.gate = gate or OpenGate()
         self._connect = connect
         self._publisher = publisher
         self._check_running = check_running
@@ -103,11 +107,14 @@ class Ports(api.Ports):
 
     def _opened(self, exposure: Exposure | None, connection: PortConnection) -> None:
         self._connections[connection] = exposure
+        self.gate.begin()
         if exposure is not None and self._exposures.get(exposure.port) is not exposure:
             connection.abort()
 
     def _closed(self, connection: PortConnection) -> None:
-        self._connections.pop(connection, None)
+        if connection in self._connections:
+            del self._connections[connection]
+            self.gate.end()
 
     def _check_exposed(self, exposure: Exposure) -> None:
         if self._exposures.get(exposure.port) is not exposure:

@@ -19,6 +19,7 @@ from cove.core.readiness import make_target
 from cove.errors import ProcessWaitTimeout, ValidationFailed
 from cove.local.pipe import Stdin, refuse_ended
 from cove.model import ExecResult, Gap, LogEvent, LogMatch, Outcome, Output, ProcessExit, ProcessStatus
+from cove.runtime.gate import Gate, gated
 from cove.runtime.link import Link
 from cove.runtime.log import Log
 from cove.runtime.readiness import wait_for_log, wait_for_port
@@ -28,6 +29,7 @@ from cove.runtime.supervised import Supervised
 _REPORT_SECONDS = 0.5
 
 
+@gated(starts=False, streams=("logs",), free=("refresh",))
 class Process(api.Process):
     """A live view: the attributes are always up to date."""
 
@@ -50,6 +52,11 @@ class Process(api.Process):
         self._stdin = stdin
         self.log: Log
         self.supervised: Supervised
+
+    @property
+    def gate(self) -> Gate:
+        """The gate of its sandbox."""
+        return self._link.gate
 
     def expect(self, supervised: Supervised) -> None:
         """Attach to the process that is about to be started."""

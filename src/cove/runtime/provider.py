@@ -4,7 +4,7 @@ import asyncio
 import atexit
 import builtins
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -12,7 +12,7 @@ from cove.api import AsyncSandbox, AsyncSnapshot
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.local.threads import in_thread
-from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, TransferProgress, VolumeInfo
+from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, Selection, SnapshotInfo, TransferProgress, VolumeInfo
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
@@ -59,10 +59,14 @@ class EmbeddedProvider:
             raise SandboxNotFound(f"there is no sandbox {id} in this program: url= or COVE_URL names a server", id=id)
         return sandbox
 
-    async def list(self) -> builtins.list[SandboxInfo]:
-        """All sandboxes of this program."""
+    async def list(
+        self, *, labels: Mapping[str, str] | None = None, status: SandboxStatus | str | None = None
+    ) -> builtins.list[SandboxInfo]:
+        """The sandboxes of this program."""
         self._forget_after_fork()
-        return [await sandbox.info() for sandbox in list(self._sandboxes.values()) if sandbox is not None]
+        wanted = Selection.of(labels, status)
+        infos = [await sandbox.info() for sandbox in list(self._sandboxes.values()) if sandbox is not None]
+        return [info for info in infos if wanted.has(info)]
 
     async def create_volume(self, name: str, *, size: int | None = None) -> Volume:
         """A new volume; a cancelled creation leaves nothing."""
@@ -126,6 +130,7 @@ class EmbeddedProvider:
         self._sandboxes[id] = sandbox
         sandbox.on_end = partial(self._forget, id)
         sandbox.on_fork = self._make_copies
+        sandbox.rest_when_idle()
         return sandbox
 
     async def _start(self, id: str, spec: SandboxSpec) -> Sandbox:
@@ -135,7 +140,7 @@ class EmbeddedProvider:
         place = await in_thread(machine.home.allocate)
         try:
             sandbox = Sandbox(id, spec, machine, place)
-            await sandbox.start()
+            await sandbox.open_first()
         except BaseException:
             await in_thread(machine.home.release, place)
             raise

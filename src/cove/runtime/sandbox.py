@@ -29,6 +29,7 @@ from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import run_borrowed
 from cove.runtime.exec import run_command
 from cove.runtime.executor import Weighed
+from cove.runtime.gate import gated
 from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 from cove.runtime.session import Session
 from cove.runtime.snapshot import Snapshot
@@ -37,6 +38,7 @@ from cove.runtime.state import check_labels
 MOST_COPIES = 1000
 
 
+@gated()
 class Sandbox(SandboxLifecycle):
     """A running sandbox."""
 

@@ -8,11 +8,12 @@ from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from cove.api import AsyncSandbox, Process
+from cove.api import AsyncSandbox
 from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
@@ -31,6 +32,7 @@ from cove.model import (
     Usage,
     make_spec,
 )
+from cove.runtime.activity import Activity
 from cove.runtime.backup_store import BackupStore
 from cove.runtime.backups import Backups
 from cove.runtime.cgroups import SandboxGroups, make_groups
@@ -41,29 +43,37 @@ from cove.runtime.disk_watch import DiskWatch, Watched
 from cove.runtime.errand import Errands
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
+from cove.runtime.freezer import Freezer
+from cove.runtime.gate import gated_call, gated_stream
 from cove.runtime.git import Git
 from cove.runtime.home import Place
 from cove.runtime.isolation import backend_of
 from cove.runtime.jail import Jail, start_jail
+from cove.runtime.kept_sessions import forget_sessions, open_sessions
 from cove.runtime.layers import SandboxLayers
+from cove.runtime.life import WAS_STOPPED, Life, refusal
 from cove.runtime.machine import Machine
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.network import SandboxNetwork
 from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
+from cove.runtime.process import Process
 from cove.runtime.processes import LOG_BYTES, LOG_SHARES, Processes
 from cove.runtime.programs import PROLOGUE
+from cove.runtime.sandbox_life import SandboxLife, ends_at
 from cove.runtime.sandbox_mounts import Host, Mounts
+from cove.runtime.session import Session
 from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.state import Living, SandboxState
 from cove.runtime.terminals import Terminals
 from cove.runtime.usage import measure_usage, processes_of
-from cove.tasks import Once
+from cove.tasks import Once, end
 
-
-async def _nobody_keeps_it(_: SandboxSpec) -> None:
-    """Do nothing: the spec of a sandbox in a program of your own is in no record."""
+# In the place of a sandbox that is stopped.
+KEPT_SESSIONS = "sessions"
+# What shells have to say their state when their sandbox stops, all at the same time.
+_KEEP_SECONDS = 5.0
 
 
 async def _nobody_makes_copies(spec: SandboxSpec, count: int) -> builtins.list[AsyncSandbox]:
@@ -71,10 +81,11 @@ async def _nobody_makes_copies(spec: SandboxSpec, count: int) -> builtins.list[A
     raise ValidationFailed("copies of a server's sandbox are made by the server: POST /v1/sandboxes/{id}/fork")
 
 
-class SandboxLifecycle(AsyncSandbox):
-    """`start` gives it its jail; it ends with `destroy`, or is lost with its jail and can be restarted."""
+class SandboxLifecycle(SandboxLife):
+    """`open_first` gives it its jail, and each start after a stop another one. It ends with `destroy`."""
 
     files: Files
+    git: Git
     mounts: Mounts
     ports: Ports
 
@@ -83,25 +94,26 @@ class SandboxLifecycle(AsyncSandbox):
     ) -> None:
         self._machine = machine
         self._place = place
-        self._status = SandboxStatus.RUNNING
-        self._lost_because = ""
         self._has_jail = False
+        self._died: str | None = None
+        self._why = ""
+        self._sleeping: list[Session] = []
         self.loop = asyncio.get_running_loop()
-        self._restarting: Once[None] | None = None
         self._closing: Once[None] = Once()
         self._destroying: Once[None] = Once()
-        self._death: asyncio.TimerHandle | None = None
-        self.enforces_idle_timeout = False
+        self.activity = Activity(lambda: self.running_processes)
+        self.life = Life(self, self.activity, lambda: self.on_lost())  # noqa: PLW0108  # it changes
+        self.env_changes: dict[str, str | None] = {}
         self.network = SandboxNetwork(place, machine.home.path)
         self.layers = SandboxLayers(machine, place)
         self._state = SandboxState(
             self.layers, lambda: Living(self._jail, self._sessions, self._contexts, self._spawner.background)
         )
-        self.on_spec: Callable[[SandboxSpec], Awaitable[None]] = _nobody_keeps_it
         self.on_fork: Callable[[SandboxSpec, int], Awaitable[builtins.list[AsyncSandbox]]] = _nobody_makes_copies
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
         self.mounts = Mounts(Host(machine, place, lambda: self._spec, self._set_mounts, self._check_running))
+        self.mounts.gate = self.life
         self.publish_ports(PortListeners(self._connect))
         self.adopt(id, spec, created_at or datetime.now(UTC))
 
@@ -113,30 +125,72 @@ class SandboxLifecycle(AsyncSandbox):
         self._inside = backend_of(spec.isolation).inside(self._machine, self._place)
         self._env: Mapping[str, str] = merge_environment(self._inside.env, spec.env)
         self._cwd = self._inside.workspace if spec.workdir == WORKSPACE else spec.workdir
-        if self._death is not None:
-            self._death.cancel()
-        if spec.lifetime is not None:
-            left = spec.lifetime - (datetime.now(UTC) - created_at).total_seconds()
-            self._death = self.loop.call_later(max(left, 0), self._start_destroying)
+        self.ends_at = ends_at(created_at, spec.lifetime)
+        self.schedule_end()
+
+    def go_on(self, ends_at: datetime | None, env: Mapping[str, str | None]) -> None:
+        """Set what a process before this one was told about the sandbox."""
+        self.ends_at = ends_at
+        self.schedule_end()
+        self.env_changes = dict(env)
+        self._env = merge_environment(self._env, env)
 
     def publish_ports(self, publisher: Publisher, exposures: Iterable[Exposure] = ()) -> None:
         """Expose ports in this way, and these at once. Nobody has used any yet."""
-        self.ports = Ports(self._connect, publisher, self._check_running, exposures)
+        self.ports = Ports(self._connect, publisher, self._check_running, exposures, self.life)
 
     async def _connect(self, port: int) -> socket.socket:
         self._check_running()
         return await connect_inside(self._jail.link, port)
 
-    async def start(self) -> None:
-        """Start the jail at its place. The caller shields it from cancel."""
+    async def open_first(self, *, restores: bool = False) -> None:
+        """Start the first jail of this process, with the sessions that were kept. The caller shields it from cancel."""
         try:
+            sleeping = await in_thread(open_sessions, self._kept_sessions) if restores else []
             await self._start()
+            self._sessions.restore(sleeping)
+            if restores:
+                await in_thread(forget_sessions, self._kept_sessions)
         except BaseException:
             if self._death is not None:
                 self._death.cancel()
             raise
 
+    async def begin(self) -> None:
+        """Start a jail where one was before, with the sessions of that one."""
+        await in_thread(self._machine.home.refurnish, self._place)
+        await self._start()
+        if self._died is not None:
+            await self._end(Outcome.LOST)
+            raise SandboxUnavailable(f"sandbox {self.id} was lost while it started: {self._died}. Try again.")
+        self._sessions.wake(self._sleeping)
+        self._sleeping = []
+        await in_thread(forget_sessions, self._kept_sessions)
+
+    async def finish(self, why: str) -> None:
+        """End the jail; its sessions sleep until the next one."""
+        if self._has_jail:
+            self._why = why
+            kept = await self._sessions.keep(self._kept_sessions, _KEEP_SECONDS)
+            await self._end(Outcome.STOPPED)
+            for session, sleeping in kept:
+                session.sleep(sleeping)
+                self._sleeping.append(session)
+
+    @property
+    def _kept_sessions(self) -> Path:
+        return self._place.path / KEPT_SESSIONS
+
+    async def freeze(self) -> None:
+        """Freeze the jail."""
+        await self._freezer.freeze()
+
+    async def thaw(self) -> None:
+        """Thaw the jail."""
+        await self._freezer.thaw()
+
     async def _start(self) -> None:
+        self._died = None
         attach = await self.network.attachments(self._spec.network)
         groups = await in_thread(self._make_groups)
         begun: list[Spawner] = []
@@ -175,7 +229,9 @@ class SandboxLifecycle(AsyncSandbox):
     async def open(self, jail: Jail, spawner: Spawner) -> None:
         """Take over a started jail."""
         self._jail = jail
+        self._freezer = Freezer(jail)
         jail.link.explain = self._explain_end
+        jail.link.gate = self.life
         self._spawner = spawner
         disk = self._spec.limits.disk
         logs = self._place.path / MOUNT_POINT if jail.groups.has_disk else self._place.logs
@@ -183,9 +239,14 @@ class SandboxLifecycle(AsyncSandbox):
         access = FileAccess(jail.link)
         inside = self._inside
         errands = Errands(self._spawner, inside.interpreter, inside.agent)
-        self.files = Files(access, errands, self._base)
-        self.git = Git(self._spawner, access, errands, self._base, lambda: self._env)
+        files = Files(access, errands, self._base)
+        git = Git(self._spawner, access, errands, self._base, lambda: self._env)
+        if not hasattr(self, "files"):
+            self.files, self.git = files, git
+        self.files.work_in(files)
+        self.git.work_in(git)
         self.backups = Backups(errands, BackupStore(self._machine.home.path), self._base, lambda: self.id)
+        self.backups.gate = self.life
         self._egress = self.network.open(jail)
         self._sessions = Sessions(
             self._spawner,
@@ -224,7 +285,7 @@ class SandboxLifecycle(AsyncSandbox):
 
     async def _set_mounts(self, mounts: Sequence[AnyMount]) -> None:
         self._spec = msgspec.structs.replace(self._spec, mounts=tuple(mounts))
-        await self.on_spec(self._spec)
+        await self.life.keeper.keep()
 
     def _base(self) -> str:
         self._check_running()
@@ -233,14 +294,12 @@ class SandboxLifecycle(AsyncSandbox):
     async def info(self) -> SandboxInfo:
         groups = self._jail.groups
         warnings = groups.warnings()
-        if self._spec.idle_timeout is not None and not self.enforces_idle_timeout:
-            warnings.append("idle_timeout has no effect on a sandbox inside your program: it ends when you destroy it")
         warnings += backend_of(self._spec.isolation).warnings
         warnings += self.network.warnings(self._spec.network)
         warnings += self.mounts.warnings
         return SandboxInfo(
             id=self.id,
-            status=self._status,
+            status=self.life.status,
             created_at=self.created_at,
             spec=self._spec,
             isolation=self._spec.isolation,
@@ -248,11 +307,13 @@ class SandboxLifecycle(AsyncSandbox):
             limits_enforced=groups.enforced,
             warnings=tuple(warnings),
             snapshots=self.layers.method,
+            ends_at=self.ends_at,
         )
 
     async def detach(self) -> None:
         """Do nothing: an embedded sandbox stays."""
 
+    @gated_call
     async def usage(self) -> Usage:
         self._check_running()
         directories = self.layers.place.directories
@@ -260,9 +321,14 @@ class SandboxLifecycle(AsyncSandbox):
         usage = msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._processes.log_bytes)
         return await self.network.add_usage(usage)
 
+    @gated_call
     async def set_env(self, env: Mapping[str, str | None]) -> None:
-        self._env = merge_environment(self._env, check_environment(env))
+        checked = check_environment(env)
+        self._env = merge_environment(self._env, checked)
+        self.env_changes |= checked
+        await self.life.keeper.keep()
 
+    @gated_call
     async def set_network(self, network: Network | NetworkPolicy | Literal["none", "internet"]) -> None:
         self._check_running()
         spec = make_spec(self._spec, {"network": network})
@@ -270,9 +336,13 @@ class SandboxLifecycle(AsyncSandbox):
             raise ValidationFailed("a sandbox has the host's network from its creation to its end, or never")
 
         async def keep(brought: Mapping[str, str]) -> None:
-            kept = msgspec.structs.replace(self._spec, network=spec.network)
-            await self.on_spec(kept)
-            self._spec = kept
+            before = self._spec
+            self._spec = msgspec.structs.replace(before, network=spec.network)
+            try:
+                await self.life.keeper.keep()
+            except BaseException:
+                self._spec = before
+                raise
             self._env = merge_environment(self._env, brought)
 
         await self.network.change(spec.network, lambda: self._env, keep)
@@ -286,6 +356,7 @@ class SandboxLifecycle(AsyncSandbox):
         """Let the policy of the spec hold: of a jail that has just started, or of a spec that was adopted."""
         self._env = merge_environment(self._env, await self.network.begin(self._spec.network, self._env))
 
+    @gated_stream
     async def network_log(
         self, *, since: str | None = None, follow: bool = False
     ) -> AsyncGenerator[NetworkEvent, None]:
@@ -293,26 +364,6 @@ class SandboxLifecycle(AsyncSandbox):
         async with aclosing(self.network.events(since, follow)) as events:
             async for event in events:
                 yield event
-
-    async def restart(self) -> None:
-        if self._restarting is None:
-            if self._closing.is_started:
-                self._check_running()
-            self._restarting = Once()
-        await self._restarting.run(self._restart)
-
-    async def _restart(self) -> None:
-        try:
-            await self._end()
-            await in_thread(self._machine.home.refurnish, self._place)
-            self._status = SandboxStatus.RUNNING
-            await self._start()
-        except (CoveError, OSError) as error:
-            self._status, self._lost_because = SandboxStatus.LOST, str(error)
-            self.on_lost()
-            raise
-        finally:
-            self._restarting = None
 
     async def close(self) -> None:
         """End everything that runs; the files and the place stay as they are. Idempotent."""
@@ -323,26 +374,28 @@ class SandboxLifecycle(AsyncSandbox):
         if self._closing.start(self._close):
             if self._death is not None:
                 self._death.cancel()
-            self._status = SandboxStatus.STOPPED
+            self.life.close()
             self.on_end()
 
     async def _close(self) -> None:
-        if self._restarting is not None:
-            await self._restarting.ended()
-            self._status = SandboxStatus.STOPPED
-        await self._end()
+        if self._idling is not None:
+            await end(self._idling)
+        async with self.life.turn:
+            self.life.status = SandboxStatus.STOPPED
+            await self._end(Outcome.KILLED)
+        for session in self._sleeping:
+            session.close()
         await self.ports.close()
 
-    async def _end(self) -> None:
+    async def _end(self, outcome: Outcome) -> None:
         if not self._has_jail:
             return
         self._has_jail = False
-        self._status = SandboxStatus.STOPPED
         self._state.close()
         self._jail.kill()
         self.ports.end_connections()
         await self._egress.close()
-        await self._spawner.close(Outcome.KILLED)
+        await self._spawner.close(outcome)
         await self._terminals.close()
         await self._contexts.close()
         self._sessions.close()
@@ -350,6 +403,7 @@ class SandboxLifecycle(AsyncSandbox):
         await self.mounts.end_buckets()
         await self._jail.close()
         await self.mounts.close()
+        await self._freezer.thaw()
 
     async def destroy(self) -> None:
         self._start_destroying()
@@ -360,7 +414,7 @@ class SandboxLifecycle(AsyncSandbox):
             if self._destroying.start(self._destroy):
                 self._start_closing()
         elif self._destroying.start(lambda: in_thread(self.abandon)):  # nothing else of it could be waited for
-            self._status = SandboxStatus.STOPPED
+            self.life.close()
             self.on_end()
 
     async def _destroy(self) -> None:
@@ -376,7 +430,8 @@ class SandboxLifecycle(AsyncSandbox):
     @property
     def running_processes(self) -> "builtins.list[Process]":
         """Return those that were started on their own and have not ended."""
-        return [process for process in self._processes.list() if process.ended_at is None]
+        running = self._processes.list() if self._has_jail else []
+        return [process for process in running if process.ended_at is None]
 
     def abandon(self) -> None:
         """End the jail and remove the directories without an event loop, at the end of the program. Blocks."""
@@ -387,39 +442,39 @@ class SandboxLifecycle(AsyncSandbox):
 
     def lose(self, reason: str) -> None:
         """The agent is gone, or cannot be trusted: the sandbox ends, the program goes on."""
-        if self._status is not SandboxStatus.RUNNING:
-            return
-        self._status = SandboxStatus.LOST
-        self._lost_because = reason
-        self._jail.kill()
-        self._spawner.closed = True
-        self._spawner.lose(Outcome.LOST)
-        self.on_lost()
+        self._died = reason
+        if self._has_jail and self.life.lose(reason):
+            self._jail.kill()
+            self._spawner.closed = True
+            self._spawner.lose(Outcome.LOST)
 
     def _explain_end(self, may_have_run: bool) -> CoveError:
         """Make the error of a call that belonged to a jail that has ended."""
         if self.is_destroyed:
             return SandboxDestroyed(f"sandbox {self.id} was destroyed")
-        what = "was restarted"
-        if self._status is SandboxStatus.LOST:
-            what = f"was lost ({self._lost_because})"
+        what = self._why or "has ended"
+        if self.life.status is SandboxStatus.LOST:
+            what = f"was lost ({self.life.lost_because})"
         elif self._closing.is_started:
             what = "has stopped"
+        elif not may_have_run and what == WAS_STOPPED and not self.life.wakes:
+            return refusal(self.id, SandboxStatus.STOPPED)
         if may_have_run:
             return ConnectionLost(f"sandbox {self.id} {what} before it had answered: the call may have had its effect")
         return SandboxUnavailable(f"sandbox {self.id} {what} before the call reached it: nothing was started")
 
     def _check_running(self) -> None:
-        if self._restarting is not None:
-            raise SandboxUnavailable(f"sandbox {self.id} is restarting: try again")
-        if self._status is SandboxStatus.LOST:
-            raise SandboxUnavailable(
-                f"sandbox {self.id} was lost: {self._lost_because}. `sandbox.restart()` starts it again on its files."
-            )
-        if self._status is not SandboxStatus.RUNNING and not self.is_destroyed:
-            raise SandboxUnavailable(f"sandbox {self.id} has stopped; its files are kept: try again")
-        if self._status is not SandboxStatus.RUNNING:
+        if self.is_destroyed:
             raise SandboxDestroyed(f"sandbox {self.id} was destroyed")
+        if self._closing.is_started:
+            raise SandboxUnavailable(f"sandbox {self.id} has stopped; its files are kept: try again")
+        if self.life.status is SandboxStatus.LOST:
+            raise SandboxUnavailable(
+                f"sandbox {self.id} was lost: {self.life.lost_because}. "
+                "`sandbox.restart()` starts it again on its files."
+            )
+        if not self._has_jail:
+            raise self._explain_end(False)
         if asyncio.get_running_loop() is not self.loop:
             raise ValidationFailed(
                 f"sandbox {self.id} belongs to the event loop it was created in: use it there, or take cove.Sandbox"

@@ -34,6 +34,7 @@ from cove.runtime.bucket import Bucket
 from cove.runtime.bucket_credentials import BucketCredentials
 from cove.runtime.bucket_endpoint import pin_endpoint
 from cove.runtime.disk_watch import DiskWatch, Watched
+from cove.runtime.gate import Gate, OpenGate, gated
 from cove.runtime.home import Place
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine
@@ -78,6 +79,7 @@ class Host:
     read_grants: Callable[[], Grants] = Grants
 
 
+@gated()
 @dataclass(slots=True)
 class Mounts(api.Mounts):
     """Those of one sandbox. `_lock` is held while one is added or removed: one at a time."""
@@ -89,6 +91,7 @@ class Mounts(api.Mounts):
     _watched: Watched | None = None
     _watches: Tasks = field(default_factory=Tasks)
     _id_map: int | None = None
+    gate: Gate = field(default_factory=OpenGate)
 
     async def open(self, jail: Jail, watched: Watched) -> None:
         """Attach what bubblewrap does not bind, before anything runs inside."""

@@ -1,9 +1,11 @@
 """A session: a shell with state, and a queue of commands for it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -21,6 +23,7 @@ from cove.core.session_script import (
 )
 from cove.errors import (
     CoveError,
+    FileNotFound,
     Internal,
     LimitExceeded,
     SandboxDestroyed,
@@ -28,10 +31,13 @@ from cove.errors import (
     SessionTerminated,
     ValidationFailed,
 )
+from cove.local.threads import in_thread
 from cove.model import ExecResult, Outcome, SessionInfo, SessionStatus
 from cove.runtime.clock import ClockTimer
 from cove.runtime.egress import Egress
 from cove.runtime.files import Files
+from cove.runtime.gate import Gate, gated
+from cove.runtime.kept_sessions import KeptSession, SleepingSession, encode_command, encode_variables
 from cove.runtime.process import Process
 from cove.runtime.processes import Processes
 from cove.runtime.session_call import OnOutput, SessionCall
@@ -50,52 +56,192 @@ _IDLE_SECONDS = 0.5
 _T = TypeVar("_T")
 
 
+class SessionOwner(Protocol):
+    """The sessions of one jail: what a session is given there."""
+
+    spawner: Spawner
+    processes: Processes
+    egress: Egress
+
+    def make_files(self, base: Callable[[], str]) -> Files:
+        """The files of a session."""
+
+    async def open_shell(self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None) -> SessionShell:
+        """A shell at its loop: fresh, or made from a snapshot."""
+
+    async def fork(self, parent: "Session") -> "Session":
+        """A session with the state of another."""
+
+    def forget(self, session: "Session") -> None:
+        """Drop a session that was deleted."""
+
+
+@gated()
 class Session(api.Session):
-    """Invariant: whoever holds `_turn` is the only one who speaks to the shell."""
+    """Invariant: whoever holds `_turn` is the only one who speaks to the shell.
+
+    When its sandbox stops it sleeps: `_sleeping` has what its shell is made from when it is next used. Each jail gives
+    it another owner and another turn; who has waited for a turn of the one before is told so.
+    """
+
+    files: Files
 
     def __init__(
         self,
         id: str,
-        shell: SessionShell,
+        owner: SessionOwner,
+        shell: SessionShell | None,
         *,
+        cwd: str,
+        env: Mapping[str, str],
         timeout: float | None,
-        spawner: Spawner,
-        processes: Processes,
-        egress: Egress,
-        make_files: Callable[[Callable[[], str]], Files],
-        on_fork: Callable[["Session"], Awaitable["Session"]],
-        on_deleted: Callable[[], None],
+        sleeping: SleepingSession | None = None,
     ) -> None:
         self.id = id
-        self._shell = shell
+        self._directory = cwd
+        self._variables = env
         self.timeout = timeout
-        self._spawner = spawner
-        self._processes = processes
-        self._egress = egress
-        self.files = make_files(self._base)
-        self._started: list[Process] = []
-        self._on_fork = on_fork
-        self._on_deleted = on_deleted
-        self._clock = spawner.clock
-        self._created_at = datetime.now(UTC)
-        self._turn = asyncio.Lock()
-        self._idle: ClockTimer | None = None
-        self._last_used = 0.0
+        self._sleeping = sleeping
+        self._created_at = datetime.now(UTC) if sleeping is None else sleeping.kept.created_at
+        self._is_restored = sleeping is not None
+        self._waking: Once[None] = Once()
+        if shell is not None:
+            self._shell = shell
+        self._move(owner)
+        self.files = owner.make_files(self._base)
         self._has_timeouts = False
         self._end: SessionTerminated | None = None
         self._deleting: Once[None] = Once()
 
+    def _move(self, owner: SessionOwner) -> None:
+        """Belong to that jail from here on."""
+        self._owner = owner
+        self._spawner = owner.spawner
+        self._processes = owner.processes
+        self._egress = owner.egress
+        self._clock = owner.spawner.clock
+        self._started: list[Process] = []
+        self._turn = asyncio.Lock()
+        self._idle: ClockTimer | None = None
+        self._last_used = 0.0
+
+    def wake_in(self, owner: SessionOwner) -> None:
+        """Go on in the jail that has taken the place of the one before; it sleeps."""
+        self._move(owner)
+        self.files.work_in(owner.make_files(self._base))
+
+    @property
+    def gate(self) -> Gate:
+        """The gate of its sandbox."""
+        return self._spawner.link.gate
+
     @property
     def is_running(self) -> bool:
-        """The shell lives, or is being replaced."""
-        lives = self._shell.current.is_alive or self._shell.is_recovering
-        return self._end is None and not self._deleting.is_started and lives
+        """The shell lives, is being replaced, or sleeps."""
+        if self._end is not None or self._deleting.is_started:
+            return False
+        return self._sleeping is not None or self._shell.current.is_alive or self._shell.is_recovering
 
     def info(self) -> SessionInfo:
         """Describe the session."""
         status = SessionStatus.RUNNING if self.is_running else SessionStatus.TERMINATED
         code = None if self._end is None else self._end.exit_code
-        return SessionInfo(id=self.id, status=status, created_at=self._created_at, cwd=self._shell.cwd, exit_code=code)
+        return SessionInfo(
+            id=self.id,
+            status=status,
+            created_at=self._created_at,
+            cwd=self._known_cwd,
+            exit_code=code,
+            restored=self._is_restored,
+        )
+
+    @property
+    def origin(self) -> tuple[str, Mapping[str, str]]:
+        """The directory and the environment it was created with."""
+        return self._directory, self._variables
+
+    @property
+    def _known_cwd(self) -> str:
+        return self._shell.cwd if self._sleeping is None else os.fsdecode(self._sleeping.kept.cwd)
+
+    async def keep(self, seconds: float) -> tuple[KeptSession, ShellSnapshot | None] | None:
+        """Return what brings it back: its state as it is now or, where that cannot be had, as it was last.
+
+        None for one that has ended. The snapshot is the caller's.
+        """
+        if not self.is_running:
+            return None
+        if self._sleeping is not None:
+            return self._sleeping.kept, await in_thread(self._sleeping.load)
+        shell = self._shell
+        if shell.is_stale and shell.is_quiet and not self._turn.locked() and not self._spawner.closed:
+            with suppress(TimeoutError, ShellEnded, StateTooLarge):
+                async with asyncio.timeout(seconds):
+                    await shell.snapshot()
+        is_behind = shell.is_stale or shell.current.is_busy
+        kept = KeptSession(
+            id=self.id,
+            created_at=self._created_at,
+            timeout=self.timeout,
+            cwd=os.fsencode(shell.cwd),
+            directory=os.fsencode(self._directory),
+            env=encode_variables(self._variables),
+            command=encode_command(shell.state_command),
+            is_behind=is_behind,
+        )
+        return kept, shell.take_state()
+
+    def sleep(self, sleeping: SleepingSession) -> None:
+        """Sleep: the shell has ended with its sandbox."""
+        self.close()
+        self._sleeping = sleeping
+        self._is_restored = True
+        self._end = None
+
+    async def _wake(self) -> None:
+        """Have a shell. Whoever has the turn calls it; a cancelled caller does not end it."""
+        if self._sleeping is not None:
+            try:
+                await self._waking.run(self._start_shell)
+            finally:
+                if self._waking.is_done:
+                    self._waking = Once()
+
+    async def _start_shell(self) -> None:
+        assert self._sleeping is not None
+        kept = self._sleeping.kept
+        shell = await self._restore(self._sleeping)
+        is_fresh = shell is None
+        if shell is None:
+            directory, env = os.fsdecode(kept.directory), kept.variables()
+            shell = await self._owner.open_shell(directory, env, None)
+        command = None if is_fresh or kept.command is None else kept.command.decode("utf-8", "surrogatepass")
+        shell.last_command = shell.restored_command = shell.state_command = command
+        shell.is_replaced = is_fresh or kept.is_behind
+        self._shell = shell
+        self._sleeping.close()
+        self._sleeping = None
+
+    async def _restore(self, sleeping: SleepingSession) -> SessionShell | None:
+        """The shell as it was; None where nothing was kept, or what was kept makes no shell."""
+        kept, state = sleeping.kept, None
+        with suppress(OSError, StateTooLarge):
+            state = await in_thread(sleeping.load)
+        if state is None:
+            return None
+        shell = None
+        try:
+            shell = await self._owner.open_shell(os.fsdecode(kept.cwd), kept.variables(), state)
+            await shell.calm(state)
+            return shell
+        except (ShellEnded, FileNotFound):
+            state.close()
+            if shell is not None:
+                await shell.end()
+            return None
+        except BaseException:
+            state.close()
+            raise
 
     async def hold(self) -> int | None:
         """Take the turn of a shell that waits, and return its pid inside; None while it is in use. See `let_go`."""
@@ -133,9 +279,10 @@ class Session(api.Session):
             max_output=max_output,
             on_output=on_output,
         )
+        turn = self._turn
         if seconds is None:
-            await self._begin()
-        elif not await self._begin_until(call.deadline):
+            await self._begin(turn)
+        elif not await self._begin_until(turn, call.deadline):
             return call.give_up(self.id)
         try:
             self._check()
@@ -143,26 +290,43 @@ class Session(api.Session):
             result = await self._exec(call)
             return result if mark is None else await self._egress.add_denials(result, mark)
         finally:
-            self._turn.release()
+            turn.release()
 
-    async def _begin(self) -> None:
-        """Take the turn, which the caller releases."""
-        await self._turn.acquire()
-        if self._shell.needs_recovery:
-            try:
+    async def _begin(self, turn: asyncio.Lock) -> None:
+        """Take the turn, which the caller releases, and have a shell."""
+        spawner = self._spawner
+        await turn.acquire()
+        try:
+            if turn is not self._turn:
+                raise spawner.link.explain(False)
+            if self._sleeping is not None:
+                self._check()
+                await self._wake()
+            if self._shell.needs_recovery:
                 await self._shell.recovered()
-            except asyncio.CancelledError:
-                self._turn.release()
-                raise
+        except BaseException:
+            turn.release()
+            raise
 
-    async def _begin_until(self, deadline: float) -> bool:
+    async def _begin_until(self, turn: asyncio.Lock, deadline: float) -> bool:
         self._has_timeouts = True
         try:
             async with self._clock.timeout_at(deadline):
-                await self._begin()
+                await self._begin(turn)
         except TimeoutError:
             return False
         return True
+
+    @asynccontextmanager
+    async def _my_turn(self) -> AsyncGenerator[None, None]:
+        """Hold the turn, with a shell that can be spoken to."""
+        turn = self._turn
+        await self._begin(turn)
+        try:
+            self._check()
+            yield
+        finally:
+            turn.release()
 
     async def _exec(self, call: SessionCall) -> ExecResult:
         try:
@@ -235,8 +399,8 @@ class Session(api.Session):
         return msgspec.structs.replace(result, session_restarted=True, restored_command=self._shell.restored_command)
 
     def _on_shell_end(self, call: SessionCall, error: ShellEnded) -> ExecResult:
-        if error.end.outcome is Outcome.LOST:
-            return call.result(self.id, Outcome.LOST, None)
+        if error.end.outcome in (Outcome.LOST, Outcome.STOPPED):
+            return call.result(self.id, error.end.outcome, error.end.exit_code)
         raise self._termination(error, call.output)
 
     def _termination(self, error: ShellEnded, output: str = "", *, has_begun: bool = True) -> CoveError:
@@ -249,19 +413,21 @@ class Session(api.Session):
             why = f"because {gone.message}"
         if self._deleting.is_started:
             return SessionTerminated(f"session {self.id} was deleted", exit_code=code, output=output)
-        self._end = SessionTerminated(
+        end = SessionTerminated(
             f"the shell of session {self.id} has ended {why}: create the session again to go on",
             exit_code=code,
             output=output,
         )
-        return self._end
+        if not self._spawner.closed:  # otherwise it comes back with its sandbox
+            self._end = end
+        return end
 
     def _check(self) -> None:
         if self._deleting.is_started:
             raise SessionNotFound(f"session {self.id} was deleted", id=self.id)
         if self._end is not None:
             raise SessionTerminated(self._end.message, exit_code=self._end.exit_code, output=self._end.output)
-        if not self._shell.current.is_alive and not self._shell.is_recovering:
+        if self._sleeping is None and not self._shell.current.is_alive and not self._shell.is_recovering:
             raise self._termination(ShellEnded(self._shell.current.process.ended.result()), has_begun=False)
 
     async def start_process(
@@ -278,9 +444,7 @@ class Session(api.Session):
     ) -> Process:
         build_invocation(command, cwd=cwd or "/", env={})
         checked, seconds = check_environment(env), check_timeout(timeout)
-        async with self._turn:
-            await self._shell.recovered()
-            self._check()
+        async with self._my_turn():
             state = await self._snapshot(checked)
             directory = self._shell.cwd if cwd is None else cwd
             process = await self._processes.start(
@@ -329,9 +493,7 @@ class Session(api.Session):
 
     async def set_env(self, env: Mapping[str, str | None]) -> None:
         checked = check_environment(env)
-        async with self._turn:
-            await self._shell.recovered()
-            self._check()
+        async with self._my_turn():
             self._shell.is_stale = True
             report = await self._work(self._shell.current.run_internal(set_script(checked)))
             self._shell.note(report)
@@ -340,26 +502,27 @@ class Session(api.Session):
             self._schedule_snapshot()
 
     async def fork(self) -> "Session":
-        return await self._on_fork(self)
+        return await self._owner.fork(self)
 
     async def copy_shell(self) -> SessionShell:
         """Start another shell with the state of this one, when that is free."""
-        async with self._turn:
-            await self._shell.recovered()
-            self._check()
+        async with self._my_turn():
             state = await self._work(self._shell.snapshot())
             return await self._shell.copy(state)
 
     async def cwd(self) -> str:
         self._check()
-        return self._shell.cwd
+        return self._known_cwd
 
     def _base(self) -> str:
         self._check()
-        return self._shell.cwd
+        return self._known_cwd
 
     async def env(self) -> dict[str, str]:
         self._check()
+        if self._sleeping is not None:
+            async with self._my_turn():
+                pass
         try:
             return await self._shell.env()
         except ShellEnded as error:
@@ -371,11 +534,13 @@ class Session(api.Session):
 
     async def delete(self) -> None:
         if self._deleting.start(self._delete):
-            self._on_deleted()
+            self._owner.forget(self)
         await self._deleting.result()
 
     async def _delete(self) -> None:
-        await self._shell.end()
+        await self._waking.ended()
+        if self._sleeping is None:
+            await self._shell.end()
         for process in self._started:
             await process.supervised.sweep()
         self.close()
@@ -384,8 +549,13 @@ class Session(api.Session):
         """Free what the shell held, after it has ended."""
         if self._idle is not None:
             self._idle.cancel()
-        self._shell.current.close()
-        self._shell.close_snapshot()
+            self._idle = None
+        if self._sleeping is not None:
+            self._sleeping.close()
+            self._sleeping = None
+        elif hasattr(self, "_shell"):
+            self._shell.current.close()
+            self._shell.close_snapshot()
 
     def _schedule_snapshot(self) -> None:
         self._last_used = self._clock.time()

@@ -141,6 +141,11 @@ class SessionShell:
             await in_thread(shell.channel.remove)
             self.note(await self.current.run_internal(CALM_SCRIPT))
 
+    async def calm(self, state: ShellSnapshot) -> None:
+        """Wait until a shell that was made from this snapshot is at its loop; from then on it has the snapshot."""
+        self.note(await self.current.run_internal(CALM_SCRIPT))
+        self._state, self.is_stale = state, False
+
     def start_settling(self, ticks: int) -> None:
         """Interrupt after a cancelled caller: end what runs, take back what it changed."""
         self._recovery = owned(self._settle(self._recovery, ticks))
@@ -207,6 +212,16 @@ class SessionShell:
 
     def _pause(self, seconds: float) -> float:
         return max(seconds, self._snapshot_seconds / _SNAPSHOT_SHARE)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether its shell lives and does nothing, so that it can say its state."""
+        return self.current.is_alive and not self.current.is_busy and self._recovery is None
+
+    def take_state(self) -> ShellSnapshot | None:
+        """The last snapshot, which is the caller's from here on."""
+        state, self._state = self._state, None
+        return state
 
     def close_snapshot(self) -> None:
         """Free the last snapshot. Idempotent."""

@@ -1,7 +1,10 @@
 """All sessions of one sandbox."""
 
+import asyncio
 import builtins
-from collections.abc import Callable, Mapping
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from cove.model import SessionInfo
 from cove.runtime.egress import Egress
 from cove.runtime.files import Files
 from cove.runtime.home import Place
+from cove.runtime.kept_sessions import SleepingSession, keep_sessions
 from cove.runtime.processes import Processes
 from cove.runtime.session import Session
 from cove.runtime.session_shell import SessionShell
@@ -26,6 +30,8 @@ from cove.runtime.spawner import Spawner
 from cove.tasks import settled, shared
 
 MOST_SESSIONS = 256
+
+log = logging.getLogger("cove.runtime")
 
 
 class Sessions:
@@ -42,11 +48,11 @@ class Sessions:
         inside: str,
         prologue: str,
     ) -> None:
-        self._spawner = spawner
-        self._processes = processes
+        self.spawner = spawner
+        self.processes = processes
+        self.egress = egress
         self._place = place
-        self._egress = egress
-        self._make_files = make_files
+        self.make_files = make_files
         self._inside = inside
         self._prologue = prologue
         self._sessions: dict[str, Session | None] = {}
@@ -79,7 +85,8 @@ class Sessions:
         id = new_identifier()
         self._sessions[id] = None
         try:
-            session = self._wrap(id, await parent.copy_shell(), parent.timeout)
+            cwd, env = parent.origin
+            session = Session(id, self, await parent.copy_shell(), cwd=cwd, env=env, timeout=parent.timeout)
         except BaseException:
             self._sessions.pop(id, None)
             raise
@@ -87,23 +94,54 @@ class Sessions:
         return session
 
     async def _open(self, id: str, cwd: str, env: Mapping[str, str], timeout: float | None) -> Session:
-        start_shell = partial(self._start_shell, cwd, env)
-        shell = SessionShell(await start_shell(None), start_shell, self._spawner, cwd=cwd, env=env)
-        return self._wrap(id, shell, timeout)
+        shell = await self.open_shell(cwd, env, None)
+        return Session(id, self, shell, cwd=cwd, env=env, timeout=timeout)
 
-    def _wrap(self, id: str, shell: SessionShell, timeout: float | None) -> Session:
-        session = Session(
-            id,
-            shell,
-            timeout=timeout,
-            spawner=self._spawner,
-            processes=self._processes,
-            egress=self._egress,
-            make_files=self._make_files,
-            on_fork=self.fork,
-            on_deleted=lambda: self._forget(session),
-        )
-        return session
+    async def open_shell(self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None) -> SessionShell:
+        """A shell at its loop: fresh, or made from a snapshot."""
+        start_shell = partial(self._start_shell, cwd, env)
+        return SessionShell(await start_shell(state), start_shell, self.spawner, cwd=cwd, env=env)
+
+    def wake(self, sessions: "Iterable[Session]") -> None:
+        """Take over the sessions of the jail before this one: they sleep until they are used."""
+        for session in sessions:
+            session.wake_in(self)
+            self._sessions[session.id] = session
+
+    def restore(self, sleeping: Iterable[SleepingSession]) -> None:
+        """Make the sessions that a process before this one has kept."""
+        for each in sleeping:
+            kept = each.kept
+            self._sessions[kept.id] = Session(
+                kept.id,
+                self,
+                None,
+                cwd=os.fsdecode(kept.directory),
+                env=kept.variables(),
+                timeout=kept.timeout,
+                sleeping=each,
+            )
+
+    async def keep(self, directory: Path, seconds: float) -> "builtins.list[tuple[Session, SleepingSession]]":
+        """Keep in that directory what brings the sessions back; returns those that can sleep when the jail has ended.
+
+        Where nothing can be written, as on a full disk, they come back as they were created.
+        """
+        living = [session for session in self._sessions.values() if session is not None]
+        if not living:
+            return []
+        kept = await asyncio.gather(*(session.keep(seconds) for session in living))
+        found = [(session, each) for session, each in zip(living, kept, strict=True) if each is not None]
+        try:
+            sleeping = await in_thread(keep_sessions, directory, [each for _, each in found])
+        except OSError as error:
+            log.error("cannot keep the state of sessions: %s", error)
+            sleeping = [SleepingSession(each) for _, (each, _) in found]
+        finally:
+            for _, (_, state) in found:
+                if state is not None:
+                    state.close()
+        return [(session, each) for (session, _), each in zip(found, sleeping, strict=True)]
 
     async def _start_shell(self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None) -> Shell:
         """A bash at its loop: fresh, or made from a snapshot."""
@@ -116,8 +154,8 @@ class Sessions:
             opening = start_in_thread(open_channel, path, inside, self._place.user_id)
             channel = await settled(opening, discard=self._discard)
         except OSError as error:
-            if self._spawner.closed:  # and its directory is gone
-                raise self._spawner.link.explain(False) from None
+            if self.spawner.closed:  # and its directory is gone
+                raise self.spawner.link.explain(False) from None
             raise SpawnFailed(f"the session's files cannot be made: {error.strerror}. Nothing was started.") from None
         ours = {"BASH_ENV": self._prologue, "__cove_directory": inside}
         if state is not None:
@@ -131,7 +169,7 @@ class Sessions:
             snapshot_kind=SESSION if state is None else state.kind,
         )
         try:
-            process = await self._spawner.spawn(invocation, _drop)
+            process = await self.spawner.spawn(invocation, _drop)
             try:
                 await shared(process.started)
             except BaseException:
@@ -145,12 +183,12 @@ class Sessions:
             channel.close()
             await finished(channel.remove)
             raise
-        return Shell(process, channel, self._spawner)
+        return Shell(process, channel, self.spawner)
 
     def _discard(self, channel: ShellChannel) -> None:
         """Free the channel of a caller that is gone."""
         channel.close()
-        self._spawner.background.start(in_thread(channel.remove))
+        self.spawner.background.start(in_thread(channel.remove))
 
     def get(self, id: str) -> Session:
         """The session with that id."""
@@ -179,7 +217,8 @@ class Sessions:
                 session.close()
         self._sessions.clear()
 
-    def _forget(self, session: Session) -> None:
+    def forget(self, session: Session) -> None:
+        """Drop a session that was deleted."""
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
 

@@ -47,3 +47,18 @@ class ShellSnapshot:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+def read_snapshot(descriptor: int, kind: bytes = SESSION) -> ShellSnapshot:
+    """Copy a state out of a file, up to the bound. Blocks."""
+    snapshot = ShellSnapshot(kind=kind)
+    try:
+        while data := os.pread(descriptor, 1 << 20, snapshot.size):
+            snapshot.append(data)
+            if snapshot.size > MOST_STATE_BYTES:
+                break
+        snapshot.seal()
+    except BaseException:
+        snapshot.close()
+        raise
+    return snapshot

@@ -58,6 +58,7 @@ from cove.linux.descriptors import sealed_file
 from cove.model import Outcome, ProcessExit
 from cove.runtime.clock import ClockTimer
 from cove.runtime.family import SPAWNED, Family, Lease, Member, Parent
+from cove.runtime.gate import Gate
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.pump import Pump
@@ -113,6 +114,11 @@ class Supervised:
         self._on_stopped: Callable[[], None] = lambda: None
         self.started: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[ProcessExit] = self._loop.create_future()
+
+    @property
+    def gate(self) -> Gate:
+        """The gate of its sandbox."""
+        return self._pool.gate
 
     def start(
         self,

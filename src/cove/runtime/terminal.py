@@ -14,6 +14,7 @@ from cove.core.command import check_input
 from cove.errors import CoveError, ValidationFailed
 from cove.local.pipe import Stdin, refuse_ended
 from cove.model import Exit, Gap, Output, ProcessExit, Ready, TerminalEvent, TerminalInfo
+from cove.runtime.gate import Gate, gated
 from cove.runtime.notify import Notify
 from cove.runtime.supervised import Supervised
 from cove.tasks import Once
@@ -34,6 +35,7 @@ _READS = 16
 _MOST_LEFT_READS = 32
 
 
+@gated(starts=False)
 class Terminal(api.Terminal):
     """Owns the pty and the process on it. It ends after the last byte the process has written.
 
@@ -63,6 +65,11 @@ class Terminal(api.Terminal):
         self.input = Stdin(os.dup(self._master))
         self._pump = TerminalPump(os.dup(self._master), self._take)
         process.ended.add_done_callback(self._on_exit)
+
+    @property
+    def gate(self) -> Gate:
+        """The gate of its sandbox."""
+        return self._process.gate
 
     @property
     def is_running(self) -> bool:
@@ -142,6 +149,7 @@ class Terminal(api.Terminal):
         self.close()
 
 
+@gated(starts=False, free=("close", "events"))
 class TerminalConnection(api.TerminalConnection):
     """One viewer: a cursor, nothing else. A slow one gets a Gap, and slows down nobody unless it asked to."""
 
@@ -153,7 +161,14 @@ class TerminalConnection(api.TerminalConnection):
         self._ready_at: int | None = None
         self._is_open = False
 
+    @property
+    def gate(self) -> Gate:
+        """The gate of its sandbox."""
+        return self._terminal.gate
+
     async def open(self) -> None:
+        if not self._is_open:
+            self.gate.begin()
         scrollback = self._terminal.scrollback
         self.cursor = scrollback.fresh_cursor() if self._since is None else self._parse(self._since)
         self._ready_at = scrollback.end
@@ -162,6 +177,8 @@ class TerminalConnection(api.TerminalConnection):
             self._terminal.hold_back(self)
 
     async def close(self) -> None:
+        if self._is_open:
+            self.gate.end()
         self._is_open = False
         self._terminal.let_go(self)
         self._terminal.change.notify_all()

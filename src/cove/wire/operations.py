@@ -50,9 +50,16 @@ OPENAPI_HTML = row("openapi_html", "GET /v1/openapi.html", Target.SERVER, "opena
 OPENAPI_PAGE = row("openapi_page", "GET /v1/openapi", Target.SERVER, "openapi_html", "The same page", Nothing, replies.HTML_PAGE, Form.PAGE, by=By.GATEWAY, caller=Caller.READER)
 
 CREATE = row("create_sandbox", f"POST {SANDBOXES}", Target.SERVER, "create", "Make a sandbox", requests.CreateSandbox, replies.SANDBOX, makes=True, by=By.GATEWAY, success=201)
-LIST = row("list_sandboxes", f"GET {SANDBOXES}", Target.SERVER, "list", "All sandboxes", Nothing, plain(list[SandboxInfo]), by=By.GATEWAY)
+LIST = row("list_sandboxes", f"GET {SANDBOXES}", Target.SERVER, "list", "All sandboxes, or those with some labels or a status", requests.ListSandboxes, plain(list[SandboxInfo]), by=By.GATEWAY)
 INFO = row("get_sandbox", "GET ", _S, "info", "What a sandbox is", Nothing, plain(SandboxInfo), by=By.EITHER)
 DESTROY = row("destroy_sandbox", "DELETE ", _S, "destroy", "End a sandbox and remove all it has", Nothing, NOTHING, by=By.GATEWAY)
+STOP = row("stop_sandbox", "POST /stop", _S, "stop", "End what runs, keep all else until it is started", Nothing, NOTHING, by=By.RUNNING, repeatable=True)
+START = row("start_sandbox", "POST /start", _S, "start", "Start a sandbox that is stopped or lost, resume a paused one", Nothing, NOTHING, by=By.RUNNING, repeatable=True)
+PAUSE = row("pause_sandbox", "POST /pause", _S, "pause", "Freeze everything in a sandbox", requests.Pause, NOTHING, by=By.RUNNING, repeatable=True)
+RESUME = row("resume_sandbox", "POST /resume", _S, "resume", "Let a paused sandbox go on", Nothing, NOTHING, by=By.RUNNING, repeatable=True)
+SET_LIFETIME = row("set_lifetime", "PUT /lifetime", _S, "set_lifetime", "Destroy a sandbox so long from now", requests.SetLifetime, NOTHING, by=By.RUNNING)
+SET_IDLE_TIMEOUT = row("set_idle_timeout", "PUT /idle_timeout", _S, "set_idle_timeout", "Stop or pause a sandbox when it has been idle", requests.SetIdleTimeout, NOTHING, by=By.RUNNING)
+SET_LABELS = row("set_labels", "PUT /labels", _S, "set_labels", "Replace the labels of a sandbox", requests.SetLabels, NOTHING, by=By.RUNNING)
 RESTART = row("restart_sandbox", "POST /restart", _S, "restart", "End what runs, start again on the same files", Nothing, NOTHING, by=By.RUNNING)
 
 USAGE = row("get_usage", "GET /usage", _S, "usage", "What a sandbox uses of the machine", Nothing, plain(Usage))

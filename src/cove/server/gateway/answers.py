@@ -2,25 +2,40 @@
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from cove.core.identifier import check_sandbox_id
 from cove.errors import SandboxNotFound, ValidationFailed
 from cove.layers.store import LayerStore
 from cove.local.threads import finished, in_thread
-from cove.model import SandboxInfo, SandboxSpec, SnapshotInfo, VolumeInfo
+from cove.model import (
+    IdleAction,
+    SandboxInfo,
+    SandboxSpec,
+    SandboxStatus,
+    Selection,
+    SnapshotInfo,
+    SpecFields,
+    VolumeInfo,
+    make_spec,
+)
 from cove.model.mount import check_volume_name
 from cove.model.spec import check_spec
 from cove.runtime.home import Home
+from cove.runtime.life import nothing_to
+from cove.runtime.sandbox_life import ends_at
 from cove.runtime.snapshot_transfer import load_archive, read_archive, snapshot_digest
 from cove.runtime.volumes import Volumes
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.metrics import collect_metrics
 from cove.server.gateway.runtime_call import post
 from cove.server.sandboxes.directory import Directory, Record
+from cove.server.sandboxes.reservation import rewrite
 from cove.server.sandboxes.starter import Starter
 from cove.tasks import owned, settled
 from cove.wire import operations
@@ -61,12 +76,15 @@ class ServerAnswers:
         # Nothing is awaited from here on: whoever were cancelled would leave a sandbox that nobody has heard of.
         return record.info(record.status)
 
-    async def list(self) -> builtins.list[SandboxInfo]:
-        """List all sandboxes."""
-        return await in_thread(self._list)
+    async def list(
+        self, *, labels: Mapping[str, str] | None, status: SandboxStatus | str | None
+    ) -> builtins.list[SandboxInfo]:
+        """List the sandboxes that have these labels and this status."""
+        return await in_thread(self._list, Selection.of(labels, status))
 
-    def _list(self) -> builtins.list[SandboxInfo]:
-        return [self.directory.info(record) for record in self.directory.list()]
+    def _list(self, wanted: Selection) -> builtins.list[SandboxInfo]:
+        infos = [self.directory.info(record) for record in self.directory.list()]
+        return [info for info in infos if wanted.has(info)]
 
     async def create_volume(self, name: str, *, size: int | None) -> VolumeInfo:
         """Make a volume, and answer by its facts."""
@@ -182,10 +200,55 @@ class SandboxAnswers:
         store.forget(snapshot)
         store.collect()
 
-    async def restart(self) -> None:
+    async def start(self) -> None:
         """Start one that does not run."""
         record, _ = await self.find()
         await self.starter.start(record)
+
+    async def restart(self) -> None:
+        """Start one that does not run."""
+        await self.start()
+
+    async def stop(self) -> None:
+        """Let one that does not run stay so until `start`."""
+        await self._rewrite(lambda record: replace(record, status=SandboxStatus.STOPPED, wakes=False))
+
+    async def pause(self, *, wake: bool) -> None:
+        """Refuse: nothing runs that could be paused."""
+        await self._refuse("pause")
+
+    async def resume(self) -> None:
+        """Refuse: nothing is there that could go on."""
+        await self._refuse("resume")
+
+    async def _refuse(self, what: str) -> None:
+        _, info = await self.find()
+        raise nothing_to(what, info.id, info.status, "its runtime has ended")
+
+    async def set_lifetime(self, seconds: float | None) -> None:
+        """Let it end so long from now."""
+        end = ends_at(datetime.now(UTC), seconds)
+        await self._set({"lifetime": seconds}, end)
+
+    async def set_idle_timeout(self, seconds: float | None, *, action: IdleAction) -> None:
+        """Change what holds when it runs again."""
+        await self._set({"idle_timeout": seconds, "idle_action": action, "keep_alive": False})
+
+    async def set_labels(self, labels: Mapping[str, str]) -> None:
+        """Replace its labels."""
+        await self._set({"labels": labels})
+
+    async def _set(self, fields: SpecFields, end: datetime | None = None) -> None:
+        def change(record: Record) -> Record:
+            spec = make_spec(record.spec, fields)
+            return replace(record, spec=spec, ends_at=end if "lifetime" in fields else record.ends_at)
+
+        await self._rewrite(change)
+
+    async def _rewrite(self, change: Callable[[Record], Record]) -> None:
+        id = check_sandbox_id(self.id)
+        await self.find()
+        await in_thread(rewrite, self.directory, id, change)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Final
 from cove.errors import NotFound, SandboxUnavailable
 from cove.http import Answer, Request
 from cove.model import SandboxStatus
+from cove.runtime.life import refusal
 from cove.server.dispatch import RESPONDERS, Call, Route, Routes, read_arguments
 from cove.server.gateway.answers import SandboxAnswers, ServerAnswers, SnapshotAnswers, VolumeAnswers
 from cove.server.gateway.auth import Authenticator
@@ -18,7 +19,7 @@ from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
 from cove.wire.coding import unquote_text
 from cove.wire.operation import SANDBOXES, By, Caller
-from cove.wire.operations import OPERATIONS
+from cove.wire.operations import OPERATIONS, RESTART, START
 from cove.wire.target import Target
 
 _BELOW: Final = f"{SANDBOXES}/"
@@ -27,6 +28,7 @@ _MOST_BODY_BYTES: Final = 1 << 20
 # Most requests are relayed without a look at the table. Where the gateway answers a verb or asks for another right, it
 # knows all verbs of that path: what a path takes is said by one.
 _KNOWN: Final = {row.paths for row in OPERATIONS if row.by is not By.RUNTIME or row.caller is not Caller.KEY_HOLDER}
+_STARTS: Final = (RESTART, START)
 _ROUTES: Final = Routes(row for row in OPERATIONS if row.paths in _KNOWN)
 
 
@@ -75,8 +77,9 @@ class Gateway:
             owner = sandbox = self._sandbox(ids[0])
             if route.operation.by is By.RUNNING:
                 record, info = await sandbox.find()
-                if info.status is SandboxStatus.RUNNING:
-                    return self._relay(sandbox.id, str(self._directory.socket(record)))
+                if info.status in (SandboxStatus.RUNNING, SandboxStatus.PAUSED):
+                    locate = partial(self._locate, sandbox.id, starts=route.operation in _STARTS)
+                    return SocketRelay(self._upstreams, str(self._directory.socket(record)), find_again=locate)
         arguments = await read_arguments(route, ids, request, _MOST_BODY_BYTES)
         return await RESPONDERS[route.operation.form](Call(route, owner, arguments, request))
 
@@ -89,11 +92,16 @@ class Gateway:
     async def _find_and_relay(self, id: str) -> Answer:
         return self._relay(id, await self._locate(id))
 
-    async def _locate(self, id: str) -> str:
-        """Find the socket that the sandbox's runtime listens on; start one that is stopped."""
+    async def _locate(self, id: str, *, starts: bool = False) -> str:
+        """Find the socket that the sandbox's runtime listens on; start one that idleness stopped.
+
+        A call that `starts` sandboxes starts one in any case: its runtime has ended while it was asked.
+        """
         self._sockets.pop(id, None)
         record, info = await self._sandbox(id).find()
-        if info.status is SandboxStatus.STOPPED:
+        if info.status is SandboxStatus.STOPPED and not record.wakes and not starts:
+            raise refusal(id, info.status)
+        if info.status is SandboxStatus.STOPPED or (info.status is SandboxStatus.LOST and starts):
             record = await self._starter.start(record)
         elif info.status is SandboxStatus.LOST:
             raise SandboxUnavailable(

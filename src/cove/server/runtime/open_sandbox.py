@@ -19,7 +19,7 @@ from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
 from cove.runtime.sandbox_mounts import Grants
 from cove.server.preview.exposures import RecordedPorts, read_exposures
-from cove.server.sandboxes.destroy_sandbox import remove
+from cove.server.sandboxes.destroy_sandbox import has_ended, remove
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.network_grants import read_grants, read_mount_grants
 from cove.server.sandboxes.reservation import Reservation
@@ -110,7 +110,7 @@ class SandboxOpener:
             log_to(place.path)
             spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
             sandbox = self._make(id, spec, machine, place, created_at)
-            await sandbox.start()
+            await sandbox.open_first()
         except BaseException:
             await in_thread(machine.home.release, place)
             raise
@@ -124,7 +124,6 @@ class SandboxOpener:
 
     async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> OpenedSandbox:
         """Listen and write the record: the sandbox exists."""
-        sandbox.enforces_idle_timeout = True
         exposures = await in_thread(read_exposures, place.path)
         sandbox.publish_ports(RecordedPorts(self._directory, place.key, exposures), exposures)
         listener = listen(self._directory.place(place.key) / SOCKET)
@@ -138,6 +137,8 @@ class SandboxOpener:
             tree_kill=info.tree_kill,
             limits_enforced=info.limits_enforced,
             warnings=info.warnings,
+            ends_at=sandbox.ends_at,
+            env=sandbox.env_changes,
         )
         await in_thread(self._directory.write, record)
         return OpenedSandbox(sandbox, place, reservation, record, listener, is_new)
@@ -150,13 +151,16 @@ class SandboxOpener:
     async def _open_again(self, reservation: Reservation, record: Record) -> OpenedSandbox | Record:
         machine = await self._examine()
         place = await in_thread(machine.home.take, record.key, machine.hierarchies)
+        if place is None and await in_thread(has_ended, self._directory, record):
+            place = await in_thread(machine.home.take, record.key, machine.hierarchies)
         if place is None:
             reservation.close()
             return record
         log_to(place.path)
         sandbox = self._make(record.id, record.spec, machine, place, record.created_at)
+        sandbox.go_on(record.deadline, record.env)
         try:
-            await sandbox.start()
+            await sandbox.open_first(restores=True)
         except BaseException:
             machine.home.keep(place)
             reservation.close()

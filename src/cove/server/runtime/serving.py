@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import msgspec
 
+from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable
 from cove.http import HttpLimits, HttpServer
 from cove.local.threads import in_thread
-from cove.model import SandboxSpec, SandboxStatus
+from cove.model import IdleAction, SandboxStatus
+from cove.runtime.activity import Activity
 from cove.server.bridge.runtime import with_bridge
 from cove.server.error_response import describe_error
-from cove.server.runtime.activity import Activity
+from cove.server.runtime.activity import count
 from cove.server.runtime.open_sandbox import OpenedSandbox
 from cove.server.runtime.routes import make_handler
 from cove.server.sandboxes.directory import Directory
@@ -24,7 +27,12 @@ log = logging.getLogger("cove.server")
 
 
 class Serving:
-    """One opened sandbox until its end, which `told_to_stop` brings too. Only a destroyed one leaves no record."""
+    """One opened sandbox until its end, which `told_to_stop` brings too. Only a destroyed one leaves no record.
+
+    It is the keeper of its sandbox: what outlives this process is in the record.
+    """
+
+    is_final = True
 
     def __init__(self, directory: Directory, opened: OpenedSandbox, told_to_stop: asyncio.Event) -> None:
         self._directory = directory
@@ -32,32 +40,54 @@ class Serving:
         self._sandbox = opened.sandbox
         self._told_to_stop = told_to_stop
         self._is_lost = False
-        self._sandbox.on_spec = self._keep_spec
+        self._sandbox.life.keeper = self
 
-    async def _keep_spec(self, spec: SandboxSpec) -> None:
-        """Write a spec that was changed into the record: the sandbox is started again with it."""
-        record = msgspec.structs.replace(self._opened.record, spec=spec)
-        await in_thread(self._directory.write, record)
-        self._opened.record = record
+    async def stopping(self, *, wakes: bool) -> None:
+        """Write that it is stopped. Who wants to start it waits until this process is gone."""
+        await in_thread(self._opened.reservation.hold_again)
+        if not await self._note(SandboxStatus.STOPPED, wakes=wakes):
+            self._opened.reservation.let_go()
+            raise SandboxUnavailable("the sandbox was not stopped, because that cannot be recorded: is the disk full?")
+
+    async def keep(self) -> None:
+        """Write what holds now; after a stop, end."""
+        life = self._sandbox.life
+        if not await self._note(life.status, wakes=life.wakes):
+            raise SandboxUnavailable("what was changed cannot be recorded: is the disk full?")
+        if life.status is SandboxStatus.STOPPED:
+            await in_thread(self._directory.socket(self._opened.record).unlink, missing_ok=True)
+            self._told_to_stop.set()
 
     async def run(self) -> None:
         """Serve. Returns when the sandbox has ended and what is left of it is recorded."""
-        sandbox, spec = self._sandbox, self._opened.record.spec
-        activity = Activity(lambda: sandbox.running_processes)
-        handler = activity.count(with_bridge(sandbox, make_handler(sandbox)))
+        sandbox = self._sandbox
+        handler = count(sandbox.activity, with_bridge(sandbox, make_handler(sandbox)))
         async with (
             HttpServer(handler, [self._opened.listener], describe=describe_error, limits=_LIMITS) as server,
             Tasks() as tasks,
         ):
             ended = tasks.start(self._until_ended())
-            idle = tasks.start(activity.until_idle(None if spec.keep_alive else spec.idle_timeout))
-            await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
-            while not ended.done() and not await self._withdraw(activity, server):
-                idle = tasks.start(activity.until_idle(spec.idle_timeout))
-                await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
+            resting = tasks.start(self._until_at_rest(server))
+            await asyncio.wait([ended, resting], return_when=asyncio.FIRST_COMPLETED)
             if ended.done():  # whoever waits for an answer gets one: an idle sandbox has nobody
                 await self._end_sandbox()
         await self._end()
+
+    async def _until_at_rest(self, server: HttpServer) -> None:
+        """Pause it whenever it is idle, or return when it is to stop and nobody can reach it any more."""
+        sandbox = self._sandbox
+        while True:
+            await sandbox.activity.until_idle(lambda: sandbox.idle_seconds)
+            if sandbox.idle_action is IdleAction.PAUSE:
+                try:
+                    await sandbox.life.pause_idle()
+                except CoveError as error:
+                    log.warning("an idle sandbox cannot be paused: %s", error)
+                    sandbox.activity.touch()
+                continue
+            async with sandbox.life.turn:
+                if await self._withdraw(sandbox.activity, server):
+                    return
 
     async def _withdraw(self, activity: Activity, server: HttpServer) -> bool:
         """Let nobody come any more. Whoever came just then is served: then it is not time to stop."""
@@ -71,7 +101,7 @@ class Serving:
         path.rename(withdrawn)
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)  # connections that were made are accepted, and what was sent is read
-        if activity.is_quiet and not server.is_in_use:  # a request is read before its call begins
+        if self._sandbox.life.is_unused and not server.is_in_use:  # a request is read before its call begins
             withdrawn.unlink()
             return True
         withdrawn.rename(path)
@@ -80,9 +110,17 @@ class Serving:
         self._opened.reservation.let_go()
         return False
 
-    async def _note(self, status: SandboxStatus) -> bool:
+    async def _note(self, status: SandboxStatus, *, wakes: bool = True) -> bool:
         """Write it into the record, where it outlives this process; False when that cannot be, as on a full disk."""
-        record = msgspec.structs.replace(self._opened.record, status=status)
+        sandbox = self._sandbox
+        record = self._opened.record = msgspec.structs.replace(
+            self._opened.record,
+            status=status,
+            wakes=wakes,
+            spec=sandbox.spec,
+            ends_at=sandbox.ends_at,
+            env=sandbox.env_changes,
+        )
         try:
             await in_thread(self._directory.write, record, durable=status is not SandboxStatus.RUNNING)
         except OSError as error:
@@ -94,7 +132,7 @@ class Serving:
         """Until it is destroyed or lost by itself, or this process is told to stop."""
         sandbox = self._sandbox
         sandbox.on_end = sandbox.on_lost = self._told_to_stop.set
-        if (await sandbox.info()).status is SandboxStatus.RUNNING:
+        if sandbox.life.status in (SandboxStatus.RUNNING, SandboxStatus.PAUSED):
             await self._told_to_stop.wait()
 
     async def _end_sandbox(self) -> None:
@@ -102,7 +140,11 @@ class Serving:
             await in_thread(self._opened.reservation.remove)
             await self._sandbox.destroy()
         else:
-            self._is_lost |= (await self._sandbox.info()).status is SandboxStatus.LOST
+            life = self._sandbox.life
+            self._is_lost |= life.status is SandboxStatus.LOST
+            if not self._is_lost and life.status is not SandboxStatus.STOPPED:
+                with suppress(SandboxDestroyed, SandboxUnavailable):
+                    await life.stop(wakes=True)
             await self._sandbox.close()
 
     async def _end(self) -> None:
@@ -112,6 +154,6 @@ class Serving:
             await self._end_sandbox()
         if not self._sandbox.is_destroyed:
             status = SandboxStatus.LOST if self._is_lost else SandboxStatus.STOPPED
-            await self._note(status)
+            await self._note(status, wakes=self._sandbox.life.wakes)
             # The end of this process lets go of the id: whoever waits for that must find the place free.
             self._opened.place.lock.close()

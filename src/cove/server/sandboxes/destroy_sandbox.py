@@ -1,14 +1,15 @@
 """Destroy sandboxes from outside their runtimes, in whatever state either is; collect those whose time is up."""
 
 import os
+import socket
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cove.linux.cgroup import Hierarchies, find_hierarchies
-from cove.linux.pidfd import end_process, open_process
+from cove.linux.pidfd import end_process, open_process, wait_for_end
 from cove.runtime.home import Home
 from cove.runtime.volumes import Volumes
-from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.reservation import forget_stale, free
 
 GRACE_SECONDS = 5.0
@@ -38,6 +39,26 @@ def end_runtime(directory: Directory, key: str) -> None:
             end_process(pidfd, grace=GRACE_SECONDS)
         finally:
             os.close(pidfd)
+
+
+def has_ended(directory: Directory, record: Record) -> bool:
+    """Wait for a runtime that holds its place and answers nobody: it is dying. False for one that lives. Blocks."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(GRACE_SECONDS)
+        try:
+            connection.connect(str(directory.socket(record)))
+        except OSError:
+            pass
+        else:
+            return False
+    holder = directory.holder(record.key)
+    pidfd = None if holder is None else open_process(*holder)
+    if pidfd is None:
+        return True
+    try:
+        return wait_for_end(pidfd, GRACE_SECONDS)
+    finally:
+        os.close(pidfd)
 
 
 def collect_garbage(path: Path) -> None:

@@ -35,7 +35,10 @@ def read_key(data: bytes) -> str:
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One sandbox; `status` is what its runtime wrote last, and that runtime may be gone."""
+    """One sandbox; `status` is what its runtime wrote last, and that runtime may be gone.
+
+    `wakes` says whether a call starts or resumes it. `env` is what was set since its creation.
+    """
 
     id: str
     key: str
@@ -46,10 +49,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     tree_kill: TreeKill = TreeKill.SUBREAPER
     limits_enforced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    wakes: bool = True
+    ends_at: datetime | None = None
+    env: dict[str, str | None] = {}
 
     @property
     def deadline(self) -> datetime | None:
         """The time when its lifetime is over."""
+        if self.ends_at is not None:
+            return self.ends_at
         return None if self.spec.lifetime is None else self.created_at + timedelta(seconds=self.spec.lifetime)
 
     def is_over(self, now: datetime) -> bool:
@@ -67,6 +75,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             tree_kill=self.tree_kill,
             limits_enforced=self.limits_enforced,
             warnings=self.warnings,
+            ends_at=self.deadline,
         )
 
 
@@ -131,8 +140,8 @@ class Directory:
         return record.is_over(datetime.now(UTC)) and not self.is_held(record.key)
 
     def status(self, record: Record) -> SandboxStatus:
-        """Return the status: one that was running and has no runtime is lost."""
-        if record.status is SandboxStatus.RUNNING and not self.is_held(record.key):
+        """Return the status: one that was running or paused and has no runtime is lost."""
+        if record.status is not SandboxStatus.STOPPED and not self.is_held(record.key):
             return SandboxStatus.LOST
         return record.status
 

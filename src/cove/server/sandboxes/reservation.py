@@ -6,12 +6,13 @@ after the other. Whoever destroys waits for nobody: the file is renamed away, an
 
 import fcntl
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 
 from cove.core.identifier import new_identifier
-from cove.errors import SandboxUnavailable
-from cove.server.sandboxes.directory import KEY_BYTES, Directory, read_key
+from cove.errors import SandboxNotFound, SandboxUnavailable
+from cove.server.sandboxes.directory import KEY_BYTES, Directory, Record, read_key
 
 _FREED = "freed-"
 
@@ -70,6 +71,25 @@ class Reservation:
     def close(self) -> None:
         """Forget about it; the id stays as it is."""
         self._file.close()
+
+
+def rewrite(directory: Directory, id: str, change: Callable[[Record], Record]) -> None:
+    """Change the record of a sandbox that has no runtime, which would write it itself.
+
+    Raises SandboxNotFound, or SandboxUnavailable where one has begun to run it. Blocks.
+    """
+    reservation = Reservation.hold(directory, id)
+    try:
+        record = directory.find(id)
+        if record is None:
+            if not reservation.key:
+                reservation.remove()
+            raise SandboxNotFound(f"there is no sandbox {id}", id=id)
+        if directory.is_held(record.key):
+            raise SandboxUnavailable(f"sandbox {id} is just being started or stopped: try again", id=id)
+        directory.write(change(record), durable=True)
+    finally:
+        reservation.close()
 
 
 def free(directory: Directory, id: str) -> str:

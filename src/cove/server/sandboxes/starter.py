@@ -10,6 +10,7 @@ from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxUnavailable
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec, SandboxStatus
+from cove.runtime.life import refusal
 from cove.server.configuration import Configuration
 from cove.server.sandboxes.destroy_sandbox import remove
 from cove.server.sandboxes.directory import Directory, Record
@@ -58,7 +59,10 @@ class Starter:
     async def _get(self, existing: Record, exist_ok: bool) -> Record:
         if not exist_ok:
             raise SandboxAlreadyExists(f"sandbox {existing.id} exists already", id=existing.id)
-        if await in_thread(self.directory.status, existing) is SandboxStatus.RUNNING:
+        status = await in_thread(self.directory.status, existing)
+        if status in (SandboxStatus.RUNNING, SandboxStatus.PAUSED) or (
+            status is SandboxStatus.STOPPED and not existing.wakes
+        ):
             return existing
         return await self.start(existing)
 
@@ -70,8 +74,11 @@ class Starter:
 
     async def running(self, record: Record) -> Record:
         """Return a sandbox that runs: one that is stopped is started."""
-        if await in_thread(self.directory.status, record) is SandboxStatus.RUNNING:
+        status = await in_thread(self.directory.status, record)
+        if status in (SandboxStatus.RUNNING, SandboxStatus.PAUSED):
             return record
+        if status is SandboxStatus.STOPPED and not record.wakes:
+            raise refusal(record.id, status)
         return await self.start(record)
 
     async def start(self, record: Record) -> Record:

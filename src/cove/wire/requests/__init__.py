@@ -32,7 +32,15 @@ from cove.wire.requests.mount import AddMount, CreateVolume, MountTarget
 from cove.wire.requests.network import ConnectPort, ExposePort, NetworkLog, SetNetwork
 from cove.wire.requests.process import Exec, Kill, Logs, StartProcess, Terminate, Wait, WaitForLog, WaitForPort
 from cove.wire.requests.request import Nothing, Request, Waiting
-from cove.wire.requests.sandbox import CreateSandbox, SetEnv
+from cove.wire.requests.sandbox import (
+    CreateSandbox,
+    ListSandboxes,
+    Pause,
+    SetEnv,
+    SetIdleTimeout,
+    SetLabels,
+    SetLifetime,
+)
 from cove.wire.requests.shell import Connect, CreateSession, OpenTerminal, Resize
 from cove.wire.requests.snapshot import DiffSince, Fork, Lease, MakeSnapshot, Restore, Since
 
@@ -64,12 +72,14 @@ __all__ = [
     "Kill",
     "Lease",
     "ListFiles",
+    "ListSandboxes",
     "Logs",
     "MakeDirectory",
     "MakeSnapshot",
     "NetworkLog",
     "Nothing",
     "OpenTerminal",
+    "Pause",
     "Pull",
     "Push",
     "ReadFile",
@@ -84,6 +94,9 @@ __all__ = [
     "RunInContext",
     "Search",
     "SetEnv",
+    "SetIdleTimeout",
+    "SetLabels",
+    "SetLifetime",
     "SetNetwork",
     "Since",
     "StartProcess",

@@ -2,8 +2,11 @@
 
 from typing import Any, Self
 
+import msgspec
+
 from cove.core.identifier import check_sandbox_id
-from cove.model import SandboxSpec
+from cove.model import IdleAction, SandboxSpec, SandboxStatus, Selection
+from cove.wire.coding import decode_json
 from cove.wire.requests.request import Environment, Request
 
 
@@ -28,3 +31,49 @@ class SetEnv(Request, frozen=True):
     """Variables to export; None unsets."""
 
     env: Environment
+
+
+class ListSandboxes(Request, frozen=True):
+    """Those that have all of `labels`, which are a JSON object in the query, and this status."""
+
+    labels: str | None = None
+    status: SandboxStatus | None = None
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        labels = arguments.get("labels")
+        if labels:
+            wanted = Selection.of(labels, arguments.get("status"))
+            arguments["labels"] = msgspec.json.encode(wanted.labels).decode()
+        else:
+            arguments["labels"] = None
+        return super().of(**arguments)
+
+    def arguments(self) -> dict[str, object]:
+        labels = {} if self.labels is None else decode_json(self.labels.encode(), dict[str, str])
+        return {"labels": labels, "status": self.status}
+
+
+class Pause(Request, frozen=True):
+    """With `wake` the next call resumes the sandbox."""
+
+    wake: bool = True
+
+
+class SetLifetime(Request, frozen=True):
+    """Seconds from now; None is for ever."""
+
+    seconds: float | None
+
+
+class SetIdleTimeout(Request, frozen=True):
+    """Seconds without use, and what is done then; None is never."""
+
+    seconds: float | None
+    action: IdleAction = IdleAction.STOP
+
+
+class SetLabels(Request, frozen=True):
+    """All labels that it has from here on."""
+
+    labels: dict[str, str]

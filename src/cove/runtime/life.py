@@ -1,0 +1,303 @@
+"""The life of a sandbox: its status, and the changes from one to the next, one at a time.
+
+Theory of operation. A sandbox is running, paused, stopped or lost. `stop`, `start`, `pause`, `resume` and `restart` are
+changes: each is a task of its own that waits for its turn, looks at the status it finds then, and does what is left to
+do. So any number of them can be asked for at once, in any order, and a cancelled caller changes nothing: what was begun
+is finished. While a change is under way or waits, the gate is closed, and a call waits for it. Then the status decides:
+a call resumes or starts what `wakes`, and is refused where that was not wanted.
+
+Each part of a change is bounded in time (a start, an end, a freeze), so every wait for a change is.
+
+What can go wrong, and why it does not:
+
+- The sandbox is destroyed meanwhile: `close` takes its turn like a change; those that wait behind it find it closed.
+- The jail is lost while it is paused, or in the middle of a change: `lose` sets the status; the change ends or fails.
+- A start fails: the status stays stopped, and the next call tries again. A restart that fails is lost, as it was.
+- A call comes in the moment of an idle stop: it waits at the gate, is seen there, and nothing is stopped.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from cove.errors import CoveError, SandboxDestroyed, SandboxPaused, SandboxStopped, SandboxUnavailable
+from cove.model import SandboxStatus
+from cove.runtime.activity import Activity
+from cove.runtime.notify import Notify
+from cove.tasks import Tasks, Work, shared
+
+WAS_STOPPED, WAS_RESTARTED = "was stopped", "was restarted"
+
+
+class Living(Protocol):
+    """A place that has a jail, or has none."""
+
+    id: str
+
+    async def begin(self) -> None:
+        """Start a jail; it has none."""
+
+    async def finish(self, why: str) -> None:
+        """Keep what outlives the jail, and end the jail if there is one; `why` is what its callers are told."""
+
+    async def freeze(self) -> None:
+        """Freeze the jail."""
+
+    async def thaw(self) -> None:
+        """Thaw the jail."""
+
+
+class Keeper(Protocol):
+    """Writes down what outlives the process: a server's record. Where `is_final`, the process ends with a stop."""
+
+    is_final: bool
+
+    async def stopping(self, *, wakes: bool) -> None:
+        """Write that it is stopped, before it is; nobody else starts it meanwhile. Raises SandboxUnavailable."""
+
+    async def keep(self) -> None:
+        """Write the status and all that was set. Raises SandboxUnavailable."""
+
+
+class NoKeeper:
+    """Keep nothing: a sandbox in a program of your own ends with it."""
+
+    is_final = False
+
+    async def stopping(self, *, wakes: bool) -> None:
+        """Do nothing."""
+
+    async def keep(self) -> None:
+        """Do nothing."""
+
+
+class Life:
+    """The status of one sandbox and its gate. `wakes` says whether a call starts or resumes it."""
+
+    def __init__(self, living: Living, activity: Activity, on_lost: Callable[[], None]) -> None:
+        self._living = living
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self.activity = activity
+        self.keeper: Keeper = NoKeeper()
+        self.status = SandboxStatus.RUNNING
+        self.wakes = True
+        self.lost_because = ""
+        self.is_closed = False
+        self.turn = asyncio.Lock()
+        self._changes = 0
+        self._waiting = 0
+        self._changed = Notify()
+        self._tasks = Tasks()
+        self._restarting: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a call may begin: it runs, and nothing changes that."""
+        return self.status is SandboxStatus.RUNNING and not self._changes
+
+    def begin(self) -> None:
+        """Count a call."""
+        self.activity.begin()
+
+    def end(self) -> None:
+        """Count one call less."""
+        self.activity.end()
+
+    async def ready(self, *, starts: bool = True) -> None:
+        """Wait for a change under way, then wake what sleeps; raises SandboxStopped or SandboxPaused where it may not.
+
+        One that is lost or destroyed says so itself.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            return
+        self._waiting += 1
+        try:
+            while not self.is_open and not self.is_closed and self.status is not SandboxStatus.LOST:
+                if self._changes:
+                    await self._changed.wait()
+                elif self.status is SandboxStatus.STOPPED and not starts:
+                    return
+                else:
+                    self._check_wakes()
+                    await self._change(self._wake)
+        finally:
+            self._waiting -= 1
+
+    def _check_wakes(self) -> None:
+        if not self.wakes:
+            raise refusal(self._living.id, self.status)
+
+    async def stop(self, *, wakes: bool = False) -> None:
+        """End what runs and keep the rest. Idempotent."""
+        await self._change(lambda: self._stop(wakes))
+
+    async def start(self) -> None:
+        """Start what is stopped or lost, resume what is paused. Idempotent."""
+        await self._change(self._start)
+
+    async def restart(self) -> None:
+        """End what runs and start again. Those who ask for it while it is being done share one."""
+        if self._restarting is None or self._restarting.done():
+            self._restarting = self._begin_change(self._restart)
+        await shared(self._restarting)
+
+    async def pause(self, *, wake: bool = True) -> None:
+        """Freeze it. Idempotent."""
+        await self._change(lambda: self._pause(wake))
+
+    async def resume(self) -> None:
+        """Thaw it. Idempotent."""
+        await self._change(self._resume)
+
+    async def rest(self, action: Callable[[], Work[None]]) -> None:
+        """Stop or pause one that is idle, unless somebody has come meanwhile."""
+        await self._change(lambda: self._rest(action))
+
+    async def stop_idle(self) -> None:
+        """Stop so that the next call starts it."""
+        await self.rest(lambda: self._stop(True))
+
+    async def pause_idle(self) -> None:
+        """Pause so that the next call resumes it."""
+        await self.rest(lambda: self._pause(True))
+
+    async def _rest(self, action: Callable[[], Work[None]]) -> None:
+        if self.status is SandboxStatus.RUNNING and self.is_unused:
+            await action()
+
+    @property
+    def is_unused(self) -> bool:
+        """Return whether nothing runs and nobody waits to be let in."""
+        return not self._waiting and self.activity.is_quiet
+
+    def lose(self, reason: str) -> bool:
+        """Note that the jail is gone; False when that is no news."""
+        if self.status not in (SandboxStatus.RUNNING, SandboxStatus.PAUSED):
+            return False
+        self.status, self.lost_because = SandboxStatus.LOST, reason
+        self._changed.notify_all()
+        self._on_lost()
+        return True
+
+    def close(self) -> None:
+        """Let no change begin any more; calls that wait go on and find that out."""
+        self.is_closed = True
+        self._changed.notify_all()
+
+    async def _change(self, work: Callable[[], Work[None]]) -> None:
+        await shared(self._begin_change(work))
+
+    def _begin_change(self, work: Callable[[], Work[None]]) -> "asyncio.Task[None]":
+        self.check_alive()
+        self._changes += 1
+        return self._tasks.start(self._in_turn(work), on_end=self._on_change)
+
+    def _on_change(self) -> None:
+        self._changes -= 1
+        self._changed.notify_all()
+
+    async def _in_turn(self, work: Callable[[], Work[None]]) -> None:
+        async with self.turn:
+            self.check_alive()
+            await work()
+
+    def check_alive(self) -> None:
+        """Raise SandboxDestroyed for one that ends, or has."""
+        if self.is_closed:
+            raise SandboxDestroyed(f"sandbox {self._living.id} was destroyed")
+
+    async def _stop(self, wakes: bool) -> None:
+        await self.keeper.stopping(wakes=wakes)
+        self.wakes = wakes
+        if self.status is not SandboxStatus.STOPPED:
+            await self._thaw()
+            await self._finish(WAS_STOPPED)
+        self._is_over = self.keeper.is_final
+        await self.keeper.keep()
+
+    async def _start(self) -> None:
+        if self.status is SandboxStatus.PAUSED:
+            await self._resume()
+        elif self.status is not SandboxStatus.RUNNING:
+            await self._begin()
+
+    async def _restart(self) -> None:
+        if self.status is SandboxStatus.PAUSED:
+            await self._thaw()
+        await self._finish(WAS_RESTARTED)
+        try:
+            await self._begin()
+        except (CoveError, OSError) as error:
+            self.status, self.lost_because = SandboxStatus.LOST, str(error)
+            self._on_lost()
+            raise
+
+    async def _wake(self) -> None:
+        """Start or resume it for a call, unless somebody else has changed it meanwhile."""
+        if self.wakes and self.status is not SandboxStatus.LOST:
+            await self._start()
+
+    async def _begin(self) -> None:
+        if self._is_over:
+            raise SandboxUnavailable(f"sandbox {self._living.id} is just being stopped: try again")
+        await self._finish(WAS_RESTARTED)  # what a lost one has left
+        await self._living.begin()
+        self.status, self.wakes = SandboxStatus.RUNNING, True
+        self.activity.touch()
+        self.activity.look_again()
+        await self.keeper.keep()
+
+    async def _finish(self, why: str) -> None:
+        """End the jail. Until then it has its status: who comes now waits at the gate."""
+        await self._living.finish(why)
+        self.status = SandboxStatus.STOPPED
+
+    async def _pause(self, wake: bool) -> None:
+        self._check_present("pause")
+        if self.status is SandboxStatus.RUNNING:
+            await self._living.freeze()
+            self.status = SandboxStatus.PAUSED
+        self.wakes = wake
+        try:
+            await self.keeper.keep()
+        except SandboxUnavailable:
+            await self._thaw()
+            raise
+
+    async def _resume(self) -> None:
+        self._check_present("resume")
+        if self.status is SandboxStatus.PAUSED:
+            await self._thaw()
+            self.activity.touch()
+            await self.keeper.keep()
+
+    async def _thaw(self) -> None:
+        if self.status is SandboxStatus.PAUSED:
+            await self._living.thaw()
+            if self.status is SandboxStatus.PAUSED:
+                self.status, self.wakes = SandboxStatus.RUNNING, True
+            self.activity.look_again()
+
+    def _check_present(self, what: str) -> None:
+        if self.status in (SandboxStatus.STOPPED, SandboxStatus.LOST):
+            raise nothing_to(what, self._living.id, self.status, self.lost_because)
+
+
+def nothing_to(what: str, id: str, status: SandboxStatus, lost_because: str) -> CoveError:
+    """Make the error of a call to pause or resume a sandbox that does not run."""
+    if status is SandboxStatus.STOPPED:
+        return SandboxStopped(f"sandbox {id} is stopped, and there is nothing to {what}: `start()` starts it", id=id)
+    return SandboxUnavailable(
+        f"sandbox {id} was lost: {lost_because}. `sandbox.restart()` starts it again on its files.", id=id
+    )
+
+
+def refusal(id: str, status: SandboxStatus) -> CoveError:
+    """Make the error of a call on a sandbox that was put to sleep, and is to sleep until somebody says otherwise."""
+    if status is SandboxStatus.PAUSED:
+        return SandboxPaused(
+            f"sandbox {id} is paused, and no call resumes it: `resume()` does. Nothing was started.", id=id
+        )
+    return SandboxStopped(f"sandbox {id} was stopped: `start()` starts it. Nothing was started.", id=id)
