@@ -8,8 +8,9 @@ import pytest
 from support.cancellation import cancel_after
 from support.upstream import Upstream, running_upstream
 
-from cove import AsyncSandbox, NetworkPolicy, NetworkRule, Output, SandboxSpec
+from cove import AsyncSandbox, NetworkPolicy, NetworkRule, Output
 from cove.runtime import network as network_module
+from cove.runtime.life import NoKeeper
 from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 
 pytestmark = pytest.mark.anyio
@@ -84,10 +85,11 @@ async def test_a_change_that_cannot_be_recorded_is_taken_back(world: Upstream) -
     async with AsyncSandbox.create(network=policy["a.example"]) as sandbox:
         assert isinstance(sandbox, SandboxLifecycle)
 
-        async def fail(_: SandboxSpec) -> None:
-            raise OSError("no space left on device")
+        class Full(NoKeeper):
+            async def keep(self) -> None:
+                raise OSError("no space left on device")
 
-        sandbox.on_spec = fail
+        sandbox.life.keeper = Full()
         with pytest.raises(OSError, match="no space"):
             await sandbox.set_network(policy["b.example"])
         assert await reached(sandbox, ports) == await recorded(sandbox) == ["a.example"]
