@@ -9,7 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -37,8 +38,10 @@ HOST = b"Host: localhost\r\n"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runtime.sock"
+def path() -> Iterator[Path]:
+    """A short one, as unix(7) wants it: that of `tmp_path` has the whole name of the test."""
+    with tempfile.TemporaryDirectory(prefix="relay-") as directory:
+        yield Path(directory, "runtime.sock")
 
 
 @asynccontextmanager
