@@ -1,5 +1,7 @@
 """`cove snapshot`, `restore`, `fork` and `diff`."""
 
+from pathlib import Path
+
 import pytest
 from support.commands import Cli, cli_of_module
 
@@ -24,3 +26,18 @@ def test_a_snapshot_is_made_restored_copied_and_removed(cove: Cli) -> None:
         assert cove.text("exec", "--in", id, "cat f") == "one\n"
         cove.text("snapshot", "rm", snapshot)
         assert cove.json("snapshot", "ls") == []
+
+
+def test_a_snapshot_is_exported_and_loaded(cove: Cli, tmp_path: Path) -> None:
+    with cove.sandbox() as id:
+        cove.text("exec", "--in", id, "echo one > f")
+        snapshot = cove.text("snapshot", "create", id).strip()
+        location = cove.text("snapshot", "export", snapshot, f"{tmp_path}/out/").strip()
+        assert cove.json("snapshot", "export", snapshot, f"{tmp_path}/out/")["sent_layers"] == 0
+        cove.text("snapshot", "rm", snapshot)
+        loaded = cove.text("snapshot", "load", location).strip()
+        cove.text("exec", "--in", id, "echo two > f")
+        cove.text("restore", id, loaded)
+        assert cove.text("exec", "--in", id, "cat f") == "one\n"
+        cove.text("snapshot", "rm", loaded)
+    assert b"Traceback" not in cove("snapshot", "load", f"{tmp_path}/missing").stderr

@@ -182,6 +182,15 @@ def test_a_directory_in_the_place_of_a_file_hides_it_for_the_layers_above() -> N
     ]
 
 
+def test_a_directory_is_merged_through_a_layer_that_has_nothing_of_it() -> None:
+    def layer(name: bytes) -> Memory:
+        return Memory(Branch(0o755, {b"a": Branch(0o755, {name: Leaf(EntryKind.FILE, 0o644, b"1")})}))
+
+    empty = Memory(Branch(0o755, {}))
+    found = Comparison([layer(b"x"), empty, layer(b"y")], [layer(b"y"), empty, layer(b"z")], same).run()
+    assert [flags(change) for change in found] == [(b"a/z", FileChangeKind.ADDED)]
+
+
 def test_changes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     many = Memory(Branch(0o755, {b"%d" % number: Leaf(EntryKind.FILE, 0o644, b"") for number in range(5)}))
     monkeypatch.setattr(layer_changes, "MOST_CHANGES", 4)

@@ -62,7 +62,7 @@ GROUPS: Final = {
         Command("port", "port", "What listens inside, for others to reach: expose, ls, rm."),
         Command("mount", "mount", "Directories, volumes and buckets of a sandbox: add, ls, rm, sync."),
         Command("network", "network", "What a sandbox may reach: presets, set, log."),
-        Command("snapshot", "snapshot", "The files of a sandbox at one moment: create, ls, rm."),
+        Command("snapshot", "snapshot", "The files of a sandbox at one moment: create, ls, rm, export, load."),
         Command("restore", "snapshot", "Let a sandbox go back to a snapshot."),
         Command("fork", "snapshot", "Make copies of a sandbox as it is now, and print their ids."),
         Command("diff", "snapshot", "Print what has changed in a sandbox, as a patch."),

@@ -1,5 +1,6 @@
 """`cove snapshot`, `cove restore`, `cove fork`, `cove diff`: keep the files of a sandbox, and go back to them."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from cove.cli.descriptors import show
 from cove.cli.options import JsonOption, SandboxArgument
 from cove.cli.signals import finish
 from cove.cli.table import age, print_json, print_table
+from cove.model import TransferProgress
 
 snapshot = make_program("The files of sandboxes at one moment.")
 SnapshotArgument = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="The id of a snapshot.", show_default=False)]
@@ -39,6 +41,30 @@ def list_snapshots(as_json: JsonOption = False, url: UrlOption = None, api_key: 
 def rm(snapshot: SnapshotArgument, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """Remove a snapshot; what others stand on stays."""
     finish(_remove(Server.named(url, api_key), snapshot))
+
+
+@snapshot.command()
+def export(
+    snapshot: SnapshotArgument,
+    target: Annotated[
+        str, typer.Argument(metavar="PATH|URL", help="A directory, a file, or s3://BUCKET/PREFIX.", show_default=False)
+    ],
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Write a snapshot as compressed layers, and print what `load` takes."""
+    finish(_export(Server.named(url, api_key), snapshot, target, as_json=as_json))
+
+
+@snapshot.command()
+def load(
+    source: Annotated[str, typer.Argument(metavar="PATH|URL", help="What `export` printed.", show_default=False)],
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Load an exported snapshot, verified, and print its id."""
+    finish(_load(Server.named(url, api_key), source))
 
 
 def restore(id: SandboxArgument, snapshot: SnapshotArgument, url: UrlOption = None, api_key: KeyOption = None) -> None:
@@ -102,6 +128,35 @@ async def _remove(server: Server, id: str) -> int:
 
     await (await AsyncSnapshot.get(id, url=server.url, api_key=server.api_key)).delete()
     return 0
+
+
+async def _export(server: Server, id: str, target: str, *, as_json: bool) -> int:
+    from cove.api import AsyncSnapshot
+
+    found = await AsyncSnapshot.get(id, url=server.url, api_key=server.api_key)
+    exported = await found.export(target, progress=_show_progress)
+    if as_json:
+        print_json(exported)
+    else:
+        show(exported.location)
+    return 0
+
+
+async def _load(server: Server, source: str) -> int:
+    from cove.api import AsyncSnapshot
+
+    await server.check()
+    show((await AsyncSnapshot.load(source, progress=_show_progress, url=server.url, api_key=server.api_key)).id)
+    return 0
+
+
+def _show_progress(progress: TransferProgress) -> None:
+    """Show how far it is, on a terminal only."""
+    if sys.stderr.isatty():
+        size = progress.bytes / 1e6
+        print(
+            f"\r{progress.layers}/{progress.total_layers} layers, {size:.1f} MB ", end="", file=sys.stderr, flush=True
+        )
 
 
 async def _restore(server: Server, id: str, snapshot: str) -> int:

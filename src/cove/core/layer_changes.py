@@ -7,9 +7,10 @@ where all of a directory is gone.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
+
+import msgspec
 
 from cove.core.file_path import decode_path
 from cove.errors import LimitExceeded
@@ -29,14 +30,12 @@ class EntryKind(Enum):
     WHITEOUT = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The facts about one name. `mode` has the permission bits, `mark` what tells two that look alike apart."""
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """The facts about one name; `mode` has the permission bits."""
 
     kind: EntryKind
     mode: int = 0
     size: int = 0
-    mark: int = 0
 
 
 class Layer(Protocol):
@@ -52,8 +51,7 @@ class Layer(Protocol):
         """Return whether what lower layers have there is hidden."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, gc=False):
     """A name in a tree: what it is, the layer that says so, and those that a directory is merged from, highest first.
 
     A name that `hides` has nothing of the layers below the tree's own.
@@ -70,8 +68,7 @@ class Place:
         return self.entry is not None and self.entry.kind is EntryKind.DIRECTORY
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, gc=False):
     """One path that differs, with what it was before and what it is after."""
 
     path: bytes
@@ -125,20 +122,17 @@ class Comparison:
         names = _names(path, after.merged)
         if after.hides:
             names |= _names(path, before.merged)
+        self._visited += len(names)
+        if self._visited > MOST_VISITED:
+            raise LimitExceeded(f"more than {MOST_VISITED} files were touched: they cannot be compared at once")
         for name in names:
-            self._visit()
             was = resolve(before.merged, path, name)
             now = resolve(after.merged, path, name)
             if now is None:  # only where it hides what was there
                 now = NOWHERE
-            elif after.hides:
+            elif after.hides and not now.hides:
                 now = Place(now.entry, now.owner, now.merged, hides=True)
             self._name(path + b"/" + name if path else name, was or NOWHERE, now)
-
-    def _visit(self) -> None:
-        self._visited += 1
-        if self._visited > MOST_VISITED:
-            raise LimitExceeded(f"more than {MOST_VISITED} files were touched: they cannot be compared at once")
 
     def _name(self, path: bytes, before: Place, after: Place) -> None:
         if self._differs(path, before, after):
@@ -167,20 +161,29 @@ def _names(path: bytes, layers: Iterable[Layer]) -> set[bytes]:
 
 def resolve(layers: Sequence[Layer], directory: bytes, name: bytes) -> Place | None:
     """Find what a name is in these layers, highest first; None where none has it."""
-    merged: list[Layer] = []
-    entry: Entry | None = None
+    for at, layer in enumerate(layers):
+        found = layer.find(directory, name)
+        if found is None:
+            continue
+        if found.kind is EntryKind.DIRECTORY:
+            return _merge(layers[at:], directory, name, found)
+        return Place(hides=True) if found.kind is EntryKind.WHITEOUT else Place(found, layer, (), True)
+    return None
+
+
+def _merge(layers: Sequence[Layer], directory: bytes, name: bytes, entry: Entry) -> Place:
+    """Merge a directory of the first of these layers with those below it."""
     path = directory + b"/" + name if directory else name
+    merged: list[Layer] = []
+    hides = False
     for layer in layers:
         found = layer.find(directory, name)
         if found is None:
             continue
-        if found.kind is not EntryKind.DIRECTORY:
-            if not merged:
-                gone = found.kind is EntryKind.WHITEOUT
-                return Place(hides=True) if gone else Place(found, layer, hides=True)
-            return Place(entry, merged[0], tuple(merged), hides=True)
-        entry = entry or found
-        merged.append(layer)
-        if layer.is_opaque(path):
-            return Place(entry, merged[0], tuple(merged), hides=True)
-    return Place(entry, merged[0], tuple(merged)) if merged else None
+        hides = found.kind is not EntryKind.DIRECTORY
+        if not hides:
+            merged.append(layer)
+            hides = layer.is_opaque(path)
+        if hides:
+            break
+    return Place(entry, merged[0], tuple(merged), hides)

@@ -19,6 +19,7 @@ _KINDS: Final = {
     stat.S_IFDIR: EntryKind.DIRECTORY,
     stat.S_IFLNK: EntryKind.SYMLINK,
 }
+_FORMAT, _BITS = 0o170000, 0o7777
 _GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _NO_ATTRIBUTE: Final = (errno.ENODATA, errno.EOPNOTSUPP)
 
@@ -30,12 +31,13 @@ def is_whiteout(found: os.stat_result) -> bool:
 
 def make_entry(found: os.stat_result) -> Entry:
     """Describe a name."""
-    if is_whiteout(found):
-        return Entry(EntryKind.WHITEOUT)
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode), EntryKind.OTHER)
-    has_size = kind in (EntryKind.FILE, EntryKind.SYMLINK)
-    mode = 0 if kind is EntryKind.SYMLINK else stat.S_IMODE(found.st_mode)
-    return Entry(kind, mode, found.st_size if has_size else 0, found.st_mtime_ns)
+    mode = found.st_mode
+    kind = _KINDS.get(mode & _FORMAT, EntryKind.OTHER)
+    if kind is EntryKind.FILE:
+        return Entry(kind, mode & _BITS, found.st_size)
+    if kind is EntryKind.SYMLINK:
+        return Entry(kind, 0, found.st_size)
+    return Entry(EntryKind.WHITEOUT) if is_whiteout(found) else Entry(kind, mode & _BITS)
 
 
 class DirectoryLayer:
@@ -131,8 +133,10 @@ def _read_entries(descriptor: int) -> dict[bytes, Entry]:
             name = os.fsencode(entry.name)
             if name.startswith(TEMPORARY):
                 continue
-            with suppress(FileNotFoundError):  # removed while we looked
+            try:
                 found[name] = make_entry(entry.stat(follow_symlinks=False))
+            except FileNotFoundError:
+                continue  # removed while we looked
     return found
 
 
