@@ -524,11 +524,11 @@ async def test_what_is_no_answer_is_not_passed_on(path: Path, answer: bytes) -> 
             assert (await client.ask()).status == 502
 
 
-async def test_nothing_at_the_socket_is_unavailable_unless_it_is_found_again(path: Path, tmp_path: Path) -> None:
+async def test_nothing_at_the_socket_is_unavailable_unless_it_is_found_again(path: Path) -> None:
     async with relaying(path) as port, connect(port) as client:
         assert (await client.ask()).status == 503
 
-    other = tmp_path / "other.sock"
+    other = path.with_name("other.sock")
 
     async def find() -> str:
         return str(other)
