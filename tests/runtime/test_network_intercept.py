@@ -6,6 +6,7 @@ import pytest
 from support.upstream import Upstream, running_upstream
 
 from cove import AsyncSandbox, NetworkLimits, NetworkPolicy, NetworkRule, Secret, ValidationFailed, define_secret
+from cove.runtime import network as network_module
 
 pytestmark = pytest.mark.anyio
 
@@ -161,6 +162,17 @@ async def test_programs_trust_the_authority_of_their_sandbox(world: Upstream, co
         network=NetworkPolicy(allow=[rule("api.example", port, methods=["GET"])])
     ) as sandbox:
         assert await run(sandbox, "bash", "-c", command.replace("URL", f"https://api.example:{port}/")) == "hello"
+
+
+async def test_bundles_of_other_distributions_are_replaced_where_they_are(
+    world: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_module, "OTHER_BUNDLES", ("/etc/pki/missing.pem", "/etc/hosts"))
+    port = world.serve_http("api.example", tls=True)
+    async with AsyncSandbox.create(
+        network=NetworkPolicy(allow=[rule("api.example", port, methods=["GET"])])
+    ) as sandbox:
+        assert await run(sandbox, "curl", "-sS", "--cacert", "/etc/hosts", f"https://api.example:{port}/") == "hello"
 
 
 async def test_the_authority_is_good_for_the_intercepted_names_only(world: Upstream) -> None:

@@ -15,7 +15,6 @@ from support.servers import serving
 
 from cove import AsyncSandbox
 from cove.attach import Action, BindFile, Binds, MountOptions, MoveMounts, NetworkSetup, Sysctls, Target, actions, plan
-from cove.attach import visit as attach_visit
 from cove.attach.visit import Process
 from cove.errors import (
     CoveError,
@@ -290,6 +289,16 @@ async def test_a_target_that_is_no_file_is_refused(target: str, error: type[Cove
         assert "names" not in (await sandbox.exec("cat /proc/self/mountinfo")).stdout
 
 
+async def test_a_target_can_be_passed_over_where_it_is_no_file() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        source = names_file(sandbox)
+        targets = ("/etc/missing", "/etc/missing/too", "/etc/hosts/below", NAMES)
+        await jail_of(sandbox).attach([BindFile(source, target, if_there=True) for target in targets])
+        mounted = (await sandbox.exec("cat /proc/self/mountinfo")).stdout
+        assert mounted.count("names") == 1
+        assert f" {NAMES} " in mounted
+
+
 async def test_a_missing_source_is_refused() -> None:
     async with AsyncSandbox.create() as sandbox:
         with pytest.raises(FileNotFound):
@@ -448,8 +457,6 @@ async def test_a_helper_that_is_killed_at_any_step_fails_the_call_alone(monkeypa
 
 @pytest.mark.parametrize("number", [0, 3, 8])
 async def test_a_helper_that_hangs_is_ended_at_the_deadline(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(attach_visit, "SECONDS", 1.0)
-
     def stop(helper: Process) -> None:
         assert helper.process is not None
         helper.process.send_signal(signal.SIGSTOP)
@@ -458,7 +465,7 @@ async def test_a_helper_that_hangs_is_ended_at_the_deadline(monkeypatch: pytest.
         jail = by_process(sandbox)
         before_step(monkeypatch, number, stop)
         with pytest.raises(SandboxUnavailable, match="longer than 1 s"):
-            await jail.attach([NetworkSetup(ports=[443])])
+            await asyncio.to_thread(jail.perform, [NetworkSetup(ports=[443])], 1.0)
         assert (await sandbox.exec("echo 1")).stdout == "1\n"
 
 

@@ -62,11 +62,13 @@ class BindFile:
     """Bind a file of the host, read-only, over an existing file inside.
 
     `source` is a path, or a descriptor of a file that has one; the sandbox's user must be able to reach it there. What
-    is written to the file later is seen inside at once. Doing it twice is doing it once.
+    is written to the file later is seen inside at once. Doing it twice is doing it once. With `if_there`, a target that
+    is no file is passed over: it is missing, or a link.
     """
 
     source: str | int
     target: str
+    if_there: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +232,8 @@ def _in_mounts(action: Action, trees: Sequence[BindFile]) -> list[Step]:
             return [Step("bind", tuple(word for target, source in sources.items() for word in (source, target)))]
         case MoveMounts(staging, targets):
             return [*(Step("move", pair) for pair in targets.items()), Step("detach", (staging,))]
-        case BindFile(_, target):
-            return [Step("place", (str(trees.index(action)), target))]
+        case BindFile(_, target, if_there):
+            return [Step("place", (str(trees.index(action)), target, *(["if-there"] if if_there else [])))]
         case ShowLayers(parts=parts, below=below, sealed=sealed):
             return [
                 *([Step("readonly", tuple(parts.values()))] if sealed else []),

@@ -49,6 +49,7 @@ FSCONFIG_SET_STRING = 1
 FSCONFIG_CMD_CREATE = 6
 FSCONFIG_CMD_RECONFIGURE = 7
 RESOLVE_NO_LINKS = 0x2 | 0x4  # magic links, symbolic links
+NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 READ_ONLY = 0x1
 NO_PRIVILEGES = 0x2 | 0x4  # no set-user-id, no devices
 MOUNT_ATTRIBUTES = READ_ONLY | NO_PRIVILEGES
@@ -318,7 +319,12 @@ class Performer:
     def place_tree(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Mount a tree on a file that is there; one that stands there already stays."""
         tree, target = self.trees[int(fields[0])], fields[1].decode("utf-8", "surrogateescape")
-        place = open_path(target)
+        try:
+            place = open_path(target)
+        except Failed as failure:
+            if fields[2:] and failure.number in NO_FILE:
+                return
+            raise
         try:
             if stat.S_ISDIR(posix.fstat(place).st_mode):
                 raise Failed(errno.EISDIR, target)

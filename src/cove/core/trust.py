@@ -11,6 +11,9 @@ HOST_BUNDLES = (
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 )
 
+# What programs of other distributions read, where an image has it.
+OTHER_BUNDLES = HOST_BUNDLES[1:]
+
 # curl, git and Go look at the bundle by themselves; these have stores of their own unless a variable names another.
 TRUST_VARIABLES = dict.fromkeys(
     (

@@ -15,7 +15,7 @@ from cove.attach import BindFile, NetworkSetup
 from cove.core.network_grants import NetworkGrants
 from cove.core.network_log import NetworkLog
 from cove.core.network_policy import Policy, network_warnings
-from cove.core.trust import BUNDLE, TRUST_VARIABLES
+from cove.core.trust import BUNDLE, OTHER_BUNDLES, TRUST_VARIABLES
 from cove.local.threads import in_thread
 from cove.model import Network, NetworkEvent, NetworkPolicy, NetworkRule, Usage
 from cove.runtime.egress import Egress
@@ -116,7 +116,8 @@ class SandboxNetwork:
         if certificate is not None:
             bundle = self._place.path / BUNDLE_FILE
             await in_thread(write_bundle, bundle, certificate)
-            await self._jail.attach([BindFile(str(bundle), BUNDLE)])
+            others = [BindFile(str(bundle), target, if_there=True) for target in OTHER_BUNDLES]
+            await self._jail.attach([BindFile(str(bundle), BUNDLE), *others])
             brought |= TRUST_VARIABLES
         return brought
 
