@@ -52,7 +52,7 @@ GROUPS: Final = {
         Command(
             "start",
             "processes",
-            "Start a process and print its id; without a command, a stopped sandbox.",
+            "Start a process and print its id; with no command, the sandbox.",
             is_open=True,
         ),
         Command("ps", "processes", "List the processes."),
