@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cove import AsyncSandbox
+from cove import AsyncSandbox, AsyncSnapshot
 from cove.errors import ValidationFailed
 from cove.local.threads import in_thread
 from cove.runtime.sandbox import Sandbox
@@ -136,3 +136,20 @@ async def test_mounts_below_the_workspace_stay_when_layers_are_changed(tmp_path:
         async with AsyncSandbox.create(snapshot=snapshot) as copy:
             assert (await copy.exec("ls in in/data")).stdout == "in:\ndata\nown\n\nin/data:\n"
         await snapshot.delete()
+
+
+async def test_a_spoilt_record_is_not_listed_and_nothing_is_collected_until_it_is_gone(cove_home: Path) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.exec("echo a > f")
+        snapshot = await sandbox.snapshot()
+        (layer,) = layers_of(sandbox)
+    spoilt = cove_home / "snapshots" / "spoilt.json"
+    spoilt.write_bytes(b"")
+    assert [each.id for each in await AsyncSnapshot.list()] == [snapshot.id]
+    await snapshot.delete()
+    assert (cove_home / "layers" / layer).exists()
+    spoilt.unlink()
+    async with AsyncSandbox.create() as sandbox:
+        other = await sandbox.snapshot()
+        await other.delete()
+    assert not (cove_home / "layers" / layer).exists()

@@ -167,7 +167,7 @@ class AsyncSandbox(ABC):
 
     @abstractmethod
     async def snapshot(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> AsyncSnapshot:
-        """Keep the files as they are at this moment: /workspace, /home/user and /tmp, and the state of sessions.
+        """Keep the files as they are at this moment: /workspace, /home/user and /tmp.
 
         Everything that a command has written which returned before the call is in it, and nothing of one that begins
         after it. Mounts, /dev/shm and /run are not. It costs the same whatever there is; while a process stands in
@@ -178,7 +178,7 @@ class AsyncSandbox(ABC):
     async def restore(self, snapshot: "str | HasId") -> None:
         """Go back to a snapshot, of this sandbox or of another: everything that runs is ended first.
 
-        Sessions that were there come back as they were then; all others, processes, terminals and contexts are gone.
+        Sessions, processes, terminals and contexts are gone.
         """
 
     @abstractmethod

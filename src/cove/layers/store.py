@@ -21,7 +21,7 @@ from cove.errors import SnapshotNotFound
 from cove.layers.record import Layer, Snapshot, Stack
 from cove.linux.disk_usage import measure_disk
 from cove.linux.file_lock import shared_lock, try_exclusive
-from cove.local.state import replace_file
+from cove.local.state import replace_file, sync_directory
 from cove.model import SnapshotInfo
 
 STACK = "layers.json"
@@ -88,19 +88,31 @@ class LayerStore:
 
     def list(self) -> builtins.list[Snapshot]:
         """Return all snapshots, oldest first."""
-        return sorted(self._read_all(), key=lambda snapshot: snapshot.created_at)
+        found = (self._read(path) for path in self.snapshots.glob("[!.]*.json"))
+        return sorted(filter(None, found), key=lambda snapshot: snapshot.created_at)
 
-    def _read_all(self) -> Iterator[Snapshot]:
-        """A record that a crash of the machine spoilt fails all: nobody can tell what it needs."""
-        for path in self.snapshots.glob("[!.]*.json"):
-            with suppress(FileNotFoundError):
-                yield msgspec.json.decode(path.read_bytes(), type=Snapshot)
+    @staticmethod
+    def _read(path: Path) -> Snapshot | None:
+        """None for a record that is gone, or that a crash of the machine spoilt."""
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            return msgspec.json.decode(path.read_bytes(), type=Snapshot)
+        return None
 
     def keep(self, snapshot: Snapshot, sessions: bytes = b"") -> None:
-        """Write a snapshot down, for good: from here on its layers are kept."""
+        """Write a snapshot down: from here on its layers are kept. `sync` makes that outlive a crash of the machine."""
         if sessions:
-            replace_file(self._sessions(snapshot.id), sessions, durable=True)
-        replace_file(self._record(snapshot.id), msgspec.json.encode(snapshot), durable=True)
+            replace_file(self._sessions(snapshot.id), sessions)
+        replace_file(self._record(snapshot.id), msgspec.json.encode(snapshot))
+
+    def sync(self, id: str) -> None:
+        """Wait until the disk has the record of a snapshot."""
+        with suppress(FileNotFoundError):
+            descriptor = os.open(self._record(id), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            sync_directory(self.snapshots)
 
     def sessions(self, id: str) -> bytes:
         """Return the state of a snapshot's sessions; nothing where it has none."""
@@ -143,7 +155,10 @@ class LayerStore:
         with try_exclusive(self._lock) as is_ours:
             if not is_ours:
                 return 0
-            needed = self._needed()
+            try:
+                needed = self._needed()
+            except msgspec.DecodeError:
+                return 0  # a crash of the machine spoilt a record: nobody can tell what it needs
             doomed = [self._set_aside(path) for path in self.path.iterdir() if path.name not in needed]
         for path in doomed:
             remove_tree(str(path))
@@ -168,7 +183,11 @@ class LayerStore:
         return True
 
     def _needed(self) -> set[str]:
-        return {id for snapshot in self.list() for id in snapshot.layers} | set(self._in_use())
+        needed = set(self._in_use())
+        for path in self.snapshots.glob("[!.]*.json"):
+            with suppress(FileNotFoundError):
+                needed |= set(msgspec.json.decode(path.read_bytes(), type=Snapshot).layers)
+        return needed
 
     def _in_use(self) -> Iterator[str]:
         for entry in os.scandir(self._sandboxes):

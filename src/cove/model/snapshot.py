@@ -14,7 +14,7 @@ class SnapshotMethod(StrEnum):
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of one snapshot: the files of a sandbox at one moment, and the state of its sessions.
+    """The facts of one snapshot: the files of a sandbox at one moment.
 
     `parent` is the snapshot that the sandbox stood on. `size` is what the files that it added take on the disk: None
     until it is counted, which `get` and `list` do.

@@ -77,7 +77,9 @@ class SandboxState:
             )
             async with self._idle() as (living, idle):
                 sealing = start_transfer(self._keep, living.jail, idle, made)
-                return await settled(sealing, discard=lambda kept: self._layers.store.forget(kept.id))
+                kept = await settled(sealing, discard=lambda kept: self._layers.store.forget(kept.id))
+            living.background.start(in_thread(self._layers.store.sync, kept.id))
+            return kept
 
     def _keep(self, jail: Jail, idle: _Idle, made: Snapshot) -> Snapshot:
         """Seal, and write down what the layers are kept for. Blocks."""
