@@ -329,11 +329,11 @@ def test_every_method_of_the_api_has_an_operation() -> None:
     """But those that are made from others, or are the client's own."""
     covered = {(row.target, row.method) for row in OPERATIONS}
     own = {
-        *((Target.SERVER, "connect"), (Target.SERVER, "get_volume")),
+        *((Target.SERVER, name) for name in ("connect", "get_volume", "load_snapshot")),
         *((Target.VOLUME, name) for name in ("create", "get", "list")),
         *((Target.SANDBOX, name) for name in ("create", "connect", "list", "detach", "kill_process", "transaction")),
         (Target.PROCESS, "refresh"),
-        *((Target.SNAPSHOT, name) for name in ("get", "list", "info")),
+        *((Target.SNAPSHOT, name) for name in ("get", "list", "info", "load", "export")),
         *((Target.SESSION, "delete"), (Target.CONTEXT, "delete")),
         *((Target.FILES, name) for name in ("read", "read_text", "write", "upload", "download")),
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cove import AsyncSandbox, AsyncSnapshot
+from cove import AsyncSandbox, AsyncSnapshot, Limits
 from cove.errors import ValidationFailed
 from cove.local.threads import in_thread
 from cove.runtime.sandbox import Sandbox
@@ -153,3 +153,57 @@ async def test_a_spoilt_record_is_not_listed_and_nothing_is_collected_until_it_i
         other = await sandbox.snapshot()
         await other.delete()
     assert not (cove_home / "layers" / layer).exists()
+
+
+@pytest.mark.parametrize("directory", ["/", "/workspace"], ids=["swapped", "copied"])
+async def test_a_snapshot_is_one_moment_of_a_writer_that_never_stops(directory: str) -> None:
+    """It writes a number to one file, then to another: the second is never ahead, and never more than one behind."""
+    script = "n=0; while :; do n=$((n+1)); echo $n > /workspace/a; echo $n > /home/user/b; done"
+    async with AsyncSandbox.create() as sandbox:
+        writer = await sandbox.start_process(script, cwd=directory)
+        await sandbox.exec("until [ -s ~/b ]; do :; done", cwd="/")
+        made, before = [], 0
+        for _ in range(4):
+            before = int((await sandbox.exec("cat ~/b || true", cwd="/")).stdout or before)
+            made.append((before, await sandbox.snapshot()))
+        await writer.kill("KILL")
+        for least, snapshot in made:
+            async with AsyncSandbox.create(snapshot=snapshot) as copy:
+                texts = (await copy.exec("cat a; echo ,; cat ~/b")).stdout.replace("\n", "").split(",")
+            first, second = (int(text) if text else None for text in texts)
+            if first is not None and second is not None:  # a file may be empty at that moment
+                assert 0 <= first - second <= 1
+                assert second >= least
+            await snapshot.delete()
+
+
+async def test_a_sandbox_with_a_disk_of_its_own_has_copies_and_keeps_its_limit() -> None:
+    limits = Limits(disk=32 << 20)
+    async with AsyncSandbox.create(limits=limits) as sandbox:
+        await sandbox.exec("echo a > f; mkdir d; echo x > d/x")
+        snapshot = await sandbox.snapshot()
+        await sandbox.exec("echo b > f; rm -r d")
+        found = [(each.path, each.kind) for each in await sandbox.changes(since=snapshot)]
+        assert found == [("/workspace/d", "deleted"), ("/workspace/d/x", "deleted"), ("/workspace/f", "modified")]
+        await sandbox.restore(snapshot)
+        assert (await sandbox.exec("cat f d/x")).stdout == "a\nx\n"
+        async with AsyncSandbox.create(snapshot=snapshot, limits=limits) as copy:
+            await copy.exec("echo more >> f")
+            await copy.restart()
+            assert (await copy.exec("cat f d/x")).stdout == "a\nmore\nx\n"
+        assert (await sandbox.reset()).files == 0
+        await sandbox.restart()
+        assert (await sandbox.exec("ls")).stdout == ""
+        await snapshot.delete()
+
+
+async def test_many_snapshots_can_stand_on_one_another() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        made = []
+        for number in range(40):
+            await sandbox.exec(f"echo {number} > f{number}; rm -f f{number - 3}")
+            made.append(await sandbox.snapshot())
+        async with AsyncSandbox.create(snapshot=made[-1]) as copy:
+            assert (await copy.exec("cat *")).stdout == "37\n38\n39\n"
+        for each in made:
+            await each.delete()
