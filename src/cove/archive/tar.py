@@ -177,6 +177,12 @@ def read_members(source: Source, lenient: bool = False, decode: Decode | None = 
     of one's own takes more than `make_member`.
     """
     decode = decode or make_member
+    for block, kind, size, extended in read_headers(source):
+        yield decode(block, kind, size, extended, lenient)
+
+
+def read_headers(source: Source) -> Iterator[tuple[bytes, bytes, int, dict[bytes, bytes]]]:
+    """Read the header block of each member, its kind and size, and the records of the extended headers before it."""
     extended: dict[bytes, bytes] = {}
     headers = 0
     while True:
@@ -198,7 +204,7 @@ def read_members(source: Source, lenient: bool = False, decode: Decode | None = 
             elif kind != PAX_GLOBAL:
                 extended[b"path" if kind == GNU_NAME else b"linkpath"] = data.rstrip(b"\0")
             continue
-        yield decode(block, kind, size, extended, lenient)
+        yield block, kind, size, extended
         extended = {}
         headers = 0
 
@@ -214,11 +220,7 @@ def read_extended(source: Source, size: int) -> bytes:
 
 def make_member(block: bytes, kind: bytes, size: int, extended: dict[bytes, bytes], lenient: bool) -> Member:
     """Decode a header, checked."""
-    name = text(block[:100])
-    if block[257:263] == b"ustar\0" and block[345]:
-        name = text(block[345:500]) + b"/" + name
-    name = extended.get(b"path", name)
-    link = extended.get(b"linkpath", text(block[157:257]))
+    name, link = read_names(block, extended)
     if b"size" in extended:
         size = decimal(extended[b"size"])
     stored = None
@@ -242,6 +244,14 @@ def make_member(block: bytes, kind: bytes, size: int, extended: dict[bytes, byte
     member = Member(kind, parts, number(block[100:108]) & 0o777, size, number(block[136:148]), link)
     member.stored = stored
     return member
+
+
+def read_names(block: bytes, extended: dict[bytes, bytes]) -> tuple[bytes, bytes]:
+    """Return the path of a member and the target of a link, as they are written: nothing is checked."""
+    name = text(block[:100])
+    if block[257:263] == b"ustar\0" and block[345]:
+        name = text(block[345:500]) + b"/" + name
+    return extended.get(b"path", name), extended.get(b"linkpath", text(block[157:257]))
 
 
 def check_sparse(extended: dict[bytes, bytes], kind: bytes, name: bytes) -> bytes:

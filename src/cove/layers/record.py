@@ -7,6 +7,7 @@ import msgspec
 from cove.model import SnapshotInfo
 
 PARTS = ("workspace", "home", "tmp")
+ROOT = "root"
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,19 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None
 
 
+class System(msgspec.Struct, frozen=True, kw_only=True):
+    """The system of an image, as a sandbox has it: its one user, and what its image says about what runs."""
+
+    image: str
+    user_id: int
+    group_id: int
+    user: str
+    home: str
+    env: dict[str, str] = {}
+    workdir: str = "/workspace"
+    has_bash: bool = True
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One snapshot: its layers, bottom first, and what of the sandbox's spec belongs to it."""
 
@@ -36,6 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     workdir: str = "/workspace"
     has_sessions: bool = False
+    system: System | None = None
 
     def info(self, size: int | None) -> SnapshotInfo:
         """Describe it for a caller."""
@@ -53,7 +68,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """The layers a sandbox stands on, bottom first, and its own `upper`; `base` are those of its creation.
 
     With `undo` a transaction is open: its sandbox is started on those layers, with nothing on top. `snapshot` is the
-    one that was made or restored last.
+    one that was made or restored last. With a `system` the root is one of the parts.
     """
 
     upper: str
@@ -61,3 +76,4 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     base: tuple[str, ...] = ()
     undo: tuple[str, ...] | None = None
     snapshot: str | None = None
+    system: System | None = None

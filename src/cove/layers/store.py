@@ -25,10 +25,18 @@ from cove.local.state import replace_file, sync_directory
 from cove.model import SnapshotInfo
 
 STACK = "layers.json"
+IMAGES = "images"
+IMAGE_LAYER = "sha256-"
 _LAYER = "layer.json"
 _BUILDING = ".new-"
 
 T = TypeVar("T")
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """The layers in the record of an image."""
+
+    layers: tuple[str, ...]
 
 
 class LayerStore:
@@ -38,6 +46,7 @@ class LayerStore:
         self.path = home / "layers"
         self.snapshots = home / "snapshots"
         self._sandboxes = home / "sandboxes"
+        self._images = home / IMAGES
         self._lock = home / "layers.lock"
 
     def open(self) -> None:
@@ -183,11 +192,17 @@ class LayerStore:
         return True
 
     def _needed(self) -> set[str]:
-        needed = set(self._in_use())
+        needed = {*self._in_use(), *self._of_images()}
         for path in self.snapshots.glob("[!.]*.json"):
             with suppress(FileNotFoundError):
                 needed |= set(msgspec.json.decode(path.read_bytes(), type=Snapshot).layers)
         return needed
+
+    def _of_images(self) -> Iterator[str]:
+        """As with snapshots, a record that cannot be read fails all."""
+        for path in self._images.glob("[!.]*.json"):
+            with suppress(FileNotFoundError):
+                yield from msgspec.json.decode(path.read_bytes(), type=_Named).layers
 
     def _in_use(self) -> Iterator[str]:
         for entry in os.scandir(self._sandboxes):
@@ -200,6 +215,11 @@ class LayerStore:
 
     def _sessions(self, id: str) -> Path:
         return self.snapshots / f"{id}.sessions"
+
+
+def is_of_image(id: str) -> bool:
+    """Return whether a layer came with an image: it is named by a digest."""
+    return id.startswith(IMAGE_LAYER)
 
 
 def read_stack(place: Path) -> Stack | None:

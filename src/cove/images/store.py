@@ -1,0 +1,181 @@
+"""The images of a state directory: `images/NAME.json`, each a name for layers and a configuration. Calls block.
+
+A layer of an image is a layer as any other, with its files below `root`; its id follows from its content and from what
+is below it, so images that share a base share its layers. Nothing is visible before it is complete and verified.
+"""
+
+import builtins
+import errno
+import os
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from cove.archive.remove_tree import remove_tree
+from cove.archive.tar import Refused
+from cove.errors import ImageInvalid, ImageNotFound
+from cove.images.layer_stream import Blob, LayerStream
+from cove.images.layer_unpack import unpack_layer
+from cove.images.manifest import ImageConfig, RootFs, Settings, chain_ids, digest_of, machine_architecture
+from cove.images.record import ImageRecord
+from cove.images.reference import parse_reference
+from cove.images.sources import LayerBlob, Source, open_source
+from cove.layers.record import ROOT, Layer
+from cove.layers.store import IMAGES, LayerStore
+from cove.local.state import replace_file
+
+Progress = Callable[[str, int, int], None]
+
+
+def _no_progress(_what: str, _done: int, _total: int) -> None:
+    """Show nothing."""
+
+
+class ImageStore:
+    """Everything below `images`; the layers are in `layers`."""
+
+    def __init__(self, home: Path, layers: LayerStore) -> None:
+        self.path = home / IMAGES
+        self._layers = layers
+
+    def open(self) -> None:
+        """Make the directory: nobody but us may enter it."""
+        self.path.mkdir(mode=0o700, exist_ok=True)
+
+    def load(self, path: Path, name: str | None = None, progress: Progress = _no_progress) -> ImageRecord:
+        """Load an archive or a directory: see images/sources."""
+        with open_source(path) as source:
+            called = name or source.image.name
+            if called is None:
+                raise ImageInvalid(f"{path} says no name: give it one")
+            reference = str(parse_reference(called))
+            if source.root is not None:
+                raise ImageInvalid(f"{path} is a directory without an image in it: pack it with `tar` first")
+            return self.load_source(source, reference, progress)
+
+    def load_source(self, source: Source, name: str, progress: Progress) -> ImageRecord:
+        """Unpack what a source has and is not here yet, and keep it under that name."""
+        config = source.image.config
+        with self._layers.holding():
+            if config is None:
+                return self._keep_root(name, self._load_root(source), progress)
+            ids = self._load_chain(source, source.image.layers, config, progress)
+            return self._keep_config(name, ids, source.image.config_bytes, config)
+
+    def has_layer(self, id: str) -> bool:
+        """Return whether a layer is here already."""
+        return self._layers.has(id)
+
+    def _load_chain(
+        self, source: Source, layers: Sequence[LayerBlob], config: ImageConfig, progress: Progress
+    ) -> builtins.list[str]:
+        ids: builtins.list[str] = []
+        for number, (layer, chain) in enumerate(zip(layers, chain_ids(config.rootfs.diff_ids), strict=True)):
+            progress("layers", number, len(layers))
+            id = layer_id(chain)
+            if not self._layers.has(id):
+                with source.open_layer(layer) as blob:
+                    self.add_layer(id, ids, blob, layer)
+            ids.append(id)
+        progress("layers", len(layers), len(layers))
+        return ids
+
+    def add_layer(self, id: str, below: Sequence[str], blob: Blob, expected: LayerBlob) -> str:
+        """Unpack a blob on the layers below it; returns its diff_id. The caller holds them."""
+        building = self._layers.building()
+        try:
+            root = building / "data" / ROOT
+            root.mkdir(parents=True, mode=0o755)
+            root.chmod(0o755)
+            stream = LayerStream(blob)
+            lowers = [str(self._layers.data(lower) / ROOT) for lower in below]
+            try:
+                unpack_layer(str(root), lowers, stream, keep_owners=False)
+                digest, diff_id = stream.finish()
+            except (Refused, OSError) as error:
+                raise ImageInvalid(f"a layer of the image cannot be unpacked: {error}") from error
+            if expected.digest not in (None, digest) or expected.diff_id not in (None, diff_id):
+                raise ImageInvalid(f"a layer of the image is damaged: it is {diff_id}, not {expected.diff_id}")
+            self._adopt(building, id or layer_id(diff_id), below, stream.size)
+        finally:
+            if building.exists():
+                remove_tree(str(building))
+        return diff_id
+
+    def _adopt(self, building: Path, id: str, below: Sequence[str], size: int) -> None:
+        layer = Layer(
+            id=id,
+            owner=os.geteuid(),
+            created_at=datetime.now(UTC),
+            parent=below[-1] if below else None,
+            size=size,
+        )
+        try:
+            self._layers.adopt(building, layer)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else it is here already
+                raise
+
+    def _load_root(self, source: Source) -> str:
+        """Unpack the tar of a root file system, which is one layer; return its diff_id."""
+        with source.open_layer(source.image.layers[0]) as blob:
+            return self.add_layer("", (), blob, source.image.layers[0])
+
+    def _keep_root(self, name: str, diff_id: str, progress: Progress) -> ImageRecord:
+        progress("layers", 1, 1)
+        config = ImageConfig(RootFs([diff_id]), Settings(), machine_architecture())
+        return self._keep_config(name, [layer_id(diff_id)], msgspec.json.encode(config), config)
+
+    def _keep_config(self, name: str, ids: Sequence[str], config_bytes: bytes, config: ImageConfig) -> ImageRecord:
+        record = ImageRecord(
+            id=digest_of(config_bytes),
+            name=name,
+            created_at=datetime.now(UTC),
+            layers=tuple(ids),
+            config=config,
+            size=sum(self._layers.read(id).size or 0 for id in ids),
+        )
+        self.keep(record)
+        return record
+
+    def keep(self, record: ImageRecord) -> None:
+        """Write an image down, for good: from here on its layers are kept. One of the same name is replaced."""
+        replace_file(self._file(record.name), msgspec.json.encode(record), durable=True)
+
+    def find(self, name: str) -> ImageRecord:
+        """Return the image of a name. Raises ImageNotFound."""
+        reference = str(parse_reference(name))
+        try:
+            return msgspec.json.decode(self._file(reference).read_bytes(), type=ImageRecord)
+        except FileNotFoundError:
+            raise ImageNotFound(
+                f"there is no image {reference}: `cove image ls` shows those there are, `cove image load` and "
+                "`cove image pull` bring others",
+                name=reference,
+            ) from None
+
+    def list(self) -> builtins.list[ImageRecord]:
+        """Return all images by their names."""
+        return sorted(self._records(), key=lambda record: record.name)
+
+    def _records(self) -> Iterator[ImageRecord]:
+        for path in self.path.glob("[!.]*.json"):
+            with suppress(FileNotFoundError, msgspec.DecodeError):
+                yield msgspec.json.decode(path.read_bytes(), type=ImageRecord)
+
+    def delete(self, name: str) -> None:
+        """Forget a name; layers that nothing else stands on go with it."""
+        self._file(self.find(name).name).unlink(missing_ok=True)
+        self._layers.collect()
+
+    def _file(self, name: str) -> Path:
+        return self.path / f"{urllib.parse.quote(name, safe='')}.json"
+
+
+def layer_id(chain_id: str) -> str:
+    """The id of an image's layer, from its chain id."""
+    return chain_id.replace(":", "-")
