@@ -1,0 +1,101 @@
+"""Pull an image: its layers side by side, each verified, then unpacked on one another. Blocks."""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+from cove.archive.remove_tree import remove_tree
+from cove.errors import ValidationFailed
+from cove.images.credentials import find_credentials
+from cove.images.manifest import Descriptor, ImageConfig, chain_ids, check_layers, decode
+from cove.images.record import ImageRecord
+from cove.images.reference import Reference, parse_reference
+from cove.images.registry import Judge, Registry
+from cove.images.sources import Files, LayerBlob, Slice, Source, SourceImage
+from cove.images.store import ImageStore, Progress, layer_id
+
+PARALLEL = 4
+MOST_BLOB_BYTES = 32 << 30
+REGISTRY_VARIABLE = "COVE_REGISTRY"
+
+
+def pull(store: ImageStore, name: str, progress: Progress, judge: Judge = lambda _host, _port: None) -> ImageRecord:
+    """Pull what a reference names. What an interrupted pull has fetched is used again."""
+    wanted = parse_reference(name)
+    reference = _at_registry(wanted)
+    registry = Registry(reference, find_credentials(reference.host), judge=judge)
+    manifest = registry.manifest()
+    config_bytes = registry.document(manifest.config)
+    config = decode(config_bytes, ImageConfig, "configuration")
+    check_layers(len(manifest.layers), config)
+    if sum(layer.size for layer in manifest.layers) > MOST_BLOB_BYTES:
+        raise ValidationFailed(f"{name} has more than {MOST_BLOB_BYTES >> 30} GiB of layers")
+    pairs = list(zip(manifest.layers, config.rootfs.diff_ids, strict=True))
+    layers = tuple(LayerBlob(layer.digest, diff_id, layer.digest) for layer, diff_id in pairs)
+    with _fetching(store.path / "blobs") as blobs:
+        missing = [
+            layer
+            for layer, chain in zip(manifest.layers, chain_ids(config.rootfs.diff_ids), strict=True)
+            if not store.has_layer(layer_id(chain))
+        ]
+        _fetch_all(registry, missing, blobs, progress)
+        source = Source(SourceImage(config_bytes, config, layers, str(wanted)), _Fetched(blobs), None)
+        return store.load_source(source, str(wanted), progress)
+
+
+def _at_registry(wanted: Reference) -> Reference:
+    if wanted.host:
+        return wanted
+    host = os.environ.get(REGISTRY_VARIABLE)
+    if not host:
+        raise ValidationFailed(
+            f"{wanted} names no registry: write HOST/{wanted}, or set {REGISTRY_VARIABLE} to the one you use"
+        )
+    return Reference(host, wanted.name, wanted.tag, wanted.digest)
+
+
+@contextmanager
+def _fetching(directory: Path) -> Iterator[Path]:
+    """Keep blobs in a directory until all that was asked for is unpacked."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    yield directory
+    remove_tree(str(directory))
+
+
+def _fetch_all(registry: Registry, layers: Sequence[Descriptor], directory: Path, progress: Progress) -> None:
+    lock = Lock()
+    fetched: dict[str, int] = {}
+    total = sum(layer.size for layer in layers)
+
+    def count(digest: str, done: int, _: int) -> None:
+        with lock:
+            fetched[digest] = done
+            progress("bytes", sum(fetched.values()), total)
+
+    def fetch(layer: Descriptor) -> None:
+        registry.fetch(layer, directory / _file(layer.digest), count)
+
+    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="cove-pull") as threads:
+        for done in [threads.submit(fetch, layer) for layer in {layer.digest: layer for layer in layers}.values()]:
+            done.result()
+
+
+class _Fetched(Files):
+    """Blobs by their digests."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def has(self, name: str) -> bool:
+        return (self._directory / _file(name)).exists()
+
+    def open(self, name: str) -> Slice:
+        fd = os.open(self._directory / _file(name), os.O_RDONLY | os.O_CLOEXEC)
+        return Slice(fd, 0, os.fstat(fd).st_size)
+
+
+def _file(digest: str) -> str:
+    return digest.replace(":", "-")

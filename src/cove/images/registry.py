@@ -1,0 +1,268 @@
+"""Pull from a registry: the distribution protocol, v2, with token authentication. Calls block; they run in threads.
+
+What a registry says is untrusted: documents and headers are bounded, everything is verified by its digest, redirects
+are few, and credentials go to the registry and to the token server that it names over TLS, nowhere else.
+A blob that was interrupted is resumed where it ended.
+"""
+
+import hashlib
+import http.client
+import re
+import ssl
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from cove.errors import ImageInvalid, ImageNotFound, PermissionDenied, Unauthorized, Unreachable
+from cove.images.credentials import Credentials
+from cove.images.manifest import (
+    INDEX_TYPES,
+    MANIFEST_TYPES,
+    MOST_JSON_BYTES,
+    Descriptor,
+    Index,
+    Manifest,
+    choose,
+    decode,
+    digest_of,
+    machine_architecture,
+)
+from cove.images.reference import Reference
+
+SECONDS = 30.0
+MOST_REDIRECTS = 5
+MOST_TRIES = 5
+CHUNK = 1 << 18
+_CHALLENGE = re.compile(r'([a-z]+)="([^"]*)"')
+_PLAIN_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+
+Progress = Callable[[str, int, int], None]
+Judge = Callable[[str, int], None]
+
+
+class _Token(msgspec.Struct, frozen=True):
+    token: str = ""
+    access_token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The head of a response, and the connection its body is read from."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: http.client.HTTPResponse
+    connection: http.client.HTTPConnection
+
+
+class Registry:
+    """One registry, for one repository. `judge` refuses hosts that may not be asked: PermissionDenied."""
+
+    def __init__(
+        self, reference: Reference, credentials: Credentials | None, *, judge: Judge = lambda _host, _port: None
+    ) -> None:
+        self._reference = reference
+        self._credentials = credentials
+        self._judge = judge
+        self._authorization: str | None = None
+        self._base = f"{'http' if _is_local(reference.host) else 'https'}://{reference.host}/v2/{reference.name}"
+
+    def manifest(self) -> Manifest:
+        """Fetch the manifest for this machine."""
+        name = self._reference.digest or self._reference.tag
+        expected = self._reference.digest
+        media_types: tuple[str, ...] = (*MANIFEST_TYPES, *INDEX_TYPES)
+        for _ in range(2):
+            data, kind = self._document(f"{self._base}/manifests/{name}", media_types)
+            if expected is not None and digest_of(data) != expected:
+                raise ImageInvalid(f"{self._reference.host} sent another manifest than {expected}")
+            if kind not in INDEX_TYPES and b'"manifests"' not in data:
+                return decode(data, Manifest, "manifest")
+            name = expected = choose(decode(data, Index, "index").manifests, machine_architecture()).digest
+            media_types = MANIFEST_TYPES
+        raise ImageInvalid(f"the index of {self._reference} leads to another index")
+
+    def document(self, descriptor: Descriptor) -> bytes:
+        """Fetch a small blob, verified."""
+        data, _ = self._document(f"{self._base}/blobs/{descriptor.digest}", ("*/*",))
+        if digest_of(data) != descriptor.digest:
+            raise ImageInvalid(f"{self._reference.host} sent other bytes than {descriptor.digest}")
+        return data
+
+    def fetch(self, descriptor: Descriptor, target: Path, progress: Progress) -> None:
+        """Fetch a blob into a file, verified; what an earlier try left there is gone on from."""
+        for attempt in range(MOST_TRIES):
+            try:
+                self._fetch_rest(descriptor, target, progress)
+            except (OSError, http.client.HTTPException) as error:
+                if attempt + 1 == MOST_TRIES:
+                    raise Unreachable(f"{self._reference.host} broke off {MOST_TRIES} times: {error}") from error
+                time.sleep(min(0.2 * 2**attempt, 5))
+            else:
+                return
+
+    def _fetch_rest(self, descriptor: Descriptor, target: Path, progress: Progress) -> None:
+        with open(target, "ab+") as file:
+            partial = _Partial(file)
+            if partial.size < descriptor.size:
+                self._append(descriptor, partial, progress)
+            if partial.digest != descriptor.digest:
+                partial.restart()
+                raise ImageInvalid(f"{self._reference.host} sent other bytes than {descriptor.digest}")
+
+    def _append(self, descriptor: Descriptor, partial: "_Partial", progress: Progress) -> None:
+        headers = {"Range": f"bytes={partial.size}-"} if partial.size else {}
+        answer = self._get(f"{self._base}/blobs/{descriptor.digest}", ("*/*",), headers)
+        try:
+            if answer.status != http.client.PARTIAL_CONTENT:
+                partial.restart()
+            while data := answer.body.read(min(CHUNK, descriptor.size - partial.size)):
+                partial.append(data)
+                progress(descriptor.digest, partial.size, descriptor.size)
+        finally:
+            answer.connection.close()
+        if partial.size < descriptor.size:
+            raise http.client.IncompleteRead(b"", descriptor.size - partial.size)
+
+    def _document(self, url: str, media_types: tuple[str, ...]) -> tuple[bytes, str]:
+        try:
+            answer = self._get(url, media_types, {})
+            try:
+                data = answer.body.read(MOST_JSON_BYTES + 1)
+            finally:
+                answer.connection.close()
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"the registry {self._reference.host} cannot be reached: {error}") from error
+        return data, answer.headers.get_content_type()
+
+    def _get(self, url: str, media_types: tuple[str, ...], headers: Mapping[str, str]) -> Answer:
+        """Ask once, and once more with what the registry wants to see; follow redirects."""
+        asked = {"Accept": ", ".join(media_types), **headers}
+        for _ in range(2):
+            answer = self._follow(url, asked)
+            if answer.status != http.client.UNAUTHORIZED:
+                return self._checked(answer)
+            challenge = answer.headers.get("WWW-Authenticate", "")
+            answer.connection.close()
+            self._authorization = self._authorize(challenge)
+        raise self._refused()
+
+    def _follow(self, url: str, headers: Mapping[str, str]) -> Answer:
+        first = urllib.parse.urlsplit(url).netloc
+        for _ in range(MOST_REDIRECTS):
+            parsed = urllib.parse.urlsplit(url)
+            mine = {"Authorization": self._authorization} if self._authorization and parsed.netloc == first else {}
+            answer = self._send(parsed, {**headers, **mine})
+            if answer.status not in (301, 302, 303, 307, 308):
+                return answer
+            answer.connection.close()
+            url = urllib.parse.urljoin(url, answer.headers.get("Location", ""))
+            if urllib.parse.urlsplit(url).scheme != "https" and parsed.scheme == "https":
+                raise ImageInvalid(f"{first} leads from TLS to a plain connection")
+        raise ImageInvalid(f"{first} leads from one address to the next")
+
+    def _send(self, url: urllib.parse.SplitResult, headers: Mapping[str, str]) -> Answer:
+        host, is_tls = url.hostname or "", url.scheme == "https"
+        try:
+            port = url.port or (443 if is_tls else 80)
+        except ValueError:
+            raise ImageInvalid(f"{self._reference.host} leads to an impossible address") from None
+        self._judge(host, port)
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=SECONDS, context=ssl.create_default_context())
+            if is_tls
+            else http.client.HTTPConnection(host, port, timeout=SECONDS)
+        )
+        try:
+            connection.request(
+                "GET", urllib.parse.urlunsplit(("", "", url.path, url.query, "")) or "/", headers=headers
+            )
+            response = connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
+        return Answer(response.status, response.headers, response, connection)
+
+    def _checked(self, answer: Answer) -> Answer:
+        if answer.status in (200, 206):
+            return answer
+        answer.connection.close()
+        match answer.status:
+            case 403:
+                raise self._refused()
+            case 404:
+                raise ImageNotFound(f"{self._reference} is not at {self._reference.host}")
+            case 429 | 500 | 502 | 503 | 504:
+                raise Unreachable(f"the registry {self._reference.host} answered {answer.status}: try again")
+        raise ImageInvalid(f"the registry {self._reference.host} answered {answer.status}")
+
+    def _authorize(self, challenge: str) -> str:
+        """Get what the registry wants to see: a token of the server it names, or the credentials themselves."""
+        scheme, _, rest = challenge.partition(" ")
+        if scheme.lower() == "basic" and self._credentials is not None:
+            return self._credentials.basic
+        facts = dict(_CHALLENGE.findall(rest))
+        if scheme.lower() != "bearer" or "realm" not in facts:
+            raise self._refused()
+        realm = urllib.parse.urlsplit(facts["realm"])
+        if realm.scheme != "https" and realm.hostname != urllib.parse.urlsplit(self._base).hostname:
+            raise PermissionDenied(f"{self._reference.host} wants a token of {realm.netloc} without TLS")
+        query = urllib.parse.urlencode({key: facts[key] for key in ("service", "scope") if key in facts})
+        shown = {"Authorization": self._credentials.basic} if self._credentials else {}
+        answer = self._send(realm._replace(query="&".join(filter(None, (realm.query, query)))), shown)
+        try:
+            data = answer.body.read(MOST_JSON_BYTES)
+        finally:
+            answer.connection.close()
+        if answer.status != http.client.OK:
+            raise self._refused()
+        token = decode(data, _Token, "token")
+        return f"Bearer {token.token or token.access_token}"
+
+    def _refused(self) -> Unauthorized:
+        known = "with the credentials that were found" if self._credentials else "without credentials"
+        return Unauthorized(
+            f"{self._reference.host} does not give {self._reference} {known}: `docker login {self._reference.host}`, "
+            "or put them into ~/.docker/config.json"
+        )
+
+
+class _Partial:
+    """A blob as far as it has come, and the hash of that."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.size = 0
+        file.seek(0)
+        while data := file.read(CHUNK):
+            self._hash.update(data)
+            self.size += len(data)
+
+    @property
+    def digest(self) -> str:
+        """The digest of all that has come."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def append(self, data: bytes) -> None:
+        """Write what came next."""
+        self._file.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+
+    def restart(self) -> None:
+        """Forget all of it."""
+        self._file.truncate(0)
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a registry is on this machine, where it need not speak TLS."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    return name in _PLAIN_HOSTS
