@@ -29,6 +29,7 @@ from cove.core.system_calls import (
     IOPRIO_SET,
     OF_A_PROCESS,
     PERSONALITY,
+    PRETENDED_FOR_ROOT,
     PRLIMIT,
     REFUSED,
     REVIEWED_MAXIMUM,
@@ -101,6 +102,20 @@ def test_what_is_newer_than_the_table_or_cannot_be_read_is_not_there(abi: str) -
     assert ask(abi, UNREADABLE["socketcall"]) in (UNKNOWN, None)
     assert ask(abi, 0xFFFFFFFF) == UNKNOWN
     assert UNKNOWN & 0xFFFF == errno.ENOSYS
+
+
+@pytest.mark.parametrize("abi", ABIS)
+def test_emulated_root_gives_nothing_away_and_is_told_that_it_did(abi: str) -> None:
+    emulating = filter_program("aarch64" if abi == "aarch64" else "x86_64", emulates_root=True)
+    assert emulating is not None
+    pretended = {number_of(numbers, abi) for numbers in PRETENDED_FOR_ROOT.values()} - {None}
+    bit = X32_BIT if abi == "x32" else 0
+    for number in range(bit, bit + REVIEWED_MAXIMUM + 1):
+        plain = ask(abi, number)
+        expected = PRETEND if number in pretended else plain
+        assert run_filter(emulating, number, ARCHITECTURES[abi]) == expected, number
+        assert number not in pretended or plain == ALLOW
+    assert PRETEND & 0xFFFF == 0
 
 
 def test_the_last_ioctl_and_ptrace_of_x32_are_known_by_their_own_numbers() -> None:

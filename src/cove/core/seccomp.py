@@ -26,6 +26,7 @@ from cove.core.system_calls import (
     IOPRIO_SET,
     OF_A_PROCESS,
     PERSONALITY,
+    PRETENDED_FOR_ROOT,
     PRLIMIT,
     REFUSED,
     REVIEWED_MAXIMUM,
@@ -98,19 +99,22 @@ Table = dict[int, Program]
 
 
 @cache
-def filter_program(machine: str) -> bytes | None:
-    """Return the filter for a machine as uname(2) names it; None for one whose calls nobody has reviewed."""
+def filter_program(machine: str, *, emulates_root: bool = False) -> bytes | None:
+    """Return the filter for a machine as uname(2) names it; None for one whose calls nobody has reviewed.
+
+    With `emulates_root`, calls that give files or processes to other users do nothing and succeed.
+    """
     match machine:
         case "x86_64":
-            return assemble(_x86())
+            return assemble(_x86(emulates_root))
         case "aarch64":
-            return assemble(_aarch64())
+            return assemble(_aarch64(emulates_root))
         case _:
             return None
 
 
-def _x86() -> Program:
-    native, x32, i386 = (_table(abi) for abi in ("x86_64", "x32", "i386"))
+def _x86(emulates_root: bool) -> Program:
+    native, x32, i386 = (_table(abi, emulates_root) for abi in ("x86_64", "x32", "i386"))
     sixty_four = [
         *load(NUMBER),
         *if_any_bit(X32_BIT, [*clear_bits(X32_BIT), *_decide(x32, is_x32=True)]),
@@ -124,17 +128,19 @@ def _x86() -> Program:
     ]
 
 
-def _aarch64() -> Program:
+def _aarch64(emulates_root: bool) -> Program:
     return [
         *load(ARCHITECTURE),
-        *if_equal(AUDIT_AARCH64, [*load(NUMBER), *_decide(_table("aarch64"))]),
+        *if_equal(AUDIT_AARCH64, [*load(NUMBER), *_decide(_table("aarch64", emulates_root))]),
         *give(UNKNOWN),
     ]
 
 
-def _table(abi: str) -> Table:
+def _table(abi: str, emulates_root: bool) -> Table:
     """Return the action for each call that is not simply allowed."""
     table: Table = {}
+    for numbers in PRETENDED_FOR_ROOT.values() if emulates_root else ():
+        _enter(table, abi, numbers, give(PRETEND))
     for numbers in REFUSED.values():
         _enter(table, abi, numbers, give(REFUSE))
     for numbers in UNREADABLE.values():

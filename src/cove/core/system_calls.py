@@ -116,6 +116,35 @@ OF_A_PROCESS: Mapping[str, Numbers] = {
     "move_pages": Numbers(279, 317, 239, x32=533),
 }
 
+# What root does with owners and identities. Where no other user can be mapped these have no effect, and no failure.
+PRETENDED_FOR_ROOT: Mapping[str, Numbers] = {
+    "chown": Numbers(92, 212, None),
+    "chown16": Numbers(None, 182, None),
+    "fchown": Numbers(93, 207, 55),
+    "fchown16": Numbers(None, 95, None),
+    "lchown": Numbers(94, 198, None),
+    "lchown16": Numbers(None, 16, None),
+    "fchownat": Numbers(260, 298, 54),
+    "setgroups": Numbers(116, 206, 159),
+    "setgroups16": Numbers(None, 81, None),
+    "setuid": Numbers(105, 213, 146),
+    "setuid16": Numbers(None, 23, None),
+    "setgid": Numbers(106, 214, 144),
+    "setgid16": Numbers(None, 46, None),
+    "setreuid": Numbers(113, 203, 145),
+    "setreuid16": Numbers(None, 70, None),
+    "setregid": Numbers(114, 204, 143),
+    "setregid16": Numbers(None, 71, None),
+    "setresuid": Numbers(117, 208, 147),
+    "setresuid16": Numbers(None, 164, None),
+    "setresgid": Numbers(119, 210, 149),
+    "setresgid16": Numbers(None, 170, None),
+    "setfsuid": Numbers(122, 215, 151),
+    "setfsuid16": Numbers(None, 138, None),
+    "setfsgid": Numbers(123, 216, 152),
+    "setfsgid16": Numbers(None, 139, None),
+}
+
 SETPRIORITY = Numbers(141, 97, 140)
 IOPRIO_SET = Numbers(251, 289, 30)
 SETRLIMIT = Numbers(160, 75, 164)

@@ -18,9 +18,9 @@ def has_filters() -> bool:
     return bool(ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0)
 
 
-def find_filter() -> bytes | None:
+def find_filter(*, emulates_root: bool = False) -> bytes | None:
     """Return the filter for this machine, where it can have one."""
-    return filter_program(os.uname().machine) if has_filters() else None
+    return filter_program(os.uname().machine, emulates_root=emulates_root) if has_filters() else None
 
 
 def explain_missing_filter() -> str:
