@@ -31,6 +31,7 @@ CLASSES = [
     ("transaction.py", "AsyncTransaction", "Transaction"),
     ("sandbox.py", "AsyncSandbox", "Sandbox"),
     ("volume.py", "AsyncVolume", "Volume"),
+    ("image.py", "AsyncImage", "Image"),
 ]
 BLOCKING = {name: blocking for _, name, blocking in CLASSES}
 

@@ -24,6 +24,10 @@ if ! command -v rclone >/dev/null; then
     missing+=(rclone fuse3) # for the tests of buckets
 fi
 
+if ! [ -e /bin/busybox ]; then
+    missing+=(busybox-static) # for the tests of images
+fi
+
 if [ ${#missing[@]} -eq 0 ]; then
     exit 0
 fi

@@ -3,8 +3,8 @@
 TYPE_CHECKING = False  # as in typing, whose import would be most of what `import cove` costs
 
 if TYPE_CHECKING:
-    from cove.api import AsyncSandbox, AsyncSnapshot, AsyncVolume, define_secret
-    from cove.blocking import Sandbox, Snapshot, Volume
+    from cove.api import AsyncImage, AsyncSandbox, AsyncSnapshot, AsyncVolume, define_secret
+    from cove.blocking import Image, Sandbox, Snapshot, Volume
     from cove.errors import (
         AlreadyExists,
         BackupExpired,
@@ -116,6 +116,7 @@ if TYPE_CHECKING:
         GitHead,
         GitStatus,
         IdleAction,
+        ImageInfo,
         Isolation,
         Limits,
         LogEvent,
@@ -160,6 +161,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyExists",
     "AnyMount",
+    "AsyncImage",
     "AsyncSandbox",
     "AsyncSnapshot",
     "BackupInfo",
@@ -215,8 +217,10 @@ __all__ = [
     "GitRejected",
     "GitStatus",
     "GitTimeout",
+    "Image",
     "ImageAlreadyExists",
     "ImageInUse",
+    "ImageInfo",
     "ImageInvalid",
     "ImageNotFound",
     "InUse",

@@ -8,16 +8,19 @@ import pytest
 from cove.core.etc import HOST_ETC, SYNTHETIC_ETC, choose_names
 from cove.core.jail import (
     BUILT_IN_ENV,
+    HOST_DIRECTORY,
+    PYTHON_DIRECTORY,
     Arguments,
     Host,
     agent_command,
     copied_masks,
+    image_environment,
     jail_arguments,
     place_mark,
 )
 from cove.core.mount import bound, staged
 from cove.errors import ValidationFailed
-from cove.model import Mount, Network, SandboxSpec
+from cove.model import Mount, Network, SandboxSpec, SpecFields, make_spec
 
 pytestmark = pytest.mark.pure
 
@@ -151,7 +154,7 @@ def test_mounts_are_read_only_unless_asked_for() -> None:
 
 
 def test_the_agent_starts_isolated_from_site_packages_and_user_directories() -> None:
-    command = agent_command("/usr/bin/python3", "/run/cove/agent", 7, (1, 2), {"RLIMIT_NPROC": 5}, "place=k")
+    command = agent_command(["/usr/bin/python3"], "/run/cove/agent", 7, (1, 2), {"RLIMIT_NPROC": 5}, "place=k")
     assert command[:4] == ["/usr/bin/python3", "-I", "-S", "-B"]
     assert command[-5:] == ["7", "1", "2", "RLIMIT_NPROC=5", "place=k"]
 
@@ -193,3 +196,26 @@ def test_the_mark_of_a_place_is_its_own_and_does_not_tell_the_key() -> None:
     mark = place_mark("abcdefghij23")
     assert mark == place_mark("abcdefghij23") != place_mark("abcdefghij24")
     assert "abcdefghij23" not in mark
+
+
+def test_beside_an_image_the_hosts_programs_are_bound_read_only_and_the_user_is_the_images() -> None:
+    assert HOST_DIRECTORY not in arguments()
+    words = arguments(host=replaced(has_image=True, user_id=0, group_id=5))
+    assert ("/usr", HOST_DIRECTORY) in pairs(words, "--ro-bind")
+    assert (words[words.index("--uid") + 1], words[words.index("--gid") + 1]) == ("0", "5")
+
+
+def test_the_environment_of_an_image_has_nothing_of_the_hosts_interpreters() -> None:
+    env = image_environment("web", "/var/web")
+    assert (env["HOME"], env["USER"], env["LOGNAME"]) == ("/var/web", "web", "web")
+    assert PYTHON_DIRECTORY not in env["PATH"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"image": "debian", "isolation": "none"}, {"image": "debian", "snapshot": "x"}, {"user": "root"}],
+    ids=str,
+)
+def test_an_image_needs_isolation_and_a_user_needs_an_image(fields: SpecFields) -> None:
+    with pytest.raises(ValidationFailed):
+        make_spec(None, fields)

@@ -55,7 +55,7 @@ def running_agent(home: Path) -> Iterator[tuple[Peer, int]]:
     peer, theirs = peers()
     with theirs:
         process = subprocess.Popen(
-            agent_command(interpreter, str(directory), theirs.fileno(), (1024, 4096), {}, "place=test"),
+            agent_command([interpreter], str(directory), theirs.fileno(), (1024, 4096), {}, "place=test"),
             pass_fds=[theirs.fileno()],
             env={},
         )

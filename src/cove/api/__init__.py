@@ -4,6 +4,7 @@ from cove.api.backups import Backups
 from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
+from cove.api.image import AsyncImage
 from cove.api.mounts import Mounts
 from cove.api.ports import Ports, TcpConnection
 from cove.api.process import Process
@@ -17,6 +18,7 @@ from cove.api.transaction import AsyncTransaction
 from cove.api.volume import AsyncVolume
 
 __all__ = [
+    "AsyncImage",
     "AsyncSandbox",
     "AsyncSnapshot",
     "AsyncTransaction",

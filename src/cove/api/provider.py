@@ -7,9 +7,10 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, SnapshotInfo, TransferProgress, VolumeInfo
+from cove.model import ImageInfo, SandboxInfo, SandboxSpec, SandboxStatus, SnapshotInfo, TransferProgress, VolumeInfo
 
 if TYPE_CHECKING:
+    from cove.api.image import AsyncImage
     from cove.api.sandbox import AsyncSandbox
     from cove.api.snapshot import AsyncSnapshot
     from cove.api.volume import AsyncVolume
@@ -51,6 +52,28 @@ class Provider(Protocol):
 
     async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
         """List all snapshots."""
+
+
+class LocalImages(Protocol):
+    """Loads, finds and lists the images of this user's state directory."""
+
+    async def load_image(self, path: str, *, name: str | None = None) -> "AsyncImage":
+        """Load an archive."""
+
+    async def pull_image(self, reference: str) -> "AsyncImage":
+        """Pull an image from a registry."""
+
+    async def get_image(self, name: str) -> "AsyncImage":
+        """Find the image with that name."""
+
+    async def list_images(self) -> builtins.list[ImageInfo]:
+        """List all images."""
+
+
+def local_images() -> LocalImages:
+    """Return this program, whatever server is named."""
+    found: LocalImages = import_module("cove.runtime.provider").EMBEDDED
+    return found
 
 
 def provider_for(url: str | None, api_key: str | None) -> Provider:

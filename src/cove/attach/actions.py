@@ -254,6 +254,9 @@ def _in_mounts(action: Action, trees: Sequence[BindFile]) -> list[Step]:
 
 
 def _within(paths: Sequence[str], target: str) -> list[str]:
+    """The mounts below a target that come along with it; over the root, each with all that is below it."""
+    if target == "/":
+        return [path for path in paths if not any(path.startswith(f"{other}/") for other in paths)]
     return [path for path in paths if path.startswith(f"{target}/")]
 
 

@@ -75,6 +75,8 @@ PATH = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 # Directory to put layers together over: every machine has it, and the mounts are a copy of the host's of our own.
 WORKBENCH = b"/proc"
 UPPER, MERGED = b"upper", b"merged"
+# Where a new root stands for a moment: a directory that every jail has.
+ROOT_STAND = "/tmp"
 
 
 class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no subscript when it runs
@@ -102,8 +104,8 @@ def _function(name: str) -> _Function:
     return _Function(_ctypes.dlsym(_library, name))
 
 
-_syscall, _setns, _unshare, _mount, _umount2, _prctl, _statx, _capset = map(
-    _function, ("syscall", "setns", "unshare", "mount", "umount2", "prctl", "statx", "capset")
+_syscall, _setns, _unshare, _mount, _umount2, _pivot_root, _prctl, _statx, _capset = map(
+    _function, ("syscall", "setns", "unshare", "mount", "umount2", "pivot_root", "prctl", "statx", "capset")
 )
 
 
@@ -303,10 +305,29 @@ class Performer:
         part, target, *below = fields
         path = target.decode("utf-8", "surrogateescape")
         kept = [(field.decode("utf-8", "surrogateescape"), clone_mounted(field)) for field in below]
+        if path == "/":
+            self._replace_root(self.parts[part], kept)
+            return
         call(path, _umount2, target, MNT_DETACH)
         self._put(self.parts[part], path, True)
-        for place, tree in kept:
-            self._put(tree, place, stat.S_ISDIR(posix.fstat(tree).st_mode))
+        self._put_all(kept, "")
+
+    def _replace_root(self, tree: int, kept: list[tuple[str, int]]) -> None:
+        """Make a tree the root of everything in this mount namespace; the old one goes with all that is in it.
+
+        Whoever has the old root, and stands there, has the new one from now on: pivot_root(2). The agent runs
+        meanwhile, and finds its own files at any time: they are in the new root before that is the root.
+        """
+        self._put(tree, ROOT_STAND, True)
+        self._put_all(kept, ROOT_STAND)
+        posix.fchdir(tree)
+        call("the root", _pivot_root, b".", b".")
+        call("the old root", _umount2, b".", MNT_DETACH)
+        posix.chdir("/")
+
+    def _put_all(self, trees: list[tuple[str, int]], above: str) -> None:
+        for place, tree in trees:
+            self._put(tree, above + place, stat.S_ISDIR(posix.fstat(tree).st_mode))
             posix.close(tree)
 
     def _put(self, tree: int, target: str, is_directory: bool) -> None:

@@ -2,6 +2,7 @@
 
 from cove.blocking.facade import (
     CodeContext,
+    Image,
     Process,
     Sandbox,
     Session,
@@ -14,6 +15,7 @@ from cove.blocking.facade import (
 
 __all__ = [
     "CodeContext",
+    "Image",
     "Process",
     "Sandbox",
     "Session",

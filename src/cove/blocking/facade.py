@@ -27,6 +27,7 @@ from cove.model import (
     GitHead,
     GitStatus,
     IdleAction,
+    ImageInfo,
     LogEvent,
     LogMatch,
     Network,
@@ -1409,4 +1410,55 @@ class Volume:
 
     def delete(self) -> None:
         """Remove it with all that is in it. VolumeInUse while a sandbox, running or stopped, has it mounted."""
+        self._portal.call(lambda: self._inner.delete())
+
+
+class Image:
+    """An image in this user's state directory. `AsyncSandbox.create(image=name)` makes a sandbox on it.
+
+    A server has the images of its own state directory: load them on its machine.
+    """
+
+    def __init__(self, inner: api.AsyncImage, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @classmethod
+    def load(cls, path: str, *, name: str | None = None) -> "Image":
+        """Load an archive of an image, or the tar archive of a root file system; one with the same name is replaced.
+
+        Archives are those of `docker save` and of OCI tools, plain or compressed by gzip or zstd. A root file system
+        needs a `name`. Raises ImageInvalid.
+        """
+        return Image(get_portal().call(lambda: api.AsyncImage.load(path, name=name)), get_portal())
+
+    @classmethod
+    def pull(cls, reference: str) -> "Image":
+        """Pull `HOST/NAME:TAG` from a registry, with the credentials of `~/.docker/config.json`.
+
+        What an interrupted pull has fetched is used by the next. Raises ImageNotFound, ImageInvalid, Unauthorized.
+        """
+        return Image(get_portal().call(lambda: api.AsyncImage.pull(reference)), get_portal())
+
+    @classmethod
+    def get(cls, name: str) -> "Image":
+        """The image with that name; raises ImageNotFound."""
+        return Image(get_portal().call(lambda: api.AsyncImage.get(name)), get_portal())
+
+    @classmethod
+    def list(cls) -> builtins.list[ImageInfo]:
+        """The images of this user's state directory."""
+        return get_portal().call(lambda: api.AsyncImage.list())
+
+    def info(self) -> ImageInfo:
+        """Describe the image."""
+        return self._portal.call(lambda: self._inner.info())
+
+    def delete(self) -> None:
+        """Forget the image. Its layers stay as long as a sandbox, a snapshot or another image stands on them."""
         self._portal.call(lambda: self._inner.delete())

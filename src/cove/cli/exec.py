@@ -16,12 +16,14 @@ from cove.cli.options import (
     CwdOption,
     DiskOption,
     EnvOption,
+    ImageOption,
     IsolationOption,
     MemoryOption,
     MountOption,
     NetworkOption,
     PidsOption,
     Shape,
+    UserOption,
     parse_command,
     parse_variables,
 )
@@ -50,6 +52,8 @@ def exec(
     cpus: CpusOption = None,
     pids: PidsOption = None,
     disk: DiskOption = None,
+    image: ImageOption = None,
+    user: UserOption = None,
     url: PlaceUrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -64,7 +68,7 @@ def exec(
 
     cove exec --in my-sandbox 'tail -n 5 report.txt'
     """
-    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk)
+    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk, image, user)
     workplace = choose_workplace(inside, url, api_key, shape)
     finish(_run(workplace, parse_command(command), cwd, parse_variables(env), timeout))
 

@@ -8,6 +8,7 @@ import typer
 
 from cove.errors import ValidationFailed
 from cove.model import Isolation, Limits, Mount, Network, NetworkPolicy, SandboxSpec
+from cove.model.spec import HOST_IMAGE
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -35,6 +36,8 @@ MountOption = Annotated[
 IsolationOption = Annotated[
     Isolation | None, typer.Option(help="`none` runs unconfined, for trusted code only; bubblewrap by default.")
 ]
+ImageOption = Annotated[str | None, typer.Option(metavar="NAME", help="The image that is its system: `cove image ls`.")]
+UserOption = Annotated[str | None, typer.Option(metavar="USER", help="With --image: the user of the image, as root.")]
 MemoryOption = Annotated[
     str | None, typer.Option(metavar="SIZE", help="At most so much memory, as 512M or 2G; at least 16M.")
 ]
@@ -65,6 +68,8 @@ class Shape:
     cpus: float | None
     pids: int | None
     disk: str | None
+    image: str | None = None
+    user: str | None = None
 
     @property
     def is_given(self) -> bool:
@@ -83,6 +88,8 @@ class Shape:
                 pids=self.pids,
                 disk=parse_size("--disk", self.disk),
             ),
+            image=self.image or HOST_IMAGE,
+            user=self.user,
         )
 
 

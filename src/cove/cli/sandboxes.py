@@ -17,6 +17,7 @@ from cove.cli.options import (
     CpusOption,
     DiskOption,
     EnvOption,
+    ImageOption,
     IsolationOption,
     JsonOption,
     MemoryOption,
@@ -25,6 +26,7 @@ from cove.cli.options import (
     PidsOption,
     SandboxArgument,
     Shape,
+    UserOption,
     parse_variables,
 )
 from cove.cli.signals import finish
@@ -49,6 +51,8 @@ def create(
     cpus: CpusOption = None,
     pids: PidsOption = None,
     disk: DiskOption = None,
+    image: ImageOption = None,
+    user: UserOption = None,
     idle_timeout: Annotated[
         float | None,
         typer.Option(
@@ -68,7 +72,7 @@ def create(
     cove create --id my-sandbox --memory 1G --idle-timeout 600
     """
     spec = msgspec.structs.replace(
-        Shape(isolation, network, allow, mount, memory, cpus, pids, disk).spec(on_server=True),
+        Shape(isolation, network, allow, mount, memory, cpus, pids, disk, image, user).spec(on_server=True),
         env=parse_variables(env),
         labels=parse_variables(label, "--label"),
         idle_timeout=idle_timeout,

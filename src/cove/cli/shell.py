@@ -18,12 +18,14 @@ from cove.cli.options import (
     CwdOption,
     DiskOption,
     EnvOption,
+    ImageOption,
     IsolationOption,
     MemoryOption,
     MountOption,
     NetworkOption,
     PidsOption,
     Shape,
+    UserOption,
     parse_variables,
 )
 from cove.cli.signals import STOP_SIGNALS, finish
@@ -55,6 +57,8 @@ def shell(
     cpus: CpusOption = None,
     pids: PidsOption = None,
     disk: DiskOption = None,
+    image: ImageOption = None,
+    user: UserOption = None,
     url: PlaceUrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -74,7 +78,7 @@ def shell(
         raise ValidationFailed("standard input is not a terminal: `cove exec` takes pipes and files")
     if terminal is not None and inside is None:
         raise ValidationFailed("--terminal names a terminal of a sandbox that stays: say which with --in")
-    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk)
+    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk, image, user)
     workplace = choose_workplace(inside, url, api_key, shape)
     work = _run(workplace, terminal, program or None, cwd, parse_variables(env), _parse_key(detach_key))
     finish(work, (*STOP_SIGNALS, signal.SIGQUIT))

@@ -12,7 +12,7 @@ from cove.errors import ValidationFailed
 MAX_ENTRY_BYTES = 131072
 
 # By its path, because PATH is the caller's; the last argument makes `$0` and messages say `bash`.
-_SHELL, _SHELL_NAME = b"/bin/bash", b"bash"
+BASH, _SHELL_NAME = b"/bin/bash", b"bash"
 # Descriptors of a process from a session's state: what it does of its own, the state, a command too long for argv.
 OWN_DESCRIPTOR, STATE_DESCRIPTOR, SCRIPT_DESCRIPTOR = 61, 62, 63
 # BASH_EXECUTION_STRING is where `bash -c` itself keeps the command.
@@ -104,8 +104,8 @@ def _argv(command: Command) -> tuple[tuple[bytes, ...], bytes | None]:
     if isinstance(command, str):
         line = encode_text(command, "command")
         if len(line) < MAX_ENTRY_BYTES:
-            return (_SHELL, b"-c", line, _SHELL_NAME), None
-        return (_SHELL, b"-c", f"{READ_SCRIPT}; {RUN_SCRIPT}".encode(), _SHELL_NAME), line
+            return (BASH, b"-c", line, _SHELL_NAME), None
+        return (BASH, b"-c", f"{READ_SCRIPT}; {RUN_SCRIPT}".encode(), _SHELL_NAME), line
     if not isinstance(command, Sequence) or isinstance(command, bytes):  # type: ignore[unreachable]  # callers err
         raise ValidationFailed(f"command must be a string or a list of strings, not {type(command).__name__}")
     if not command or not command[0]:

@@ -20,6 +20,8 @@ PYTHON_DIRECTORY = "/opt/cove/python"
 SHELL_DIRECTORY = "/run/cove/shell"
 INTERPRETER_DIRECTORY = "/run/cove/python"
 STAGING_DIRECTORY = "/run/cove/mounts"
+# The host's /usr beside the system of an image: what Cove itself runs inside comes from there.
+HOST_DIRECTORY = "/run/cove/host"
 
 ROOT_BYTES = 64 << 20
 RUN_BYTES = 4 << 20
@@ -41,6 +43,13 @@ BUILT_IN_ENV: Mapping[str, str] = {
     "NPM_CONFIG_PREFIX": f"{HOME}/.local",
     "NPM_CONFIG_UPDATE_NOTIFIER": "false",
 }
+
+
+def image_environment(user: str, home: str) -> dict[str, str]:
+    """Return the environment of a user of an image, below what the image itself says."""
+    kept = {name: BUILT_IN_ENV[name] for name in ("SHELL", "LANG", "TERM", "TMPDIR")}
+    return {**kept, "HOME": home, "USER": user, "LOGNAME": user, "PATH": SYSTEM_PATH}
+
 
 # Files of /proc that tell everybody about the host as a whole; daily tools do without. Each mask is a mount: it costs a
 # start a tenth of a millisecond. Load, uptime, memory, processors and the kernel's version and file systems stay:
@@ -112,6 +121,9 @@ class Host:
     shell: str
     executor: str
     python: str | None
+    user_id: int = USER_ID
+    group_id: int = USER_ID
+    has_image: bool = False
 
 
 def place_mark(key: str) -> str:
@@ -123,7 +135,7 @@ def place_mark(key: str) -> str:
 
 
 def agent_command(
-    interpreter: str,
+    interpreter: Sequence[str],
     directory: str,
     control: int,
     open_files: tuple[int, int],
@@ -132,7 +144,7 @@ def agent_command(
 ) -> list[str]:
     """The program that becomes PID 1, the descriptor of its control socket, and the limits for what it starts."""
     words = [*map(str, open_files), *(f"{name}={value}" for name, value in limits.items()), mark]
-    return [interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *words]
+    return [*interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *words]
 
 
 def jail_arguments(
@@ -149,7 +161,7 @@ def jail_arguments(
     `mounts` are those that it binds, `staged` some of them: core/mount.
     """
     words = (
-        *_namespaces(spec),
+        *_namespaces(spec, host),
         *_system(host),
         *_etc(spec, host),
         *_devices(host),
@@ -162,11 +174,12 @@ def jail_arguments(
     return Arguments(words)
 
 
-def _namespaces(spec: SandboxSpec) -> list[str]:
+def _namespaces(spec: SandboxSpec, host: Host) -> list[str]:
     arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if spec.network is not Network.HOST:
         arguments.append("--unshare-net")
-    arguments += ["--disable-userns", "--uid", str(USER_ID), "--gid", str(USER_ID), "--hostname", HOSTNAME]
+    identity = ["--uid", str(host.user_id), "--gid", str(host.group_id)]
+    arguments += ["--disable-userns", *identity, "--hostname", HOSTNAME]
     arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     return arguments
 
@@ -223,6 +236,8 @@ def _agent(host: Host, staged: Mapping[str, Mount]) -> list[str]:
     arguments = ["--size", str(RUN_BYTES), "--tmpfs", "/run", "--size", str(RUN_BYTES), "--tmpfs", "/run/cove"]
     arguments += ["--ro-bind", host.agent, AGENT_DIRECTORY, "--ro-bind", host.shell, SHELL_DIRECTORY]
     arguments += ["--ro-bind", host.executor, EXECUTOR_DIRECTORY]
+    if host.has_image:
+        arguments += ["--ro-bind", "/usr", HOST_DIRECTORY]
     if host.python is not None:
         arguments += ["--ro-bind", host.python, PYTHON_DIRECTORY]
     if host.interpreter_prefix is not None:

@@ -15,13 +15,29 @@ from pathlib import Path
 import msgspec
 
 from cove.archive.remove_tree import remove_tree
+from cove.core.etc import SYNTHETIC_ETC
 from cove.core.identifier import new_identifier
-from cove.layers.record import PARTS, Layer, Stack
-from cove.layers.store import STACK, LayerStore, read_stack
+from cove.layers.record import PARTS, ROOT, Layer, Stack, System
+from cove.layers.store import STACK, LayerStore, is_of_image, read_stack
 from cove.linux.path_walk import admit_group
 from cove.local.state import replace_file
 
 _DISK = "disk"
+# Directories of a root that are mount points: real ones in every upper, whatever an image has there.
+_ROOT_DIRECTORIES = {
+    "": 0o755,
+    "etc": 0o755,
+    "proc": 0o555,
+    "dev": 0o755,
+    "run": 0o755,
+    "tmp": 0o1777,
+    "workspace": 0o755,
+    "home": 0o755,
+    "home/user": 0o755,
+}
+
+
+_ROOT_FILES = ("hosts", "hostname", "resolv.conf")
 
 
 @dataclass(slots=True)
@@ -46,14 +62,15 @@ class PlaceLayers:
         self._move_parts(self.stack.upper)
         self._adopt_layers()
         if self.stack.undo is not None:
-            upper = self.make_upper(self.stack.undo)
+            upper = self.make_upper(self.stack.undo, self.stack.system)
             self.commit(msgspec.structs.replace(self.stack, layers=self.stack.undo, upper=upper, undo=None))
         self.drop_others()
 
-    def begin(self, layers: Sequence[str], snapshot: str | None = None) -> None:
+    def begin(self, layers: Sequence[str], snapshot: str | None = None, system: System | None = None) -> None:
         """Let a new sandbox stand on these layers. The caller holds them."""
-        upper = self.make_upper(layers)
-        self.commit(Stack(upper=upper, layers=tuple(layers), base=tuple(layers), snapshot=snapshot))
+        upper = self.make_upper(layers, system)
+        all_layers = tuple(layers)
+        self.commit(Stack(upper=upper, layers=all_layers, base=all_layers, snapshot=snapshot, system=system))
 
     def convert(self) -> Stack:
         """Make an upper of plain directories. Idempotent."""
@@ -68,7 +85,16 @@ class PlaceLayers:
     def directories(self) -> tuple[Path, ...]:
         """Return the directories that the sandbox writes to."""
         top = self.place if self.stack is None else self.upper_path(self.stack.upper) / "data"
-        return tuple(top / part for part in PARTS)
+        return tuple(top / part for part in (*PARTS, *self._roots(self.system)))
+
+    @property
+    def system(self) -> System | None:
+        """Return the system of the image that the sandbox stands on; None on the host's."""
+        return None if self.stack is None else self.stack.system
+
+    @staticmethod
+    def _roots(system: System | None) -> tuple[str, ...]:
+        return () if system is None else (ROOT,)
 
     def upper_path(self, id: str) -> Path:
         """Return the directory of an upper: `data` and `work`."""
@@ -78,7 +104,7 @@ class PlaceLayers:
     def _uppers(self) -> Path:
         return (self.place / _DISK if self.on_disk_image else self.place) / "uppers"
 
-    def make_upper(self, layers: Sequence[str]) -> str:
+    def make_upper(self, layers: Sequence[str], system: System | None) -> str:
         """Make an empty upper whose directories look as those of the layers do: their modes are the upper's."""
         id = self._new_upper()
         data = self.upper_path(id) / "data"
@@ -89,7 +115,19 @@ class PlaceLayers:
                 shutil.copymode(like, data / part)
                 found = like.stat()
                 os.utime(data / part, ns=(found.st_atime_ns, found.st_mtime_ns))
+        if system is not None:
+            self._furnish_root(data / ROOT, is_new=is_of_image(layers[-1]))
         return id
+
+    def _furnish_root(self, root: Path, *, is_new: bool) -> None:
+        """Make the mount points; on an image that nobody has written to, also the files of this machine's network."""
+        for name, mode in _ROOT_DIRECTORIES.items():
+            self._make(root / name)
+            (root / name).chmod(mode)
+        if is_new:
+            (root.parent / "tmp").chmod(_ROOT_DIRECTORIES["tmp"])
+        for name in _ROOT_FILES if is_new else ():
+            self._write(root / "etc" / name, SYNTHETIC_ETC[name].encode())
 
     def _tops(self, layers: Sequence[str], part: str) -> list[Path]:
         """Find a part in the layers, top first: the topmost may still be the upper that it was."""
@@ -107,6 +145,12 @@ class PlaceLayers:
 
     def _make(self, path: Path) -> None:
         path.mkdir(mode=0o700)
+        if self.user_id is not None:
+            os.chown(path, self.user_id, self.user_id)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        path.chmod(0o644)
         if self.user_id is not None:
             os.chown(path, self.user_id, self.user_id)
 

@@ -16,6 +16,7 @@ import msgspec
 from cove.archive.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
 from cove.core.snapshot_index import VERSION, IndexedLayer, SnapshotIndex, snapshot_digest
+from cove.errors import ValidationFailed
 from cove.layers.digest import Hashing
 from cove.layers.export import Export, Progress, Transfer, load_layer, read_index
 from cove.layers.packing import pack_layer
@@ -33,6 +34,8 @@ def export_to(store: LayerStore, id: str, place: Place, progress: Progress, chec
     """Write a snapshot to a place; layers that are there by digest are not written again."""
     with store.holding(), _working(store) as working:
         snapshot = store.find(id)
+        if snapshot.system is not None:
+            raise ValidationFailed(f"snapshot {id} stands on the image {snapshot.system.image}: it cannot be exported")
         export = Export(place, working, Transfer(len(snapshot.layers), progress, check))
         layers = tuple(_add(store, export, layer) for layer in snapshot.layers)
         return export.finish(id, index_of(store, snapshot, layers))

@@ -55,13 +55,14 @@ def _unescape(path: bytes) -> str:
 
 
 def find_holders(
-    pids: Iterable[int], mounts: Collection[int], *, agent: int = 0, sockets: Collection[int] = ()
+    pids: Iterable[int], mounts: Collection[int], *, agent: int = 0, sockets: Collection[int] = (), root: int = -1
 ) -> Holders:
     """Look at these processes. `sockets` are the inodes of sockets that are bound to names there. Blocks.
 
-    The agent and its children, the launchers, are ours: their descriptors hold nothing, but cannot be looked at.
+    The agent and its children, the launchers, are ours: their descriptors hold nothing, but cannot be looked at. Who
+    has the mount `root` as its root, or stands at its top, does not hold that: pivot_root(2) takes it along.
     """
-    search = _Search(frozenset(mounts), frozenset(sockets), agent, time.monotonic() + _SECONDS)
+    search = _Search(frozenset(mounts), frozenset(sockets), agent, root, time.monotonic() + _SECONDS)
     for pid in pids:
         search.look_at(pid)
     return search.found
@@ -83,6 +84,7 @@ class _Search:
     mounts: frozenset[int]
     sockets: frozenset[int]
     agent: int
+    root: int
     until: float
     found: Holders = field(default_factory=Holders)
 
@@ -102,14 +104,22 @@ class _Search:
         if state in ("Z", "X"):
             return False
         if self.agent in (pid, parent):
-            return any(_mount_of(f"{folder}/{link}") in self.mounts for link in ("root", "cwd"))
-        if _mount_of(f"{folder}/root") in self.mounts or any(map(self._counts, _descriptors(pid))):
+            return self._has_root(folder) or self._stands(folder)
+        if self._has_root(folder) or any(map(self._counts, _descriptors(pid))):
             return True
         if not all(_shares_all(pid, int(task)) for task in os.listdir(f"{folder}/task")):
             return True
-        if _mount_of(f"{folder}/cwd") in self.mounts:
+        if self._stands(folder):
             self.found.standing[pid] = os.readlink(f"{folder}/cwd")
         return False
+
+    def _has_root(self, folder: str) -> bool:
+        mount = _mount_of(f"{folder}/root")
+        return mount in self.mounts and not (mount == self.root and os.readlink(f"{folder}/root") == "/")
+
+    def _stands(self, folder: str) -> bool:
+        mount = _mount_of(f"{folder}/cwd")
+        return mount in self.mounts and not (mount == self.root and os.readlink(f"{folder}/cwd") == "/")
 
     def _counts(self, descriptor: tuple[str, str]) -> bool:
         link, information = descriptor

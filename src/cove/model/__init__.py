@@ -25,6 +25,7 @@ from cove.model.file import (
     SearchMatch,
 )
 from cove.model.git import GitBranch, GitChange, GitClone, GitFile, GitHead, GitStatus
+from cove.model.image import ImageInfo
 from cove.model.info import (
     ExposedPort,
     MemoryMeasure,
@@ -54,6 +55,7 @@ from cove.model.spec import IdleAction, Isolation, Limits, SandboxSpec, SpecFiel
 
 __all__ = [
     "ExportInfo",
+    "ImageInfo",
     "TransferProgress",
     "BackupInfo",
     "AnyMount",

@@ -18,6 +18,8 @@ _LEAST_LIMITS = {"memory": 16 << 20, "pids": 4, "open_files": 64}
 MOST_LABELS = 64
 MOST_LABEL_CHARACTERS = 256
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
+# The host's own system, read-only, in the place of an image.
+HOST_IMAGE = "host"
 
 
 class Isolation(StrEnum):
@@ -67,6 +69,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: bool = False
     labels: dict[str, str] = {}
     snapshot: str | None = None
+    image: str = HOST_IMAGE
+    user: str | None = None
 
 
 class HasId(Protocol):
@@ -92,6 +96,8 @@ class SpecFields(TypedDict, total=False):
     keep_alive: bool
     labels: Mapping[str, str]
     snapshot: str | HasId | None
+    image: str
+    user: str | None
 
 
 def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
@@ -126,6 +132,7 @@ def check_spec(spec: SandboxSpec) -> None:
         check_mount(mount)
     if spec.isolation is Isolation.NONE:
         _check_without_isolation(spec)
+    _check_image(spec)
     if not spec.workdir.startswith("/"):
         raise ValidationFailed(f"workdir must be an absolute path, not {spec.workdir!r}")
     _check_limits(spec.limits)
@@ -150,6 +157,15 @@ def check_labels(labels: Mapping[str, str]) -> None:
             raise ValidationFailed(
                 f"the value of label {name} must be printable text of at most {MOST_LABEL_CHARACTERS} characters"
             )
+
+
+def _check_image(spec: SandboxSpec) -> None:
+    if spec.image != HOST_IMAGE and spec.isolation is Isolation.NONE:
+        raise ValidationFailed("an image needs isolation: with isolation='none' the system is the host's")
+    if spec.image != HOST_IMAGE and spec.snapshot is not None:
+        raise ValidationFailed("a snapshot brings the image that it was made on: give snapshot or image, not both")
+    if spec.user is not None and spec.image == HOST_IMAGE:
+        raise ValidationFailed("a user needs an image: on the host's system a sandbox has one user of its own")
 
 
 def _check_without_isolation(spec: SandboxSpec) -> None:

@@ -6,7 +6,7 @@ everything else, and no answer is longer than its budget.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
 from cove.agent.protocol import ProtocolError
@@ -42,9 +42,9 @@ _MOST_ERRNO_DIGITS = 4
 class Errands:
     """Runs `agent.errand` for the file operations of one sandbox."""
 
-    def __init__(self, spawner: Spawner, interpreter: str, directory: str) -> None:
+    def __init__(self, spawner: Spawner, interpreter: Sequence[str], directory: str) -> None:
         self._spawner = spawner
-        self._command = [word.encode() for word in (interpreter, "-I", "-S", f"{directory}/errand.pyc", directory)]
+        self._command = [word.encode() for word in (*interpreter, "-I", "-S", f"{directory}/errand.pyc", directory)]
 
     async def start(
         self,

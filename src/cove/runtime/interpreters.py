@@ -19,9 +19,11 @@ class Interpreters:
     executor: str
     home: str
     has_packages: bool
+    image: str | None = None
 
     def python_command(self, *, preload: bool) -> list[str]:
         """Return the fork server, with the usual packages imported or not; its control descriptor follows."""
+        self._check_image("python", "python3")
         if self.python is None:
             raise InterpreterNotReady(
                 "the Python environment for code contexts is not there: run `cove setup` once (it installs IPython, "
@@ -30,8 +32,16 @@ class Interpreters:
         packages = "packages" if preload else "bare"
         return [f"{self.python}/bin/python3", "-I", f"{self.executor}/server.py", self.agent, packages]
 
+    def _check_image(self, language: str, program: str) -> None:
+        if self.image is not None:
+            raise InterpreterNotReady(
+                f"{language} contexts are not there in a sandbox on an image ({self.image}): run `{program}` of the "
+                "image by exec or in a session, or create the sandbox without an image"
+            )
+
     def node_command(self, language: str) -> list[str]:
         """Return the JavaScript executor."""
+        self._check_image(language, "node")
         if self.node is None:
             raise InterpreterNotReady(
                 f"{language} contexts need Node.js 20 or newer below /usr, where sandboxes can see it: "

@@ -9,7 +9,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cove.attach import SECONDS, Action, Attached, Binds, CloneTree, MountOptions, ShowLayers, Sysctls, Target
@@ -17,12 +17,13 @@ from cove.core.jail import copied_masks
 from cove.core.limits import CORE_BYTES
 from cove.core.mount import bound
 from cove.errors import CoveError, SandboxUnavailable, ValidationFailed
+from cove.layers.record import System
 from cove.linux.bubblewrap import explain_refusal
 from cove.linux.packets import socket_pair
 from cove.linux.pidfd import parent_of, reap, wait_for_end
 from cove.linux.thread_user import as_user
 from cove.local.threads import close_in_thread, in_starter_thread, in_thread, start_in_thread
-from cove.model import SandboxSpec
+from cove.model import Network, SandboxSpec
 from cove.runtime.attachment import Attachment
 from cove.runtime.attachment import attach as attach_to
 from cove.runtime.cgroups import SandboxGroups
@@ -40,6 +41,10 @@ _STOP_SECONDS = 5.0
 
 def _start_fails(_: str) -> None:
     """Do nothing: who starts a jail sees for itself that it did not start."""
+
+
+def _do_nothing(_: "Jail") -> None:
+    """Wait with the launchers until the jail stands."""
 
 
 @dataclass(slots=True)
@@ -155,11 +160,13 @@ async def start_jail(
     attach: Sequence[Action] = (),
     directories: Sequence[Path] = (),
     on_settled: Callable[[Jail], None] = lambda _: None,
+    system: System | None = None,
 ) -> Jail:
     """Start the agent, confined as the spec says, and wait for its first word. The caller shields it from cancel.
 
     What is to be attached is, before anything runs inside; the sockets are the jail's. `on_settled` is called when the
-    agent is in its control groups, and so will be what it forks: from then on it can be asked for launchers.
+    agent is in its control groups, and so will be what it forks: from then on it can be asked for launchers. With the
+    `system` of an image that is when it has its root.
     """
     with ExitStack() as stack:
         ours, theirs = socket_pair()
@@ -176,6 +183,7 @@ async def start_jail(
             place=place,
             spec=spec,
             mounts=mounts,
+            system=system,
             limits=groups.process_limits,
             directories=directories,
             control=theirs.fileno(),
@@ -187,9 +195,12 @@ async def start_jail(
         jail = Jail(pid, link, groups, errors[0], _watch(pidfd, pid), _machine=machine, _user_id=place.user_id)
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await _begin(jail, info[0], launch, on_settled)
+                # A process that is forked while the root is replaced may keep the old one: pivot_root(2).
+                await _begin(jail, info[0], launch, on_settled if system is None else _do_nothing)
                 if attachment is not None:  # nothing has run inside yet
                     await in_thread(_finish, jail, attachment, mounts)
+                if system is not None:
+                    on_settled(jail)
         except BaseException as error:
             if attachment is not None:
                 await in_thread(attachment.close)
@@ -233,9 +244,20 @@ def _launch(
 def _actions(launch: Launch, attach: Sequence[Action]) -> list[Action]:
     """All that is done to a jail before anything runs in it."""
     masks = copied_masks(launch.host)
-    layers = [action for action in attach if isinstance(action, ShowLayers)]
-    others = [action for action in attach if action not in layers]
+    layers = [_with_mounts(launch, action) for action in attach if isinstance(action, ShowLayers)]
+    others = [action for action in attach if not isinstance(action, ShowLayers)]
     return [*shared_limits(), *([Binds(masks)] if masks else []), *layers, *launch.mounts.moves, *others]
+
+
+def _with_mounts(launch: Launch, layers: ShowLayers) -> ShowLayers:
+    """Take what bubblewrap has mounted in the old root along to the new one."""
+    if launch.system is None:
+        return layers
+    staged = launch.mounts.staged.values()
+    targets = [mount.target for mount in launch.mounts.mounts if mount not in staged]
+    if launch.spec.network is Network.HOST and launch.host.resolv_conf is not None:
+        targets.append("/etc/resolv.conf")
+    return replace(layers, below=(*layers.below, *targets))
 
 
 def _finish(jail: Jail, attachment: Attachment, mounts: OpenMounts) -> None:

@@ -30,11 +30,14 @@ from cove.attach import COPY_OPTIONS, COPY_PROGRAM, Action, CopyTree, MountBusy,
 from cove.core.identifier import new_identifier
 from cove.core.jail import HOME, WORKSPACE
 from cove.errors import SandboxUnavailable
+from cove.images.store import ImageStore
+from cove.images.system import make_system
 from cove.layers.place import PlaceLayers
-from cove.layers.record import Stack
+from cove.layers.record import ROOT, Stack
 from cove.linux.mounts import detach_mount, map_owner, owner_mapping
 from cove.linux.references import Holders, MountPoint, bound_sockets, find_holders, pid_inside, read_mounts
-from cove.model import SnapshotMethod
+from cove.model import SandboxSpec, SnapshotMethod
+from cove.model.spec import HOST_IMAGE
 from cove.runtime.attachment import Attachment
 from cove.runtime.freeze import frozen
 from cove.runtime.home import Place
@@ -43,6 +46,9 @@ from cove.runtime.machine import Machine
 from cove.runtime.usage import processes_of
 
 INSIDE: Mapping[str, str] = {"workspace": WORKSPACE, "home": HOME, "tmp": "/tmp"}
+INSIDE_IMAGE: Mapping[str, str] = {ROOT: "/", **INSIDE}
+# The mounts that every jail begins with.
+_FIRST_MOUNTS = ("/proc", "/dev", "/run", *INSIDE.values())
 COPY_SECONDS = 3600.0
 
 
@@ -66,12 +72,17 @@ class SandboxLayers:
         """Return how this sandbox's files are kept: what lies on a disk of its own can only be copied from there."""
         return SnapshotMethod.COPY if self.place.on_disk_image else self._machine.snapshots
 
-    def prepare(self, snapshot: str | None, *, on_disk_image: bool) -> None:
-        """Find out what the sandbox stands on before its jail is started; a new one on the layers of a snapshot."""
+    def prepare(self, spec: SandboxSpec, *, on_disk_image: bool) -> None:
+        """Find out what the sandbox stands on before its jail is started; a new one on a snapshot or an image."""
         self.place.recover(on_disk_image=on_disk_image)
-        if self.place.stack is None and snapshot is not None:
+        if self.place.stack is None and spec.snapshot is not None:
             with self.store.holding():
-                self.place.begin(self.store.find(snapshot).layers, snapshot)
+                snapshot = self.store.find(spec.snapshot)
+                self.place.begin(snapshot.layers, snapshot.id, snapshot.system)
+        elif self.place.stack is None and spec.image != HOST_IMAGE:
+            with self.store.holding():
+                image = ImageStore(self._machine.home.path, self.store).find(spec.image)
+                self.place.begin(image.layers, system=make_system(image, self.store, spec.user))
         if self.place.stack is not None:
             self.place.renew_work()
 
@@ -83,7 +94,12 @@ class SandboxLayers:
             yield []
             return
         with self._sources(stack) as (layers, upper):
-            yield [ShowLayers(layers, upper, INSIDE)]
+            yield [ShowLayers(layers, upper, self.inside, () if stack.system is None else _FIRST_MOUNTS)]
+
+    @property
+    def inside(self) -> Mapping[str, str]:
+        """Return the parts of this sandbox's layers, and where they are inside."""
+        return INSIDE if self.place.system is None else INSIDE_IMAGE
 
     def seal(self, jail: Jail, ours: Collection[int]) -> tuple[tuple[str, ...], Moved]:
         """Make layers of everything up to now; returns all of them. `ours` are pids inside that may be moved."""
@@ -92,9 +108,9 @@ class SandboxLayers:
             with frozen(jail.groups, jail.pid):
                 return self._copy(jail, stack), Moved()
         below = (*stack.layers, stack.upper)
-        new = msgspec.structs.replace(stack, layers=below, upper=self.place.make_upper(below))
+        new = msgspec.structs.replace(stack, layers=below, upper=self.place.make_upper(below, stack.system))
         with self._showing(jail, stack, new) as show, frozen(jail.groups, jail.pid):
-            held = _Held.find(jail)
+            held = _Held.find(jail, self.inside)
             moved = None if held.strangers(ours) else show(held, sealed=True)
             if moved is None:
                 self._discard(stack, new)
@@ -108,9 +124,9 @@ class SandboxLayers:
         Processes that hold the old files end, but for those of `ours` that only stand there.
         """
         stack = self.place.convert()
-        new = msgspec.structs.replace(new, upper=self.place.make_upper(new.layers))
+        new = msgspec.structs.replace(new, upper=self.place.make_upper(new.layers, new.system))
         with self._showing(jail, stack, new) as show, frozen(jail.groups, jail.pid):
-            held = _Held.find(jail)
+            held = _Held.find(jail, self.inside)
             for pid in held.strangers(ours):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)  # frozen: no other can have its pid
@@ -122,7 +138,7 @@ class SandboxLayers:
     @contextmanager
     def _showing(self, jail: Jail, stack: Stack, new: Stack) -> Iterator["_Show"]:
         """Have all ready to show the new stack in a frozen jail. The old one stays, and holds again, if that fails."""
-        attachment = Attachment(self._machine, self.place.user_id, [ShowLayers((), "", INSIDE)])
+        attachment = Attachment(self._machine, self.place.user_id, [ShowLayers((), "", self.inside)])
         try:
             with self._sources(new) as (layers, upper):
                 attachment.prepare()
@@ -227,15 +243,20 @@ class _Held:
     holders: Holders
 
     @classmethod
-    def find(cls, jail: Jail) -> "_Held":
+    def find(cls, jail: Jail, inside: Mapping[str, str]) -> "_Held":
         mounts = read_mounts(jail.agent_pid)
-        parts = {name: path for name, path in INSIDE.items() if _is_ours(path, mounts)}
-        under = [each for each in mounts if any(each.path.startswith(f"{path}/") for path in parts.values())]
+        parts = {name: path for name, path in inside.items() if _is_ours(path, mounts)}
+        places = [path for path in parts.values() if path != "/"]
+        under = [each for each in mounts if any(each.path.startswith(f"{path}/") for path in places)]
         ids = {each.id for each in (*under, *(each for each in mounts if each.path in parts.values()))}
+        root = next((each.id for each in mounts if each.path == "/"), -1) if ROOT in parts else -1
         sockets = bound_sockets(jail.agent_pid, parts.values())
         pids = processes_of(jail.groups, jail.pid)
-        holders = find_holders(pids, ids, agent=jail.agent_pid, sockets=sockets)
-        return cls(parts, _outermost([each.path for each in under]), holders)
+        holders = find_holders(pids, ids, agent=jail.agent_pid, sockets=sockets, root=root)
+        below = _outermost([each.path for each in under])
+        if ROOT in parts:
+            below += _outermost([each.path for each in mounts if each.path != "/"])
+        return cls(parts, below, holders)
 
     def strangers(self, ours: Collection[int]) -> list[int]:
         """Return who holds the files, but for those of ours that only stand there."""

@@ -7,17 +7,21 @@ from pathlib import Path
 
 from cove.attach import can_enter_namespaces
 from cove.core.jail import (
+    HOST_DIRECTORY,
     INTERPRETER_DIRECTORY,
     MASKED_PROC_DIRECTORIES,
     MASKED_PROC_FILES,
+    USER_ID,
     Host,
 )
 from cove.core.limits import descriptors_inside
 from cove.errors import InterpreterNotReady, SandboxUnavailable
+from cove.layers.record import System
 from cove.layers.support import find_method
 from cove.linux.bubblewrap import OLDEST, bubblewrap_version, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.descriptors import raise_descriptor_limit
+from cove.linux.dynamic_loader import find_loader
 from cove.linux.interpreter import Interpreter, find_interpreter
 from cove.linux.seccomp import explain_missing_filter, find_filter
 from cove.local.state import default_home
@@ -51,7 +55,7 @@ class Machine:
     snapshots: SnapshotMethod
     attach_socket: str | None = None  # where a process listens that forks helpers of this version
 
-    def host(self, place: Place, directories: Sequence[Path] = ()) -> Host:
+    def host(self, place: Place, directories: Sequence[Path] = (), system: System | None = None) -> Host:
         """Describe the host for the jail of a sandbox at that place, whose files are in these directories."""
         own = directories or (place.workspace, place.home, place.tmp)
         links = {name: os.readlink(f"/{name}") for name in _ROOT_NAMES if os.path.islink(f"/{name}")}
@@ -75,6 +79,9 @@ class Machine:
             shell=str(place.shell),
             executor=str(self.executor),
             python=None if self.python is None else str(self.python),
+            user_id=USER_ID if system is None else system.user_id,
+            group_id=USER_ID if system is None else system.group_id,
+            has_image=system is not None,
         )
 
     def open_files(self, limits: Limits) -> tuple[int, int]:
@@ -89,6 +96,16 @@ class Machine:
         if self.interpreter.prefix is None:
             return self.interpreter.path
         return os.path.join(INTERPRETER_DIRECTORY, os.path.relpath(self.interpreter.path, self.interpreter.prefix))
+
+    def beside_image(self, program: str, name: str | None = None) -> tuple[str, ...]:
+        """Return the words that run a program of the host in a jail whose system is an image's. Blocks."""
+        loader = find_loader(self.interpreter.path)
+        if loader is None:
+            raise SandboxUnavailable(
+                f"no sandbox can stand on an image here: {self.interpreter.path} is not run by a dynamic loader "
+                "below /usr; install the system's Python (`sudo apt install python3`)"
+            )
+        return loader.command(program, usr=HOST_DIRECTORY, name=name)
 
     @property
     def attach_command(self) -> list[str]:
@@ -105,14 +122,16 @@ class Machine:
             )
         return self.bubblewrap
 
-    def require_filter(self) -> bytes:
+    def require_filter(self, *, emulates_root: bool = False) -> bytes:
         """Require a seccomp filter: without one there is no isolation."""
         if self.filter is None:
             raise SandboxUnavailable(
                 f"no seccomp filter: {explain_missing_filter()}. Trusted code can run without isolation if you "
                 "ask for it: isolation='none'."
             )
-        return self.filter
+        found = find_filter(emulates_root=True) if emulates_root else self.filter
+        assert found is not None  # the same machine has the other
+        return found
 
 
 def examine_machine() -> Machine:

@@ -8,11 +8,22 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from typing import Final
 
-from cove.api import AsyncSandbox, AsyncSnapshot
+from cove.api import AsyncImage, AsyncSandbox, AsyncSnapshot
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
+from cove.images.store import ImageStore
 from cove.local.threads import in_thread
-from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, Selection, SnapshotInfo, TransferProgress, VolumeInfo
+from cove.model import (
+    ImageInfo,
+    SandboxInfo,
+    SandboxSpec,
+    SandboxStatus,
+    Selection,
+    SnapshotInfo,
+    TransferProgress,
+    VolumeInfo,
+)
+from cove.runtime.image import Image, list_images, load_image, pull_image
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
@@ -113,6 +124,29 @@ class EmbeddedProvider:
     async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
         """All snapshots in this program's state directory."""
         return await in_thread((await self._examine()).home.layers.describe_all)
+
+    async def load_image(self, path: str, *, name: str | None = None) -> AsyncImage:
+        """An image from an archive."""
+        return await load_image(await self._images(), path, name)
+
+    async def pull_image(self, reference: str) -> AsyncImage:
+        """An image from a registry."""
+        return await pull_image(await self._images(), reference)
+
+    async def get_image(self, name: str) -> AsyncImage:
+        """An image in this program's state directory."""
+        store = await self._images()
+        return Image(store, (await in_thread(store.find, name)).name)
+
+    async def list_images(self) -> builtins.list[ImageInfo]:
+        """All images in this program's state directory."""
+        return await list_images(await self._images())
+
+    async def _images(self) -> ImageStore:
+        home = (await self._examine()).home
+        store = ImageStore(home.path, home.layers)
+        await in_thread(store.open)
+        return store
 
     def abandon(self) -> None:
         """The program ends normally: remove what its sandboxes have on disk. Their processes end with it."""

@@ -21,10 +21,11 @@ from cove.model import (
     Isolation,
     Outcome,
     ResetReport,
+    SandboxSpec,
     SessionInfo,
     TerminalInfo,
 )
-from cove.model.spec import HasId
+from cove.model.spec import HOST_IMAGE, HasId
 from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import run_borrowed
 from cove.runtime.exec import run_command
@@ -33,7 +34,7 @@ from cove.runtime.gate import gated
 from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 from cove.runtime.session import Session
 from cove.runtime.snapshot import Snapshot
-from cove.runtime.state import check_labels
+from cove.runtime.state import check_labels, check_system
 
 MOST_COPIES = 1000
 
@@ -51,7 +52,7 @@ class Sandbox(SandboxLifecycle):
     async def restore(self, snapshot: str | HasId) -> None:
         id = snapshot if isinstance(snapshot, str) else snapshot.id
         self._check_files()
-        await in_thread(self.layers.store.find, id)
+        check_system(await in_thread(self.layers.store.find, id), self.layers.place.system)
         await self._end_all("the sandbox goes back to a snapshot")
         await self._state.restore(id)
 
@@ -61,9 +62,13 @@ class Sandbox(SandboxLifecycle):
             raise ValidationFailed(f"count must be from 1 to {MOST_COPIES}, not {count!r}")
         snapshot = await self._state.snapshot(None, {}, self._spec.env, self._spec.workdir)
         try:
-            return await self.on_fork(msgspec.structs.replace(self._spec, snapshot=snapshot.id), count)
+            return await self.on_fork(self._spec_of_copy(snapshot.id), count)
         finally:
             await finished(self._forget_snapshot, snapshot.id)
+
+    def _spec_of_copy(self, snapshot: str) -> SandboxSpec:
+        """The snapshot brings the image and its user."""
+        return msgspec.structs.replace(self._spec, snapshot=snapshot, image=HOST_IMAGE, user=None)
 
     def _forget_snapshot(self, id: str) -> None:
         self.layers.store.forget(id)

@@ -47,7 +47,7 @@ from cove.runtime.freezer import Freezer
 from cove.runtime.gate import gated_call, gated_stream
 from cove.runtime.git import Git
 from cove.runtime.home import Place
-from cove.runtime.isolation import backend_of
+from cove.runtime.isolation import Inside, backend_of
 from cove.runtime.jail import Jail, start_jail
 from cove.runtime.kept_sessions import forget_sessions, open_sessions
 from cove.runtime.layers import SandboxLayers
@@ -104,6 +104,8 @@ class SandboxLifecycle(SandboxLife):
         self.activity = Activity(lambda: self.running_processes)
         self.life = Life(self, self.activity, lambda: self.on_lost())  # noqa: PLW0108  # it changes
         self.env_changes: dict[str, str | None] = {}
+        self._env: Mapping[str, str] = {}
+        self._has_begun = False
         self.network = SandboxNetwork(place, machine.home.path)
         self.layers = SandboxLayers(machine, place)
         self._state = SandboxState(
@@ -122,9 +124,7 @@ class SandboxLifecycle(SandboxLife):
         self.id = id
         self._spec = spec
         self.created_at = created_at
-        self._inside = backend_of(spec.isolation).inside(self._machine, self._place)
-        self._env: Mapping[str, str] = merge_environment(self._inside.env, spec.env)
-        self._cwd = self._inside.workspace if spec.workdir == WORKSPACE else spec.workdir
+        self._settle_in(backend_of(spec.isolation).inside(self._machine, self._place, None))
         self.ends_at = ends_at(created_at, spec.lifetime)
         self.schedule_end()
 
@@ -134,6 +134,11 @@ class SandboxLifecycle(SandboxLife):
         self.schedule_end()
         self.env_changes = dict(env)
         self._env = merge_environment(self._env, env)
+
+    def _settle_in(self, inside: Inside) -> None:
+        self._inside = inside
+        self._env = merge_environment(inside.env, self._spec.env, self.env_changes)
+        self._cwd = inside.workspace if self._spec.workdir == WORKSPACE else self._spec.workdir
 
     def publish_ports(self, publisher: Publisher, exposures: Iterable[Exposure] = ()) -> None:
         """Expose ports in this way, and these at once. Nobody has used any yet."""
@@ -193,8 +198,13 @@ class SandboxLifecycle(SandboxLife):
         self._died = None
         attach = await self.network.attachments(self._spec.network)
         groups = await in_thread(self._make_groups)
+        system = self.layers.place.system
         begun: list[Spawner] = []
         try:
+            if system is not None and not self._has_begun:
+                backend = backend_of(self._spec.isolation)
+                self._settle_in(await in_thread(backend.inside, self._machine, self._place, system))
+            self._has_begun = True
             with ExitStack() as stack:
                 layers = await in_thread(stack.enter_context, self.layers.shown())
                 jail = await start_jail(
@@ -206,6 +216,7 @@ class SandboxLifecycle(SandboxLife):
                     attach=[*layers, *attach],
                     directories=self.layers.place.directories,
                     on_settled=lambda jail: begun.append(_spawn(jail)),
+                    system=system,
                 )
         except BaseException:
             for spawner in begun:
@@ -223,7 +234,7 @@ class SandboxLifecycle(SandboxLife):
     def _make_groups(self) -> SandboxGroups:
         limits, place = self._spec.limits, self._place
         has_disk = attach_disk(place.path, limits, place.user_id)
-        self.layers.prepare(self._spec.snapshot, on_disk_image=has_disk)
+        self.layers.prepare(self._spec, on_disk_image=has_disk)
         return make_groups(self._machine.hierarchies, place.key, limits, has_disk=has_disk)
 
     async def open(self, jail: Jail, spawner: Spawner) -> None:
@@ -238,6 +249,7 @@ class SandboxLifecycle(SandboxLife):
         self._processes = Processes(self._spawner, logs, LOG_BYTES if disk is None else disk // LOG_SHARES)
         access = FileAccess(jail.link)
         inside = self._inside
+        spawner.bash = tuple(word.encode() for word in inside.bash)
         errands = Errands(self._spawner, inside.interpreter, inside.agent)
         files = Files(access, errands, self._base)
         git = Git(self._spawner, access, errands, self._base, lambda: self._env)

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
-from cove.core.command import Invocation
+from cove.core.command import BASH, Invocation
 from cove.errors import CoveError, SpawnFailed
 from cove.linux.cgroup import Group
 from cove.model import Outcome
@@ -40,6 +41,7 @@ class Spawner:
         self._running: set[Supervised] = set()
         self.activity = Notify()
         self.closed = False
+        self.bash: tuple[bytes, ...] = (BASH,)
 
     def is_busy(self) -> bool:
         """Return whether anything runs that was started here, or left behind by it."""
@@ -72,6 +74,7 @@ class Spawner:
         before anything could be handed over. `on_spawn` gets the process before any of its output is taken, and
         gets another one when code inside has killed the launcher before it had read what to start.
         """
+        invocation = self._with_bash(invocation)
         until = self.clock.time() + START_SECONDS
         for _ in range(_MOST_TRIES):
             try:
@@ -98,6 +101,12 @@ class Spawner:
             if process.ending is not None:
                 raise _too_slow()
         raise SpawnFailed("whoever was to start the command was killed by code inside, each time. Nothing was started.")
+
+    def _with_bash(self, invocation: Invocation) -> Invocation:
+        """Run our bash where an image has none."""
+        if invocation.argv[0] != BASH or self.bash == (BASH,):
+            return invocation
+        return replace(invocation, argv=(*self.bash, *invocation.argv[1:]))
 
     def make(self, take: Take) -> Supervised:
         """Make a process that is to be spawned or forked."""

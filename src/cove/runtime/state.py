@@ -16,7 +16,7 @@ from cove.core.identifier import new_identifier
 from cove.errors import TransactionOpen, ValidationFailed
 from cove.layers.changes import find_changes
 from cove.layers.diff import find_diff
-from cove.layers.record import Snapshot, Stack
+from cove.layers.record import Snapshot, Stack, System
 from cove.local.threads import Stopped, finished, in_thread, start_transfer
 from cove.model import FileChange, ResetReport
 from cove.runtime.code_contexts import CodeContexts
@@ -74,6 +74,7 @@ class SandboxState:
                 parent=parent,
                 env=dict(env),
                 workdir=workdir,
+                system=self._layers.place.system,
             )
             async with self._idle() as (living, idle):
                 sealing = start_transfer(self._keep, living.jail, idle, made)
@@ -112,7 +113,8 @@ class SandboxState:
         with store.holding():
             snapshot = store.find(id)
             base = () if stack is None else stack.base
-            new = Stack(upper="", layers=snapshot.layers, base=base, snapshot=id)
+            check_system(snapshot, self._layers.place.system)
+            new = Stack(upper="", layers=snapshot.layers, base=base, snapshot=id, system=snapshot.system)
             idle.moved = self._layers.replace(jail, new, idle.pids)
         store.collect()
         return snapshot
@@ -206,8 +208,8 @@ class SandboxState:
 
     def _reset(self, jail: Jail, idle: _Idle) -> ResetReport:
         base = () if self._stack is None else self._stack.base
-        snapshot = None
-        idle.moved = self._layers.replace(jail, Stack(upper="", layers=base, base=base, snapshot=snapshot), idle.pids)
+        new = Stack(upper="", layers=base, base=base, system=self._layers.place.system)
+        idle.moved = self._layers.replace(jail, new, idle.pids)
         self._layers.store.collect()
         files = sum(len(os.listdir(path)) for path in self._layers.place.directories)
         return ResetReport(method="layers" if base else "empty", layers=base, files=files)
@@ -259,6 +261,15 @@ class SandboxState:
                 session.let_go(moved=pid in idle.moved.standing)
             for pid, context in contexts.items():
                 context.let_go(idle.moved.standing.get(pid))
+
+
+def check_system(snapshot: Snapshot, system: System | None) -> None:
+    """Refuse the snapshot of another system than the sandbox has: its processes could not go on."""
+    if snapshot.system != system:
+        made_on = "the host's system" if snapshot.system is None else f"the image {snapshot.system.image}"
+        raise ValidationFailed(
+            f"snapshot {snapshot.id} was made on {made_on}, this sandbox has another system: create one from it"
+        )
 
 
 async def in_transfer(work: Callable[[Callable[[], None]], T]) -> T:

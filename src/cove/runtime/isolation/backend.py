@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cove.core.jail import Host
+from cove.layers.record import System
 from cove.model import SandboxSpec
 from cove.runtime.home import Place
 from cove.runtime.interpreters import Interpreters
@@ -19,12 +20,13 @@ from cove.runtime.mounts import OpenMounts
 class Inside:
     """Paths as code inside sees them."""
 
-    interpreter: str
+    interpreter: tuple[str, ...]
     agent: str
     shell: str
     workspace: str
     env: Mapping[str, str]
     interpreters: Interpreters
+    bash: tuple[str, ...] = ("/bin/bash",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,7 @@ class Launch:
     place: Place
     spec: SandboxSpec
     mounts: OpenMounts
+    system: System | None
     limits: Mapping[str, int]
     directories: Sequence[Path]
     control: int
@@ -48,7 +51,7 @@ class Launch:
     @cached_property
     def host(self) -> Host:
         """The host as this jail shows it: looked at once. Blocks."""
-        return self.machine.host(self.place, self.directories)
+        return self.machine.host(self.place, self.directories, self.system)
 
 
 class Backend(Protocol):
@@ -66,8 +69,8 @@ class Backend(Protocol):
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings of `SandboxInfo` for every sandbox of this kind."""
 
-    def inside(self, machine: Machine, place: Place) -> Inside:
-        """Say where things are inside."""
+    def inside(self, machine: Machine, place: Place, system: System | None) -> Inside:
+        """Say where things are inside; with the system of an image, blocks."""
 
     def command(self, launch: Launch, stack: ExitStack) -> tuple[list[str], list[int]]:
         """Return what to execute and the descriptors it inherits, which live as long as the stack. Blocks."""

@@ -1,8 +1,10 @@
 """The bubblewrap backend: namespaces, mounts and the seccomp filter; as root, by a host user of the sandbox's own."""
 
 import math
+import os
 import resource
 from contextlib import ExitStack
+from dataclasses import replace
 
 from cove.core.jail import (
     AGENT_DIRECTORY,
@@ -11,10 +13,12 @@ from cove.core.jail import (
     SHELL_DIRECTORY,
     WORKSPACE,
     agent_command,
+    image_environment,
     jail_arguments,
     place_mark,
 )
 from cove.core.limits import GUARDED, guards
+from cove.layers.record import System
 from cove.linux.descriptors import sealed_file
 from cove.runtime.home import Place
 from cove.runtime.interpreters import inside_jail
@@ -29,10 +33,12 @@ class Bubblewrap:
     has_user_of_its_own = True
     warnings: tuple[str, ...] = ()
 
-    def inside(self, machine: Machine, place: Place) -> Inside:
+    def inside(self, machine: Machine, place: Place, system: System | None) -> Inside:
         """Give the fixed places of the jail."""
+        if system is not None:
+            return _inside_image(machine, system)
         return Inside(
-            interpreter=machine.interpreter_inside,
+            interpreter=(machine.interpreter_inside,),
             agent=AGENT_DIRECTORY,
             shell=SHELL_DIRECTORY,
             workspace=WORKSPACE,
@@ -45,7 +51,7 @@ class Bubblewrap:
     def command(self, launch: Launch, stack: ExitStack) -> tuple[list[str], list[int]]:
         """Run bwrap, which becomes the agent's parent."""
         machine, spec = launch.machine, launch.spec
-        program = stack.enter_context(sealed_file(machine.require_filter()))
+        program = stack.enter_context(sealed_file(machine.require_filter(emulates_root=_is_root(launch.system))))
         arguments = jail_arguments(
             spec,
             launch.host,
@@ -63,8 +69,31 @@ def _agent(launch: Launch) -> list[str]:
     machine, limits = launch.machine, launch.spec.limits
     all_limits = {**guards(limits, _own_limits()), **launch.limits}
     mark = place_mark(launch.place.key)
-    inside, open_files = machine.interpreter_inside, machine.open_files(limits)
+    inside, open_files = _interpreter(machine, launch.system), machine.open_files(limits)
     return agent_command(inside, AGENT_DIRECTORY, launch.control, open_files, all_limits, mark)
+
+
+def _interpreter(machine: Machine, system: System | None) -> tuple[str, ...]:
+    inside = machine.interpreter_inside
+    return (inside,) if system is None else machine.beside_image(inside)
+
+
+def _is_root(system: System | None) -> bool:
+    return system is not None and system.user_id == 0
+
+
+def _inside_image(machine: Machine, system: System) -> Inside:
+    bash = ("/bin/bash",) if system.has_bash else machine.beside_image(os.path.realpath("/bin/bash"), "bash")
+    no_interpreters = inside_jail(False, None, system.home, has_packages=False)
+    return Inside(
+        interpreter=_interpreter(machine, system),
+        agent=AGENT_DIRECTORY,
+        shell=SHELL_DIRECTORY,
+        workspace=system.workdir,
+        env={**image_environment(system.user, system.home), **system.env},
+        interpreters=replace(no_interpreters, image=system.image),
+        bash=bash,
+    )
 
 
 def _own_limits() -> dict[str, float]:

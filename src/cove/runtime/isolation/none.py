@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 
 from cove.core.jail import BUILT_IN_ENV, PYTHON_DIRECTORY, agent_command, place_mark
+from cove.layers.record import System
 from cove.runtime.home import Place
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.isolation.backend import Inside, Launch
@@ -16,12 +17,12 @@ class NoIsolation:
     has_user_of_its_own = False
     warnings = ("no isolation: code in this sandbox can do whatever you can",)
 
-    def inside(self, machine: Machine, place: Place) -> Inside:
+    def inside(self, machine: Machine, place: Place, system: System | None) -> Inside:
         """Give the places of the host."""
         python = None if machine.python is None else str(machine.python)
         agent, executor = str(machine.agent), str(machine.executor)
         return Inside(
-            interpreter=machine.interpreter.path,
+            interpreter=(machine.interpreter.path,),
             agent=agent,
             shell=str(place.shell),
             workspace=str(place.workspace),
@@ -36,7 +37,7 @@ class NoIsolation:
         machine, mark = launch.machine, place_mark(launch.place.key)
         open_files = machine.open_files(launch.spec.limits)
         program, directory = machine.interpreter.path, str(machine.agent)
-        return agent_command(program, directory, launch.control, open_files, launch.limits, mark), [launch.control]
+        return agent_command([program], directory, launch.control, open_files, launch.limits, mark), [launch.control]
 
 
 def _environment(python: str | None, place: Place) -> dict[str, str]:

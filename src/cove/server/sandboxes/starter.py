@@ -7,9 +7,11 @@ from pathlib import Path
 
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxUnavailable
+from cove.layers.store import LayerStore
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec, SandboxStatus
+from cove.model.spec import HOST_IMAGE
 from cove.runtime.life import refusal
 from cove.server.configuration import Configuration
 from cove.server.sandboxes.destroy_sandbox import remove
@@ -48,13 +50,19 @@ class Starter:
             return await self._get(existing, exist_ok)
         spec = await in_thread(self.configuration.complete if is_ours else self.configuration.admit, spec)
         request = Create(id=id, spec=spec, exist_ok=exist_ok, most=self.configuration.max_sandboxes)
-        socket = await in_thread(self._pool.claim, spec)
+        socket = await in_thread(self._claim, spec)
         if socket is not None:
             try:
                 return await _ask(socket, request)
             except (OSError, asyncio.IncompleteReadError):  # it has died meanwhile, or hangs
                 await in_thread(socket.unlink, missing_ok=True)
         return await self._ask_zygote(request)
+
+    def _claim(self, spec: SandboxSpec) -> Path | None:
+        """Take a warm sandbox, which stands on the host's system."""
+        snapshot = None if spec.snapshot is None else LayerStore(self.directory.home).find(spec.snapshot)
+        has_image = spec.image != HOST_IMAGE or (snapshot is not None and snapshot.system is not None)
+        return None if has_image else self._pool.claim(spec)
 
     async def _get(self, existing: Record, exist_ok: bool) -> Record:
         if not exist_ok:

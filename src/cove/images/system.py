@@ -1,0 +1,63 @@
+"""Make the system of a sandbox from an image: its user, environment and directory. What the image says is hostile."""
+
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from cove.archive.tar import Refused
+from cove.errors import ImageInvalid
+from cove.images.manifest import Settings
+from cove.images.merged_view import MergedView, opened_view
+from cove.images.record import ImageRecord
+from cove.images.users import find_user
+from cove.layers.record import ROOT, System
+from cove.layers.store import LayerStore
+
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=([^\0]*)", re.DOTALL)
+_MOST_VARIABLES = 1000
+_MOST_VALUE = 32 << 10
+_WORKSPACE = "/workspace"
+
+
+def make_system(record: ImageRecord, layers: LayerStore, user: str | None) -> System:
+    """Describe what a sandbox on that image has, for a user of the image or the one it names. Blocks."""
+    try:
+        return _make_system(record, layers, user)
+    except Refused as error:
+        raise ImageInvalid(f"the image {record.name} cannot be used: {error}") from None
+
+
+def _make_system(record: ImageRecord, layers: LayerStore, user: str | None) -> System:
+    settings = record.config.settings
+    with opened_view(_roots(record.layers, layers)) as view:
+        found = find_user(view, settings.User if user is None else user)
+        return System(
+            image=record.name,
+            user_id=found.id,
+            group_id=found.group,
+            user=found.name,
+            home=found.home,
+            env=_environment(settings),
+            workdir=_workdir(view, settings),
+            has_bash=view.has("/bin/bash"),
+        )
+
+
+def _roots(ids: Sequence[str], layers: LayerStore) -> list[str]:
+    paths: list[Path] = [layers.data(id) / ROOT for id in ids]
+    return [str(path) for path in paths]
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Leave out what cannot be a variable."""
+    found = [_VARIABLE.fullmatch(text) for text in (settings.Env or [])[:_MOST_VARIABLES] if len(text) < _MOST_VALUE]
+    return {each[1]: each[2] for each in found if each is not None}
+
+
+def _workdir(view: MergedView, settings: Settings) -> str:
+    """Take the image's directory where it is one."""
+    path = settings.WorkingDir
+    real = view.resolve(tuple(path.encode("utf-8", "replace").split(b"/"))) if path.startswith("/") else ()
+    found = view.look(real) if real else None
+    return path if found is not None and stat.S_ISDIR(found.st_mode) and "\0" not in path else _WORKSPACE

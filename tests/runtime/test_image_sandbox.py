@@ -1,0 +1,197 @@
+"""Sandboxes on images: every surface in a root that has neither bash nor libc."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.busybox import needs_busybox, write_busybox
+from support.image_files import Item, directory, symlink
+
+from cove import AsyncImage, AsyncSandbox, Exit
+from cove.errors import ImageNotFound, InterpreterNotReady, ValidationFailed
+
+pytestmark = [pytest.mark.anyio, needs_busybox]
+
+NO_CAPABILITIES = {f"Cap{name}:\t0000000000000000" for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")}
+
+
+@pytest.fixture
+async def busybox(tmp_path: Path) -> AsyncIterator[str]:
+    settings = {"Env": ["GREETING=hello", "no variable", "PATH=/bin"], "WorkingDir": "/var"}
+    image = await AsyncImage.load(write_busybox(tmp_path / "image.tar", settings=settings), name="busybox")
+    yield image.name
+    await image.delete()
+
+
+async def test_commands_have_the_user_the_environment_and_the_directory_of_the_image(busybox: str) -> None:
+    async with AsyncSandbox.create(image=busybox) as sandbox:
+        result = await sandbox.exec("id -u; echo $GREETING $HOME $PATH; pwd; ls /")
+        user, env, directory, *names = result.stdout.splitlines()
+        assert (user, env, directory) == ("0", "hello /root /bin", "/var")
+        assert set(names) == {*("bin", "dev", "etc", "home", "proc", "root", "run", "tmp", "usr", "var", "workspace")}
+        assert (await sandbox.exec(["id", "-u"], env={"PATH": "/bin"})).stdout == "0\n"
+
+
+async def test_root_inside_has_no_capability_and_gives_files_to_others_without_effect(busybox: str) -> None:
+    async with AsyncSandbox.create(image=busybox) as sandbox:
+        status = (await sandbox.exec("cat /proc/self/status")).stdout.splitlines()
+        assert set(status) >= {*NO_CAPABILITIES, "NoNewPrivs:\t1", "Seccomp:\t2"}
+        result = await sandbox.exec("touch /etc/file && chown 33:34 /etc/file && ls -n /etc/file")
+        assert result.stdout.split()[2:4] == ["0", "0"]
+
+
+async def test_another_user_of_the_image_has_its_number_and_its_home(busybox: str) -> None:
+    async with AsyncSandbox.create(image=busybox, user="web") as sandbox:
+        assert (await sandbox.exec("id -u; id -g; echo $HOME; touch ~/file && echo made")).stdout == (
+            "33\n34\n/var/web\nmade\n"
+        )
+        assert (await sandbox.exec("chown 0 ~/file")).exit_code != 0
+    with pytest.raises(ValidationFailed, match="no user 'nobody-there'"):
+        await AsyncSandbox.create(image=busybox, user="nobody-there")
+
+
+async def test_the_system_is_the_sandboxs_own_and_two_do_not_see_each_other(busybox: str) -> None:
+    async with AsyncSandbox.create(image=busybox) as one, AsyncSandbox.create(image=busybox) as two:
+        command = "touch /usr/bin/tool /etc/setting /top && rm /bin/tty && ls -d /usr/bin/tool /etc/setting /top"
+        assert (await one.exec(command)).exit_code == 0
+        assert (await two.exec("ls /usr/bin /etc/setting /top; ls /bin/tty")).stdout == "/usr/bin:\n/bin/tty\n"
+
+
+async def test_files_sessions_and_terminals_work(busybox: str) -> None:
+    async with AsyncSandbox.create(image=busybox) as sandbox:
+        await sandbox.files.write("/srv/deep/file", "text")
+        assert await sandbox.files.read("/srv/deep/file") == b"text"
+        assert [match.path for match in (await sandbox.files.list("/srv/deep"))] == ["/srv/deep/file"]
+        session = await sandbox.create_session()
+        await session.exec("cd /etc; X=kept; f() { echo function; }")
+        assert (await session.exec("pwd; echo $X; f")).stdout == "/etc\nkept\nfunction\n"
+        terminal = await sandbox.terminal(shell=["/bin/sh", "-c", "tty > /srv/tty; exit 3"])
+        async with terminal.connect() as viewer:
+            *_, last = [event async for event in viewer]
+        assert isinstance(last, Exit)
+        assert last.exit_code == 3
+        assert (await sandbox.files.read("/srv/tty")).startswith(b"/dev/pts/")
+
+
+async def test_contexts_say_what_to_do(busybox: str) -> None:
+    async with AsyncSandbox.create(image=busybox) as sandbox:
+        with pytest.raises(InterpreterNotReady, match="image"):
+            await sandbox.run_code("1 + 1")
+        with pytest.raises(InterpreterNotReady, match="image"):
+            await sandbox.run_code("1 + 1", language="javascript")
+
+
+async def test_snapshots_forks_and_resets_have_the_whole_system(busybox: str, tmp_path: Path) -> None:
+    async with AsyncSandbox.create(image=busybox) as sandbox:
+        await sandbox.exec("mkdir /data && touch /data/first /usr/first; rm /bin/tty; echo mine > /etc/hosts")
+        session = await sandbox.create_session()
+        snapshot = await sandbox.snapshot()
+        await sandbox.exec("touch /usr/second; rm -r /data")
+        assert (await session.exec("ls /usr")).stdout == "bin\nfirst\nsecond\n"
+        await sandbox.restore(snapshot)
+        seen = "ls /data /usr; ls /bin/tty 2>/dev/null; cat /etc/hosts; id -u; echo $GREETING; pwd"
+        expected = "/data:\nfirst\n\n/usr:\nbin\nfirst\nmine\n0\nhello\n/var\n"
+        assert (await sandbox.exec(seen)).stdout == expected
+        (copy,) = await sandbox.fork()
+        async with AsyncSandbox.create(snapshot=snapshot) as third:
+            assert (await copy.exec(seen)).stdout == (await third.exec(seen)).stdout == expected
+        await copy.destroy()
+        await sandbox.reset()
+        assert (await sandbox.exec("ls /usr; ls /data; cat /etc/resolv.conf")).stdout == "bin\nnameserver 127.0.0.53\n"
+        async with AsyncSandbox.create() as other:
+            with pytest.raises(ValidationFailed, match="another system"):
+                await other.restore(snapshot)
+        with pytest.raises(ValidationFailed, match="image"):
+            await snapshot.export(str(tmp_path / "export"))
+        await snapshot.delete()
+
+
+async def test_a_restart_keeps_the_system(busybox: str) -> None:
+    async with AsyncSandbox.create(image=busybox) as sandbox:
+        await sandbox.exec("touch /usr/kept")
+        await sandbox.restart()
+        assert (await sandbox.exec("ls /usr; echo $GREETING")).stdout == "bin\nkept\nhello\n"
+
+
+async def test_layers_stay_while_a_sandbox_stands_on_them_and_go_then(tmp_path: Path, cove_home: Path) -> None:
+    image = await AsyncImage.load(write_busybox(tmp_path / "image.tar", Item("unique", b"1")), name="short-lived")
+    layers = cove_home / "layers"
+    before = set(layers.iterdir())
+    sandbox = await AsyncSandbox.create(image="short-lived")
+    await image.delete()
+    with pytest.raises(ImageNotFound):
+        await AsyncSandbox.create(image="short-lived")
+    await sandbox.restart()
+    assert (await sandbox.exec("cat /unique")).stdout == "1"
+    assert before <= set(layers.iterdir())
+    await sandbox.destroy()
+    other = await AsyncImage.load(write_busybox(tmp_path / "other.tar", Item("unique", b"2")), name="other")
+    await other.delete()
+    assert not any(path.name.startswith("sha256-") for path in layers.iterdir())
+
+
+HOSTILE = {
+    "links in the place of mount points": [
+        symlink("proc", "/etc"),
+        symlink("dev", "/"),
+        symlink("run", "usr"),
+        symlink("tmp", "../../.."),
+        symlink("workspace", "/proc/1/root"),
+        symlink("home", "/bin"),
+    ],
+    "files in the place of mount points": [Item(name, b"x") for name in ("proc", "dev", "run", "tmp", "home")],
+    "links in the place of files that are ours": [
+        symlink("etc/resolv.conf", "/proc/1/root/etc/passwd"),
+        symlink("etc/hosts", "/etc/passwd"),
+        symlink("etc/hostname", "nowhere"),
+    ],
+    "an agent of its own": [
+        directory("run"),
+        directory("run/cove"),
+        directory("run/cove/agent"),
+        Item("run/cove/agent/init.pyc", b"evil"),
+        directory("run/cove/host"),
+    ],
+    "a library for every program": [Item("etc/ld.so.preload", b"/lib/evil.so\n"), Item("etc/ld.so.cache", b"evil")],
+    "a Python of its own": [
+        *(directory(name) for name in ("usr/lib", "usr/lib/python3", "usr/lib/python3.11")),
+        *(Item(f"usr/lib/python3.11/{name}.py", b"raise SystemExit(99)") for name in ("os", "site", "encodings")),
+    ],
+    "no root's directory": [Item("root", b"file"), Item(".wh.var", b"")],
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+async def test_a_hostile_image_gets_the_jail_that_every_other_gets(what: str, tmp_path: Path) -> None:
+    image = await AsyncImage.load(write_busybox(tmp_path / "image.tar", *HOSTILE[what]), name="hostile")
+    try:
+        async with AsyncSandbox.create(image="hostile") as sandbox:
+            result = await sandbox.exec(
+                "cd /; ls run/cove; readlink proc/self/exe; cat etc/resolv.conf; "
+                "readlink proc dev run tmp home workspace"
+            )
+            assert result.stdout.splitlines() == [
+                *("agent", "executor", "host", "shell"),
+                *("/bin/busybox", "nameserver 127.0.0.53"),
+            ]
+            await sandbox.files.write("/tmp/file", "text")
+            await sandbox.files.copy("/tmp/file", "/home/user/copy")
+            assert await sandbox.files.read("/home/user/copy") == b"text"
+            await sandbox.restart()
+            assert (await sandbox.exec("cat /home/user/copy")).stdout == "text"
+    finally:
+        await image.delete()
+
+
+async def test_an_image_needs_isolation_and_excludes_a_snapshot(busybox: str) -> None:
+    for wrong in ({"isolation": "none", "image": busybox}, {"snapshot": "x", "image": busybox}, {"user": "root"}):
+        with pytest.raises(ValidationFailed):
+            await AsyncSandbox.create(**wrong)  # type: ignore[arg-type]  # words of a caller
+
+
+async def test_images_are_listed_described_and_forgotten(busybox: str) -> None:
+    assert [info.name for info in await AsyncImage.list()] == [busybox]
+    info = await (await AsyncImage.get("busybox")).info()
+    assert (info.workdir, info.layers, info.architecture) == ("/var", 1, "amd64")
+    with pytest.raises(ImageNotFound, match="cove image ls"):
+        await AsyncImage.get("nothing")
