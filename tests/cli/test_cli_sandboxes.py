@@ -132,9 +132,11 @@ def test_a_table_on_a_terminal_fits_its_width_and_in_a_pipe_loses_nothing(cove: 
 
 
 def test_what_a_sandbox_has_named_does_not_reach_the_terminal_as_control_characters(cove: Cli) -> None:
-    with cove.sandbox("--label", "name=\x1b[2J\x07red") as id:
-        assert "\x1b[2J" not in on_a_terminal(cove, "ls")
-        assert "\\x1b[2J\\x07red" in cove.text("info", id)
+    with cove.sandbox("--env", "NAME=\x1b[2J\x07red") as id:
+        cove.text("start", id, "echo \x1b[2J\x07red; sleep 1000")
+        assert "\x1b[2J" not in on_a_terminal(cove, "ps", id)
+        assert "\\x1b[2J\\x07red" in cove.text("ps", id)
+    assert "printable" in cove("create", "--label", "name=\x1b[2J").stderr.decode()
 
 
 def test_without_a_server_a_line_says_so_at_once() -> None:

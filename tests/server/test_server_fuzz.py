@@ -216,6 +216,7 @@ def _quote(text: str) -> str:
 
 async def furnish(sandbox: AsyncSandbox) -> None:
     """What requests can be about; most of it may be there."""
+    await sandbox.start()
     await sandbox.exec("mkdir -p d; echo text > file; [ -e fifo ] || mkfifo fifo")
     await sandbox.cleanup_processes()
     for make in (

@@ -13,7 +13,7 @@ from cove.cli.signals import finish
 
 def stop(id: SandboxArgument, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """End what runs in a sandbox and keep the rest, until `cove start ID`."""
-    finish(change(Server.named(url, api_key), id, AsyncSandbox.stop))
+    finish(change(Server.named(url, api_key), id, lambda sandbox: sandbox.stop()))
 
 
 def pause(
@@ -30,7 +30,7 @@ def pause(
 
 def resume(id: SandboxArgument, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """Let a paused sandbox go on."""
-    finish(change(Server.named(url, api_key), id, AsyncSandbox.resume))
+    finish(change(Server.named(url, api_key), id, lambda sandbox: sandbox.resume()))
 
 
 def label(

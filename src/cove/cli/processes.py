@@ -57,7 +57,7 @@ def start(
     cove start --id web my-sandbox 'python3 -u -m http.server 3000'
     """
     if not command:
-        finish(change(Server.named(url, api_key), id, AsyncSandbox.start))
+        finish(change(Server.named(url, api_key), id, lambda sandbox: sandbox.start()))
     request = _Request(parse_command(command), name, cwd, parse_variables(env), timeout)
     finish(_start(Server.named(url, api_key), id, session, request, as_json=as_json))
 

@@ -114,7 +114,7 @@ def info(
 
 def restart(id: SandboxArgument, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """End what runs in a sandbox and start it again on its files."""
-    finish(change(Server.named(url, api_key), id, AsyncSandbox.restart))
+    finish(change(Server.named(url, api_key), id, lambda sandbox: sandbox.restart()))
 
 
 def rm(
