@@ -18,7 +18,7 @@ _ANSWER_SECONDS = 60.0
 _CANCEL_PART = 0.12
 _STRIKE_PART = 0.004
 _LONGEST_DELAY = 0.05
-_BY_FAULT = (Outcome.LOST, Outcome.SIGNALED, Outcome.KILLED)
+_BY_FAULT = (Outcome.LOST, Outcome.STOPPED, Outcome.SIGNALED, Outcome.KILLED)
 
 Step = Callable[[], Awaitable[None]]
 
@@ -148,7 +148,7 @@ class Hand:
         """What ended with its sandbox, or by a signal that may have been a fault's, says nothing about itself."""
         outcome = getattr(value, "outcome", None)
         may_be_lost = self.subject.where.weather.permits_loss(self.subject.name, self._began)
-        if outcome is Outcome.LOST and not may_be_lost:
+        if outcome in (Outcome.LOST, Outcome.STOPPED) and not may_be_lost:
             raise Violation(f"{label} was lost without a reason: {value!r}")
         return Answer(value, is_certain=not (may_be_lost and outcome in _BY_FAULT))
 

@@ -112,7 +112,7 @@ async def test_one_sandbox_cannot_use_up_the_terminals_of_the_machine(shared_ser
 
 async def test_an_idle_sandbox_whose_record_cannot_be_written_is_not_lost(other_home: Path) -> None:
     with serving(other_home) as server:
-        sandbox = await server.create("x", idle_timeout=0.2)
+        sandbox = await server.create("x", idle_timeout=1.0)
         runtime = await server.runtime("x")
         place = server.directory.place((await server.record("x")).key)
         (place / ".sandbox.json.new").mkdir()  # as on a full disk, nothing can be written there

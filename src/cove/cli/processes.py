@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cove.api import AsyncSandbox, Process
+from cove.api import Process
 from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import BROKEN_PIPE, STDOUT, say, show
 from cove.cli.life import change

@@ -244,8 +244,11 @@ class Session(api.Session):
             raise
 
     async def hold(self) -> int | None:
-        """Take the turn of a shell that waits, and return its pid inside; None while it is in use. See `let_go`."""
-        if self._turn.locked() or not self.is_running or self._shell.is_recovering:
+        """Take the turn of a shell that waits, and return its pid inside; None while it is in use, or sleeps.
+
+        See `let_go`.
+        """
+        if self._turn.locked() or self._sleeping is not None or not self.is_running or self._shell.is_recovering:
             return None
         await self._turn.acquire()  # nobody has it: this does not wait
         return self._shell.current.process.pid
