@@ -191,4 +191,9 @@ def test_every_public_name_exists() -> None:
 
 
 def test_every_value_and_every_error_is_public() -> None:
-    assert {*errors.__all__, *model.__all__} - set(cove.__all__) == {"SpecFields", "from_errno", "make_spec"}
+    assert {*errors.__all__, *model.__all__} - set(cove.__all__) == {
+        "Selection",
+        "SpecFields",
+        "from_errno",
+        "make_spec",
+    }

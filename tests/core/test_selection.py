@@ -8,6 +8,8 @@ from cove.errors import ValidationFailed
 from cove.model import Isolation, SandboxInfo, SandboxSpec, SandboxStatus, Selection, TreeKill, make_spec
 from cove.wire.requests import ListSandboxes
 
+pytestmark = pytest.mark.pure
+
 
 def _info(status: SandboxStatus = SandboxStatus.RUNNING, **labels: str) -> SandboxInfo:
     return SandboxInfo(

@@ -1,6 +1,5 @@
 """All sessions of one sandbox."""
 
-import asyncio
 import builtins
 import logging
 import os
@@ -27,7 +26,7 @@ from cove.runtime.shell import Shell
 from cove.runtime.shell_channel import ShellChannel, open_channel
 from cove.runtime.shell_snapshot import ShellSnapshot
 from cove.runtime.spawner import Spawner
-from cove.tasks import settled, shared
+from cove.tasks import settled, shared, together
 
 MOST_SESSIONS = 256
 
@@ -130,7 +129,7 @@ class Sessions:
         living = [session for session in self._sessions.values() if session is not None]
         if not living:
             return []
-        kept = await asyncio.gather(*(session.keep(seconds) for session in living))
+        kept = await together(session.keep(seconds) for session in living)
         found = [(session, each) for session, each in zip(living, kept, strict=True) if each is not None]
         try:
             sleeping = await in_thread(keep_sessions, directory, [each for _, each in found])
