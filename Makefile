@@ -6,7 +6,7 @@ MINUTES := 30
 BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clients check coverage mutants bench beside scale soak docs load clean
+.PHONY: help setup demo test clients check coverage mutants bench beside scale picture soak docs load clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
@@ -62,6 +62,9 @@ beside: setup ## Measure Cove beside its alternatives; draws docs/figures/beside
 
 scale: setup ## Measure how cost grows with numbers; draws docs/figures/scale.svg
 	$(BIN)/python -m bench scale --json docs/figures/scale.json --svg docs/figures/scale.svg
+
+picture: setup ## Run a few commands and draw docs/figures/terminal.svg, which README shows
+	$(BIN)/python scripts/make_picture.py
 
 soak: setup ## Use sandboxes at random, with faults, for MINUTES (30), and check all that must be true
 	$(BIN)/python -m soak --minutes $(MINUTES)
