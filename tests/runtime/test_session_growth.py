@@ -33,18 +33,19 @@ async def use(sandbox, number):
     await session.delete()
     return wrong
 
-async def run(sandbox, count):
+async def run(sandbox, count, lasting):
     wrong = 0
     for number in range(0, count, 5):
         wrong += sum(await asyncio.gather(*(use(sandbox, number + at) for at in range(5))))
-    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+    await asyncio.gather(*asyncio.all_tasks() - lasting)
     return wrong
 
 async def main():
     async with AsyncSandbox.create() as sandbox:
-        await run(sandbox, 50)
+        lasting = asyncio.all_tasks()
+        await run(sandbox, 50, lasting)
         before = measure(sandbox)
-        wrong = await run(sandbox, int(sys.argv[1]))
+        wrong = await run(sandbox, int(sys.argv[1]), lasting)
         print(json.dumps([wrong, before, measure(sandbox)]))
 
 asyncio.run(main())

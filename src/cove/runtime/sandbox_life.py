@@ -14,6 +14,8 @@ from cove.runtime.gate import Gate
 from cove.runtime.life import Life
 from cove.tasks import owned
 
+_MOST_SECONDS = 100 * 365 * 86400.0
+
 
 class SandboxLife(AsyncSandbox):
     """`life` has the status and all changes of it. `ends_at` is when its lifetime is over."""
@@ -113,5 +115,5 @@ class SandboxLife(AsyncSandbox):
 
 
 def ends_at(since: datetime, lifetime: float | None) -> datetime | None:
-    """Return when a lifetime is over."""
-    return None if lifetime is None else since + timedelta(seconds=lifetime)
+    """Return when a lifetime is over; one that no calendar reaches never is."""
+    return None if lifetime is None or lifetime > _MOST_SECONDS else since + timedelta(seconds=lifetime)
