@@ -66,28 +66,33 @@ class Serving:
             HttpServer(handler, [self._opened.listener], describe=describe_error, limits=_LIMITS) as server,
             Tasks() as tasks,
         ):
+            sandbox.activity.touch()  # whoever had it started comes now: it was not idle while it started
             ended = tasks.start(self._until_ended())
-            resting = tasks.start(self._until_at_rest(server))
-            await asyncio.wait([ended, resting], return_when=asyncio.FIRST_COMPLETED)
+            while not ended.done():
+                idle = tasks.start(self._until_idle())
+                await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
+                if not ended.done() and await self._rest(server):
+                    break  # with nothing awaited between, no request can begin any more
             if ended.done():  # whoever waits for an answer gets one: an idle sandbox has nobody
                 await self._end_sandbox()
         await self._end()
 
-    async def _until_at_rest(self, server: HttpServer) -> None:
-        """Pause it whenever it is idle, or return when it is to stop and nobody can reach it any more."""
+    async def _until_idle(self) -> None:
+        """Pause it whenever it is idle and that is to be done then; return when it is to stop."""
         sandbox = self._sandbox
         while True:
             await sandbox.activity.until_idle(lambda: sandbox.idle_seconds)
-            if sandbox.idle_action is IdleAction.PAUSE:
-                try:
-                    await sandbox.life.pause_idle()
-                except CoveError as error:
-                    log.warning("an idle sandbox cannot be paused: %s", error)
-                    sandbox.activity.touch()
-                continue
-            async with sandbox.life.turn:
-                if await self._withdraw(sandbox.activity, server):
-                    return
+            if sandbox.idle_action is not IdleAction.PAUSE:
+                return
+            try:
+                await sandbox.life.pause_idle()
+            except CoveError as error:
+                log.warning("an idle sandbox cannot be paused: %s", error)
+                sandbox.activity.touch()
+
+    async def _rest(self, server: HttpServer) -> bool:
+        async with self._sandbox.life.turn:
+            return await self._withdraw(self._sandbox.activity, server)
 
     async def _withdraw(self, activity: Activity, server: HttpServer) -> bool:
         """Let nobody come any more. Whoever came just then is served: then it is not time to stop."""
