@@ -12,7 +12,6 @@ the same sandbox); rclone dies (I/O errors inside, a warning outside); the call 
 import asyncio
 import builtins
 import os
-import stat
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,13 +19,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from cove import api
-from cove.attach import AttachTree, Target, Unmount, program
+from cove.attach import AttachTree, Unmount
 from cove.core.mount import attached, bound, check_addition, check_removal, check_target, with_target
 from cove.core.mount_grants import MountGrants
 from cove.core.network_grants import NetworkGrants
 from cove.errors import CoveError, MountNotFound, PermissionDenied, SecretUnavailable, ValidationFailed
-from cove.linux.path_walk import LinkInPath, find
-from cove.linux.pidfd import open_fact
+from cove.linux.path_walk import find
 from cove.local.threads import in_thread
 from cove.model import AnyMount, BucketMount, Isolation, Limits, Mount, SandboxSpec, VolumeMount
 from cove.model.mount import check_mount
@@ -38,6 +36,7 @@ from cove.runtime.gate import Gate, OpenGate, gated
 from cove.runtime.home import Place
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine
+from cove.runtime.mount_roots import Root, is_directory, is_missing, root_at, root_of
 from cove.runtime.mount_trees import clone_host, clone_volume, make_id_map
 from cove.runtime.mounts import open_mounts, resolve_beneath, resolve_mount
 from cove.runtime.secrets import read_secrets
@@ -45,8 +44,6 @@ from cove.runtime.volumes import UsedVolume, Volumes
 from cove.tasks import Tasks, end, owned, settled, shared
 
 _EXIT_SECONDS = 5.0
-
-Root = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ class Mounts(api.Mounts):
             return
         try:
             for each in bound(mounts):
-                self._mounted[each.target] = _Mounted(await in_thread(_root_at, jail.target, each.target))
+                self._mounted[each.target] = _Mounted(await in_thread(root_at, jail.target, each.target))
             for mount in attached(mounts):
                 await self._attach(mount)
         except BaseException:
@@ -241,10 +238,10 @@ class Mounts(api.Mounts):
         try:
             tree = await self._clone(mount, mounted)
             try:
-                mounted.root = await in_thread(_root_of, tree)
-                mounted.was_made = await in_thread(_is_missing, self._living.target, mount.target)
-                is_directory = not isinstance(mount, Mount) or await in_thread(_is_directory, tree)
-                await self._living.attach([AttachTree(tree, mount.target, is_directory)])
+                mounted.root = await in_thread(root_of, tree)
+                mounted.was_made = await in_thread(is_missing, self._living.target, mount.target)
+                shows_directory = not isinstance(mount, Mount) or await in_thread(is_directory, tree)
+                await self._living.attach([AttachTree(tree, mount.target, shows_directory)])
             finally:
                 os.close(tree)
         except BaseException:
@@ -376,39 +373,3 @@ def _find(mounts: Sequence[AnyMount], target: str) -> AnyMount:
         if mount.target == target:
             return mount
     raise MountNotFound(f"nothing is mounted at {target}")
-
-
-def _root_of(tree: int) -> Root:
-    root = program.identify_mount(tree)
-    assert root is not None
-    return root
-
-
-def _root_at(target: Target, path: str) -> Root:
-    """Say which mount stands at a path inside, where nothing runs yet."""
-    top = open_fact(target.pidfd, target.pid, "root", os.O_PATH | os.O_DIRECTORY)
-    try:
-        found = find(path, root=top)
-        try:
-            return _root_of(found.descriptor)
-        finally:
-            found.close()
-    finally:
-        os.close(top)
-
-
-def _is_missing(target: Target, path: str) -> bool:
-    top = open_fact(target.pidfd, target.pid, "root", os.O_PATH | os.O_DIRECTORY)
-    try:
-        find(path, root=top).close()
-    except FileNotFoundError:
-        return True
-    except (OSError, LinkInPath):
-        return False
-    finally:
-        os.close(top)
-    return False
-
-
-def _is_directory(tree: int) -> bool:
-    return stat.S_ISDIR(os.fstat(tree).st_mode)
