@@ -100,6 +100,31 @@ def test_a_body_that_is_wrong_is_refused_with_what_is_wrong(data: bytes, message
         decode_json(data, requests.FilePath)
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"image": "debian"}', "unknown field `image`: it belongs in `spec`"),
+        (b'{"nonsense": 1}', "unknown field `nonsense`"),
+        (b'{"spec": {"nonsense": 1}}', "unknown field `nonsense` - at `$.spec`"),
+        (b'{"spec": {"env": {"\\udcff": "x"}, "nonsense": 1}}', "unknown field `nonsense` - at `$.spec`"),
+        (b'{"spec": {"limits": {"memry": 1}}}', "unknown field `memry` - at `$.spec.limits`"),
+        (
+            b'{"spec": {"network": {"allow": [{"host": "a.example", "prot": [1]}]}}}',
+            "unknown field `prot` - at `$.spec.network.allow[0]`",
+        ),
+    ],
+)
+def test_an_unknown_field_says_where_it_belongs(data: bytes, message: str) -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        decode_json(data, requests.CreateSandbox)
+    assert str(caught.value).endswith(message)
+
+
+def test_labels_in_the_query_that_are_no_json_are_named() -> None:
+    with pytest.raises(ValidationFailed, match="`labels` in the query is not valid JSON"):
+        requests.ListSandboxes(labels="x").arguments()
+
+
 def test_a_body_that_is_nested_without_end_is_refused() -> None:
     with pytest.raises(ValidationFailed, match="not valid JSON"):
         decode_json(b'{"error": "", "code": "", "details": {"a": ' + b"[" * 200_000, ErrorBody)

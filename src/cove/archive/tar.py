@@ -292,7 +292,8 @@ def check_link(parts: list[bytes], link: bytes) -> None:
 
 def check_sum(block: bytes) -> None:
     """Return whether the checksum is right: whether this is a header at all."""
-    if number(block[148:156]) != sum(block[:148]) + 8 * 32 + sum(block[156:]):
+    digits = block[148:156].strip(b" \0")
+    if digits.strip(b"01234567") or int(digits or b"0", 8) != sum(block[:148]) + 8 * 32 + sum(block[156:]):
         raise Refused("this is no tar archive, or it is damaged")
 
 

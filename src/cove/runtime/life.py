@@ -288,9 +288,12 @@ class Life:
 def nothing_to(what: str, id: str, status: SandboxStatus, lost_because: str) -> CoveError:
     """Make the error of a call to pause or resume a sandbox that does not run."""
     if status is SandboxStatus.STOPPED:
-        return SandboxStopped(f"sandbox {id} is stopped, and there is nothing to {what}: `start()` starts it", id=id)
+        return SandboxStopped(
+            f"sandbox {id} is stopped, and there is nothing to {what}: start it first: `start()`, `cove start {id}`",
+            id=id,
+        )
     return SandboxUnavailable(
-        f"sandbox {id} was lost: {lost_because}. `sandbox.restart()` starts it again on its files.", id=id
+        f"sandbox {id} was lost: {lost_because}. `restart()`, `cove restart {id}`, starts it again on its files.", id=id
     )
 
 
@@ -298,6 +301,9 @@ def refusal(id: str, status: SandboxStatus) -> CoveError:
     """Make the error of a call on a sandbox that was put to sleep, and is to sleep until somebody says otherwise."""
     if status is SandboxStatus.PAUSED:
         return SandboxPaused(
-            f"sandbox {id} is paused, and no call resumes it: `resume()` does. Nothing was started.", id=id
+            f"sandbox {id} is paused, and no call resumes it: use `resume()`, `cove resume {id}`. Nothing was started.",
+            id=id,
         )
-    return SandboxStopped(f"sandbox {id} was stopped: `start()` starts it. Nothing was started.", id=id)
+    return SandboxStopped(
+        f"sandbox {id} was stopped: start it with `start()`, `cove start {id}`. Nothing was started.", id=id
+    )

@@ -1,15 +1,18 @@
 """Encode and decode values as JSON and as query strings, also with file names that are not UTF-8."""
 
 import json
+import re
 from typing import TypeVar
 from urllib.parse import parse_qsl, quote, quote_from_bytes, unquote_to_bytes
 
 import msgspec
 
 from cove.errors import ValidationFailed
+from cove.wire.unknown_fields import check_fields, holds_model, is_struct
 
 T = TypeVar("T")
 
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(\w+)`")
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -21,24 +24,43 @@ def encode_json(value: object) -> bytes:
         return json.dumps(msgspec.to_builtins(value, enc_hook=str)).encode()
 
 
-def decode_json(data: bytes, type: type[T]) -> T:
+def decode_json(data: bytes, type: type[T], what: str = "the body") -> T:
     """The value, or ValidationFailed with what is wrong with it."""
     try:
-        return msgspec.json.decode(data, type=type)
+        value = msgspec.json.decode(data, type=type)
+        if holds_model(type):
+            check_fields(value, msgspec.json.decode(data))
+        return value
     except msgspec.ValidationError as error:
-        raise ValidationFailed(str(error)) from None
+        raise ValidationFailed(_explained(error, type)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _decode_leniently(data, type)
+        return _decode_leniently(data, type, what)
 
 
-def _decode_leniently(data: bytes, type: type[T]) -> T:
+def _decode_leniently(data: bytes, type: type[T], what: str) -> T:
     """msgspec refuses lone surrogates; Python's decoder does not."""
     try:
-        return msgspec.convert(json.loads(data), type)
+        raw = json.loads(data)
+        value = msgspec.convert(raw, type)
+        if holds_model(type):
+            check_fields(value, raw)
+        return value
     except msgspec.ValidationError as error:
-        raise ValidationFailed(str(error)) from None
+        raise ValidationFailed(_explained(error, type)) from None
     except (ValueError, RecursionError):
-        raise ValidationFailed("the body is not valid JSON") from None
+        raise ValidationFailed(f"{what} is not valid JSON") from None
+
+
+def _explained(error: msgspec.ValidationError, kind: object) -> str:
+    """Say what is wrong; of a field that belongs one level deeper, also where."""
+    text = str(error)
+    unknown = _UNKNOWN_FIELD.fullmatch(text)
+    if unknown is None or not is_struct(kind):
+        return text
+    for field in msgspec.structs.fields(kind):
+        if unknown[1] in getattr(field.type, "__struct_fields__", ()):
+            return f"{text}: it belongs in `{field.name}`"
+    return text
 
 
 def encode_query(value: msgspec.Struct) -> str:

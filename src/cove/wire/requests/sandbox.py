@@ -50,7 +50,9 @@ class ListSandboxes(Request, frozen=True):
         return super().of(**arguments)
 
     def arguments(self) -> dict[str, object]:
-        labels = {} if self.labels is None else decode_json(self.labels.encode(), dict[str, str])
+        labels = (
+            {} if self.labels is None else decode_json(self.labels.encode(), dict[str, str], "`labels` in the query")
+        )
         return {"labels": labels, "status": self.status}
 
 
