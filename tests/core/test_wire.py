@@ -18,11 +18,16 @@ from cove.model import (
     FileEvent,
     FileEventKind,
     Gap,
+    NetworkPolicy,
+    NetworkRule,
     Outcome,
     Output,
     Ready,
     Result,
+    SandboxSpec,
+    Secret,
     Text,
+    VolumeMount,
 )
 from cove.wire import frames, operations, replies, requests
 from cove.wire.coding import (
@@ -118,6 +123,14 @@ def test_an_unknown_field_says_where_it_belongs(data: bytes, message: str) -> No
     with pytest.raises(ValidationFailed) as caught:
         decode_json(data, requests.CreateSandbox)
     assert str(caught.value).endswith(message)
+
+
+def test_a_spec_with_all_its_depths_travels() -> None:
+    rule = NetworkRule("a.example", ports=[443], inject={"Authorization": Secret("TOKEN")})
+    policy = NetworkPolicy(allow=["b.example", rule])
+    mounts = (VolumeMount(volume="data", target="/data"),)
+    request = requests.CreateSandbox(spec=SandboxSpec(network=policy, mounts=mounts, env={"x": "y"}))
+    assert encode_json(decode_json(encode_json(request), requests.CreateSandbox)) == encode_json(request)
 
 
 def test_labels_in_the_query_that_are_no_json_are_named() -> None:
