@@ -58,6 +58,18 @@ async def finished(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
     return await settled(start_in_thread(function, *args, **kwargs))
 
 
+async def kept_or_undone(
+    work: "asyncio.Future[T]", undo: Callable[[T], object], *, on_cancel: Callable[[], object] | None = None
+) -> T:
+    """Return the result of a thread. After a cancel, another one undoes what nobody takes, before that is raised."""
+    try:
+        return await settled(work, on_cancel=on_cancel)
+    except asyncio.CancelledError:
+        if not work.cancelled() and work.exception() is None:
+            await finished(undo, work.result())
+        raise
+
+
 def start_transfer(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
     """Begin in a thread of its own: what waits for a sandbox must not keep others from their files."""
     with _one_thread() as executor:

@@ -53,8 +53,7 @@ class Sandbox(SandboxLifecycle):
         id = snapshot if isinstance(snapshot, str) else snapshot.id
         self._check_files()
         check_system(await in_thread(self.layers.store.find, id), self.layers.place.system)
-        await self._end_all("the sandbox goes back to a snapshot")
-        await self._state.restore(id)
+        await self._state.restore(id, lambda: self._end_all("the sandbox goes back to a snapshot"))
 
     async def fork(self, count: int = 1) -> builtins.list[AsyncSandbox]:
         self._check_files()
@@ -101,8 +100,7 @@ class Sandbox(SandboxLifecycle):
 
     async def reset(self) -> ResetReport:
         self._check_files()
-        await self._end_all("the sandbox is reset")
-        report = await self._state.reset()
+        report = await self._state.reset(lambda: self._end_all("the sandbox is reset"))
         self._env = merge_environment(self._inside.env, self._spec.env)
         return report
 

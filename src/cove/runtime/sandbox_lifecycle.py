@@ -108,9 +108,7 @@ class SandboxLifecycle(SandboxLife):
         self._has_begun = False
         self.network = SandboxNetwork(place, machine.home.path)
         self.layers = SandboxLayers(machine, place)
-        self._state = SandboxState(
-            self.layers, lambda: Living(self._jail, self._sessions, self._contexts, self._spawner.background)
-        )
+        self._state = SandboxState(self.layers, self._parts, self.life.turn)
         self.on_fork: Callable[[SandboxSpec, int], Awaitable[builtins.list[AsyncSandbox]]] = _nobody_makes_copies
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
@@ -148,6 +146,10 @@ class SandboxLifecycle(SandboxLife):
         self._check_running()
         return await connect_inside(self._jail.link, port)
 
+    def _parts(self) -> Living:
+        self._check_running()
+        return Living(self._jail, self._sessions, self._contexts, self._spawner.background)
+
     async def open_first(self, *, restores: bool = False) -> None:
         """Start the first jail of this process, with the sessions that were kept. The caller shields it from cancel."""
         try:
@@ -176,6 +178,7 @@ class SandboxLifecycle(SandboxLife):
         """End the jail; its sessions sleep until the next one."""
         if self._has_jail:
             self._why = why
+            self._sessions.is_ending = True
             kept = await self._sessions.keep(self._kept_sessions, _KEEP_SECONDS)
             await self._end(Outcome.STOPPED)
             for session, sleeping in kept:
@@ -392,6 +395,8 @@ class SandboxLifecycle(SandboxLife):
     async def _close(self) -> None:
         if self._idling is not None:
             await end(self._idling)
+        if self._has_jail:
+            self._jail.kill()  # whoever has the turn waits for nothing inside any more
         async with self.life.turn:
             self.life.status = SandboxStatus.STOPPED
             await self._end(Outcome.KILLED)

@@ -55,6 +55,7 @@ class Sessions:
         self._inside = inside
         self._prologue = prologue
         self._sessions: dict[str, Session | None] = {}
+        self.is_ending = False
         self._shells = 0
 
     async def create(self, *, id: str | None, cwd: str, env: Mapping[str, str], timeout: float | None) -> Session:
@@ -70,11 +71,17 @@ class Sessions:
         try:
             if previous is not None:
                 await previous.delete()
-            session = await self._open(id, cwd, env, seconds)
+            return self._take_in(await self._open(id, cwd, env, seconds))
         except BaseException:
             self._sessions.pop(id, None)
             raise
-        self._sessions[id] = session
+
+    def _take_in(self, session: Session) -> Session:
+        """One whose sandbox has begun to end meanwhile would end with it, and nobody would bring it back."""
+        if self.is_ending or self.spawner.closed:
+            session.close()
+            raise self.spawner.link.explain(False)
+        self._sessions[session.id] = session
         return session
 
     async def fork(self, parent: Session) -> Session:
@@ -85,12 +92,11 @@ class Sessions:
         self._sessions[id] = None
         try:
             cwd, env = parent.origin
-            session = Session(id, self, await parent.copy_shell(), cwd=cwd, env=env, timeout=parent.timeout)
+            shell = await parent.copy_shell()
+            return self._take_in(Session(id, self, shell, cwd=cwd, env=env, timeout=parent.timeout))
         except BaseException:
             self._sessions.pop(id, None)
             raise
-        self._sessions[id] = session
-        return session
 
     async def _open(self, id: str, cwd: str, env: Mapping[str, str], timeout: float | None) -> Session:
         shell = await self.open_shell(cwd, env, None)

@@ -13,7 +13,7 @@ from cove.layers.snapshot_export import digest_of, export_file, export_to, load_
 from cove.layers.store import LayerStore
 from cove.local.files import translated
 from cove.local.pipe import Stdin, make_pipe
-from cove.local.threads import Stop, finished, start_transfer
+from cove.local.threads import Stop, finished, kept_or_undone, start_transfer
 from cove.model import ExportInfo, TransferProgress
 from cove.tasks import settled
 
@@ -41,7 +41,7 @@ async def load_snapshot(store: LayerStore, source: str, progress: Progress = Non
 
     with Stop() as stop, translated(source):
         loading = start_transfer(work, stop, _relayed(progress))
-        return await settled(loading, on_cancel=stop.set, discard=lambda made: store.forget(made.id))
+        return await kept_or_undone(loading, lambda made: store.delete(made.id), on_cancel=stop.set)
 
 
 async def snapshot_digest(store: LayerStore, id: str) -> str:
@@ -77,7 +77,7 @@ async def load_archive(store: LayerStore, chunks: AsyncIterable[bytes]) -> Snaps
             loading.add_done_callback(lambda _: stdin.close())
             try:
                 await _feed(stdin, chunks)
-                return await settled(loading, on_cancel=stop.set, discard=lambda made: store.forget(made.id))
+                return await kept_or_undone(loading, lambda made: store.delete(made.id), on_cancel=stop.set)
             finally:
                 stop.set()
                 with suppress(Exception):  # it was raised above, or nobody is there to be told

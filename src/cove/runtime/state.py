@@ -3,8 +3,8 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import TypeVar
 import msgspec
 
 from cove.core.identifier import new_identifier
-from cove.errors import TransactionOpen, ValidationFailed
+from cove.errors import CoveError, TransactionOpen, ValidationFailed
 from cove.layers.changes import find_changes
 from cove.layers.diff import find_diff
 from cove.layers.record import Snapshot, Stack, System
-from cove.local.threads import Stopped, finished, in_thread, start_transfer
+from cove.local.threads import Stopped, finished, in_thread, kept_or_undone, start_transfer
 from cove.model import FileChange, ResetReport
 from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.jail import Jail
@@ -49,12 +49,16 @@ class _Idle:
 
 
 class SandboxState:
-    """Everything that changes what a sandbox stands on, one after the other."""
+    """Everything that changes what a sandbox stands on, one after the other.
 
-    def __init__(self, layers: SandboxLayers, living: Callable[[], Living]) -> None:
+    The `turn` is that of its life: what is being changed is neither stopped, started nor paused meanwhile. `living`
+    raises when the sandbox does not run any more once it has its turn.
+    """
+
+    def __init__(self, layers: SandboxLayers, living: Callable[[], Living], turn: asyncio.Lock) -> None:
         self._layers = layers
         self._living = living
-        self._turn = asyncio.Lock()
+        self._turn = turn
         self._transaction: str | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -78,7 +82,7 @@ class SandboxState:
             )
             async with self._idle() as (living, idle):
                 sealing = start_transfer(self._keep, living.jail, idle, made)
-                kept = await settled(sealing, discard=lambda kept: self._layers.store.forget(kept.id))
+                kept = await kept_or_undone(sealing, lambda kept: self._layers.store.forget(kept.id))
             living.background.start(in_thread(self._layers.store.sync, kept.id))
             return kept
 
@@ -94,16 +98,18 @@ class SandboxState:
             self._layers.place.commit(msgspec.structs.replace(stack, snapshot=kept.id))
         return kept
 
-    async def restore(self, id: str) -> Snapshot:
-        """Let the sandbox stand on a snapshot; nothing of ours may run any more."""
+    async def restore(self, id: str, end_all: Callable[[], Awaitable[None]]) -> Snapshot:
+        """Let the sandbox stand on a snapshot, after everything that runs was ended."""
         async with self._turn:
             self._check_transaction()
+            self._living()
+            await end_all()
             async with self._idle() as (living, idle):
                 return await settled(start_transfer(self._replace, living.jail, idle, id))
 
     async def begin(self, id: str) -> None:
         """Let a sandbox in which nothing has run stand on a snapshot from its beginning."""
-        await self.restore(id)
+        await self.restore(id, _nothing_runs)
         stack = self._stack
         assert stack is not None
         await in_thread(self._layers.place.commit, msgspec.structs.replace(stack, base=stack.layers))
@@ -124,10 +130,8 @@ class SandboxState:
         async with self._turn:
             self._check_transaction()
             async with self._idle() as (living, idle):
-                await settled(
-                    start_transfer(self._begin_transaction, living.jail, idle),
-                    discard=lambda _: self._forget_undo(living),
-                )
+                beginning = start_transfer(self._begin_transaction, living.jail, idle)
+                await kept_or_undone(beginning, lambda _: self._forget_undo())
             self._transaction = new_identifier(ID_LENGTH)
             self._lease(lease)
             return self._transaction
@@ -149,7 +153,7 @@ class SandboxState:
             self._check_open(id)
             assert self._stack is not None
             await finished(self._layers.place.commit, msgspec.structs.replace(self._stack, undo=None))
-            self._end_transaction()
+            self.close()
 
     async def rollback_transaction(self, id: str) -> None:
         """Go back to what was there when it began, if it is still open."""
@@ -157,7 +161,7 @@ class SandboxState:
             if id == self._transaction:
                 async with self._idle() as (living, idle):
                     await settled(start_transfer(self._roll_back, living.jail, idle))
-                self._end_transaction()
+                self.close()
 
     def _roll_back(self, jail: Jail, idle: _Idle) -> None:
         stack = self._stack
@@ -175,22 +179,20 @@ class SandboxState:
         self._expiry = asyncio.get_running_loop().call_later(seconds, self._on_expired, self._transaction)
 
     def _on_expired(self, id: str | None) -> None:
-        """Nobody has renewed it: whoever began it is gone."""
-        living = self._living()
-        if id is not None and not living.background.closed:
-            living.background.start(self.rollback_transaction(id))
+        """Nobody has renewed it: whoever began it is gone. A sandbox that is lost goes back when it is started."""
+        with suppress(CoveError):
+            background = self._living().background
+            if id is not None and not background.closed:
+                background.start(self.rollback_transaction(id))
 
-    def _forget_undo(self, living: Living) -> None:
+    def _forget_undo(self) -> None:
         """End one whose caller was cancelled while it began: nothing has changed."""
         assert self._stack is not None
-        living.background.start(in_thread(self._layers.place.commit, msgspec.structs.replace(self._stack, undo=None)))
-
-    def _end_transaction(self) -> None:
-        self._transaction = None
-        self.close()
+        self._layers.place.commit(msgspec.structs.replace(self._stack, undo=None))
 
     def close(self) -> None:
-        """Forget the lease: the sandbox has ended."""
+        """End the transaction: it is over, or the sandbox has ended, which goes back when it is started."""
+        self._transaction = None
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -199,10 +201,12 @@ class SandboxState:
         if id != self._transaction:
             raise ValidationFailed(f"transaction {id} is over: its lease has ended, or it was committed or rolled back")
 
-    async def reset(self) -> ResetReport:
-        """Let the sandbox stand on the layers of its creation; nothing of ours may run any more."""
+    async def reset(self, end_all: Callable[[], Awaitable[None]]) -> ResetReport:
+        """Let the sandbox stand on the layers of its creation, after everything that runs was ended."""
         async with self._turn:
             self._check_transaction()
+            self._living()
+            await end_all()
             async with self._idle() as (living, idle):
                 return await settled(start_transfer(self._reset, living.jail, idle))
 
@@ -261,6 +265,10 @@ class SandboxState:
                 session.let_go(moved=pid in idle.moved.standing)
             for pid, context in contexts.items():
                 context.let_go(idle.moved.standing.get(pid))
+
+
+async def _nothing_runs() -> None:
+    """End nothing."""
 
 
 def check_system(snapshot: Snapshot, system: System | None) -> None:

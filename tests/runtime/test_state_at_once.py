@@ -1,0 +1,246 @@
+"""Changes of one sandbox's life and state that are asked for at once, in any order and cancelled anywhere."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.cancellation import cancel_after
+
+from cove import AsyncSandbox, AsyncSnapshot
+from cove.errors import CoveError, TransactionOpen, ValidationFailed
+from cove.model import SandboxStatus
+from cove.runtime.sandbox import Sandbox
+
+pytestmark = pytest.mark.anyio
+
+Call = Callable[[], Awaitable[object]]
+
+
+@dataclass
+class Model:
+    """A sandbox with one file, whose content is a number that was written at once, and what was made of it."""
+
+    sandbox: Sandbox
+    base: AsyncSnapshot
+    made: list[AsyncSnapshot] = field(default_factory=list)
+    numbers: "count[int]" = field(default_factory=lambda: count(2))
+    written: set[int] = field(default_factory=lambda: {1})
+
+    @property
+    def calls(self) -> dict[str, Call]:
+        sandbox = self.sandbox
+        return {
+            "write": self.write,
+            "write in a session": self.write_in_a_session,
+            "hold": self.hold,
+            "snapshot": self.snapshot,
+            "restore": lambda: sandbox.restore(self.base),
+            "fork": self.fork,
+            "transaction": self.transaction,
+            "reset": self.reset,
+            "stop": sandbox.stop,
+            "start": sandbox.start,
+            "restart": sandbox.restart,
+            "pause": sandbox.pause,
+            "resume": sandbox.resume,
+        }
+
+    def _next(self) -> str:
+        number = next(self.numbers)
+        self.written.add(number)
+        return f"echo {number} > /tmp/new.{number} && mv /tmp/new.{number} /workspace/f"
+
+    async def write(self) -> None:
+        await self.sandbox.exec(self._next())
+
+    async def write_in_a_session(self) -> None:
+        session = await self.sandbox.create_session()
+        await session.exec(f"cd /tmp; {self._next()}")
+
+    async def hold(self) -> None:
+        await self.sandbox.start_process("exec 3>> /workspace/held; sleep 1000")
+
+    async def snapshot(self) -> None:
+        self.made.append(await self.sandbox.snapshot())
+
+    async def fork(self) -> None:
+        for copy in await self.sandbox.fork(count=2):
+            assert await self.number(copy) in {0, *self.written}
+            await copy.destroy()
+
+    async def transaction(self) -> None:
+        async with self.sandbox.transaction() as change:
+            await self.sandbox.exec(self._next())
+            await change.commit()
+
+    async def reset(self) -> None:
+        await self.sandbox.reset()
+
+    @staticmethod
+    async def number(sandbox: AsyncSandbox) -> int:
+        return int((await sandbox.exec("cat f 2>/dev/null || echo 0")).stdout)
+
+    async def check(self) -> None:
+        """The sandbox works, stands on what its record says, and nothing else is left at its place."""
+        sandbox = self.sandbox
+        await sandbox.start()
+        assert sandbox.life.status is SandboxStatus.RUNNING
+        assert await self.number(sandbox) in {0, *self.written}
+        mark = f"/workspace/mark-{next(self.numbers)}"
+        await sandbox.exec(["touch", mark])
+        assert (sandbox.layers.place.directories[0] / os.path.basename(mark)).exists()
+        stack = sandbox.layers.place.stack
+        assert stack is not None
+        assert os.listdir(sandbox.layers.place.upper_path(stack.upper).parent) == [stack.upper]
+        assert stack.undo is None
+
+    async def end(self, home: Path) -> None:
+        await self.sandbox.destroy()
+        for each in self.made:
+            async with AsyncSandbox.create(snapshot=each) as copy:
+                assert await self.number(copy) in {0, *self.written}
+            await each.delete()
+        await self.base.delete()
+        assert [each.id for each in await AsyncSnapshot.list()] == []
+        assert os.listdir(home / "layers") == []
+
+
+async def begin() -> Model:
+    sandbox = await AsyncSandbox.create()
+    assert isinstance(sandbox, Sandbox)
+    await sandbox.exec("echo 1 > f")
+    return Model(sandbox, await sandbox.snapshot())
+
+
+async def attempt(call: Call) -> None:
+    """What is refused is refused by an error of ours."""
+    try:
+        await call()
+    except CoveError:
+        return
+
+
+async def run(model: Model, groups: list[list[str]]) -> None:
+    for names in groups:
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(attempt(model.calls[name]) for name in names))
+            await model.check()
+
+
+PAIRS = [
+    ["snapshot", "snapshot"],
+    ["snapshot", "restore"],
+    ["restore", "write", "write in a session"],
+    ["stop", "start", "write"],
+    ["pause", "stop"],
+    ["snapshot", "pause"],
+    ["snapshot", "stop", "start"],
+    ["hold", "snapshot", "restart"],
+    ["transaction", "snapshot"],
+    ["transaction", "stop"],
+    ["transaction", "restore", "restart"],
+    ["fork", "restart"],
+    ["reset", "fork", "write"],
+]
+
+
+async def test_any_two_changes_at_once_leave_a_whole_sandbox(cove_home: Path) -> None:
+    model = await begin()
+    try:
+        await run(model, PAIRS)
+    finally:
+        await model.end(cove_home)
+
+
+NAMES = ["write", "write in a session", "hold", "snapshot", "restore", "fork", "transaction", "reset"]
+LIFE = ["stop", "start", "restart", "pause", "resume"]
+groups = st.lists(st.lists(st.sampled_from(NAMES + LIFE), min_size=2, max_size=4), min_size=1, max_size=4)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(groups=groups)
+def test_any_changes_at_once_leave_a_whole_sandbox(cove_home: Path, groups: list[list[str]]) -> None:
+    async def main() -> None:
+        model = await begin()
+        try:
+            await run(model, groups)
+        finally:
+            await model.end(cove_home)
+
+    asyncio.run(main())
+
+
+# A call that waits for a thread takes as many turns of the loop as that takes.
+TURNS = [*range(12), 16, 24, 40, 80, 160, 320, 640, 1280]
+
+
+@pytest.mark.parametrize(
+    ("before", "call"),
+    [
+        ("resume", "snapshot"),
+        ("hold", "snapshot"),
+        ("write", "restore"),
+        ("write", "fork"),
+        ("write", "transaction"),
+        ("write", "reset"),
+        ("resume", "stop"),
+        ("stop", "start"),
+        ("resume", "restart"),
+        ("resume", "pause"),
+        ("pause", "resume"),
+    ],
+)
+async def test_a_change_that_is_cancelled_anywhere_is_whole_or_not_at_all(
+    before: str, call: str, cove_home: Path
+) -> None:
+    model = await begin()
+    try:
+        session = await model.sandbox.create_session(id="s")
+        for turns in TURNS:
+            await model.calls[before]()
+            work = attempt(model.calls[call])
+            was_running = await cancel_after(turns, work, times=2)
+            await model.check()
+            if call in LIFE:
+                assert (await session.exec("echo up")).stdout == "up\n"
+            if not was_running:
+                break
+    finally:
+        await model.end(cove_home)
+
+
+async def test_a_transaction_is_over_when_its_sandbox_was_stopped() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.exec("echo old > f")
+        id = await sandbox.begin_transaction()
+        await sandbox.exec("echo new > f")
+        await sandbox.stop()
+        await sandbox.start()
+        with pytest.raises(ValidationFailed, match="over"):
+            await sandbox.commit_transaction(id)
+        await sandbox.rollback_transaction(id)
+        assert (await sandbox.exec("cat f")).stdout == "old\n"
+        async with sandbox.transaction() as change:
+            await change.commit()
+
+
+async def test_what_a_transaction_refuses_ends_nothing() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        snapshot = await sandbox.snapshot()
+        session = await sandbox.create_session()
+        process = await sandbox.start_process("sleep 1000", cwd="/")
+        async with sandbox.transaction() as change:
+            for refused in (sandbox.snapshot(), sandbox.restore(snapshot), sandbox.reset(), sandbox.fork()):
+                with pytest.raises(TransactionOpen):
+                    await refused
+            assert (await session.exec("echo up")).stdout == "up\n"
+            assert process.outcome is None
+            await change.commit()
+        await snapshot.delete()
