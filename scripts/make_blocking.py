@@ -106,6 +106,11 @@ def make_class(definition: ast.ClassDef, blocking: str) -> str:
         "        self._portal = portal",
         "        self._owned = owned",
     ]
+    if any(isinstance(base, ast.Name) and base.id == "Named" for base in definition.bases):
+        parts += [
+            "    def __repr__(self) -> str:",
+            '        return repr(self._inner).replace("<Async", "<", 1)',
+        ]
     if blocking == "Sandbox":
         parts += [
             "    def __enter__(self) -> Self:",

@@ -236,3 +236,13 @@ def test_the_same_without_asyncio(portal: None, shared_server: Server, tmp_path:
             assert other.files.read("file") == b"\xff"
     with pytest.raises(SandboxNotFound):
         Sandbox.connect("blocking", **address(shared_server))
+
+
+async def test_a_handle_is_shown_by_its_id(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox(env={"TOKEN": "hidden"}) as sandbox:
+        session = await sandbox.create_session()
+        process = await sandbox.start_process("sleep 60")
+        assert repr(sandbox) == f"<AsyncSandbox {sandbox.id}>"
+        assert repr(session) == f"<Session {session.id}>"
+        assert repr(process) == f"<Process {process.id}>"
+        assert "hidden" not in repr([sandbox.files, sandbox.git, sandbox.mounts, sandbox.ports, sandbox.backups])

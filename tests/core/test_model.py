@@ -143,6 +143,13 @@ def test_an_unknown_option_is_answered_with_the_known_ones() -> None:
         make_spec(None, {"nosuch": 1})  # type: ignore[typeddict-unknown-key]
 
 
+def test_a_value_that_is_no_choice_is_told_the_choices() -> None:
+    with pytest.raises(ValidationFailed, match=r"'interet'.*network is one of none, internet, host"):
+        make_spec(None, {"network": "interet"})  # type: ignore[typeddict-item]
+    with pytest.raises(ValidationFailed, match=r"'gvisor'.*isolation is one of bubblewrap, none"):
+        make_spec(None, {"isolation": "gvisor"})  # type: ignore[typeddict-item]
+
+
 def test_a_spec_of_another_type_is_refused() -> None:
     with pytest.raises(ValidationFailed, match="SandboxSpec"):
         make_spec({"network": "host"}, {})  # type: ignore[arg-type]

@@ -4,10 +4,11 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 
+from cove.api.named import Named
 from cove.model import CodeEvent, Execution
 
 
-class CodeContext(ABC):
+class CodeContext(Named, ABC):
     """One executor process with state, from creation to deletion: what one run defines, the next one finds."""
 
     id: str

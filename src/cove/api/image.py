@@ -3,11 +3,12 @@
 import builtins
 from abc import ABC, abstractmethod
 
+from cove.api.named import Named
 from cove.api.provider import local_images
 from cove.model import ImageInfo
 
 
-class AsyncImage(ABC):
+class AsyncImage(Named, ABC):
     """An image in this user's state directory. `AsyncSandbox.create(image=name)` makes a sandbox on it.
 
     A server has the images of its own state directory: load them on its machine.

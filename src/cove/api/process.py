@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from typing import Literal, Self
 
+from cove.api.named import Named
 from cove.model import ExecResult, LogEvent, LogMatch, Outcome, ProcessExit, ProcessStatus
 
 
-class Process(ABC):
+class Process(Named, ABC):
     """A process with an id, a log and an end. Its attributes are as of the last `refresh`."""
 
     id: str

@@ -10,6 +10,7 @@ from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
 from cove.api.mounts import Mounts
+from cove.api.named import Named
 from cove.api.ports import Ports
 from cove.api.process import Process
 from cove.api.provider import AwaitableContext, provider_for
@@ -40,7 +41,7 @@ from cove.model import (
 from cove.model.spec import HasId
 
 
-class AsyncSandbox(ABC):
+class AsyncSandbox(Named, ABC):
     """A Linux computer for an agent or any other program. Made by `create`, ended by `destroy`."""
 
     id: str

@@ -4,11 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from cove.api.files import Files
+from cove.api.named import Named
 from cove.api.process import Process
 from cove.model import ExecResult
 
 
-class Session(ABC):
+class Session(Named, ABC):
     """A persistent bash: what one command leaves behind, the next one finds."""
 
     id: str

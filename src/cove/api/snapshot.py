@@ -7,11 +7,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import datetime
 from os import PathLike
 
+from cove.api.named import Named
 from cove.api.provider import provider_for
 from cove.model import ExportInfo, SnapshotInfo, TransferProgress
 
 
-class AsyncSnapshot(ABC):
+class AsyncSnapshot(Named, ABC):
     """A snapshot, made by `sandbox.snapshot()`. It stays until it is deleted, also when the sandbox is gone.
 
     `name` and `labels` are what it was given; `parent` is the id of the snapshot that its sandbox stood on.

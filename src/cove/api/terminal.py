@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Self
 
+from cove.api.named import Named
 from cove.model import TerminalEvent
 
 
@@ -44,7 +45,7 @@ class TerminalConnection(ABC):
         """Change the size of the terminal, for all viewers."""
 
 
-class Terminal(ABC):
+class Terminal(Named, ABC):
     """A shell on a terminal of its own, with any number of viewers."""
 
     id: str

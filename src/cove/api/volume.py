@@ -3,11 +3,12 @@
 import builtins
 from abc import ABC, abstractmethod
 
+from cove.api.named import Named
 from cove.api.provider import provider_for
 from cove.model import VolumeInfo
 
 
-class AsyncVolume(ABC):
+class AsyncVolume(Named, ABC):
     """A named volume. `VolumeMount(volume=name, target=...)` lets a sandbox use it."""
 
     name: str

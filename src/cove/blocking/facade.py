@@ -80,6 +80,9 @@ class Process:
         self._portal = portal
         self._owned = owned
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<", 1)
+
     @property
     def id(self) -> str:
         return self._inner.id
@@ -633,6 +636,9 @@ class Session:
         self._portal = portal
         self._owned = owned
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<", 1)
+
     @property
     def id(self) -> str:
         return self._inner.id
@@ -768,6 +774,9 @@ class Terminal:
         self._portal = portal
         self._owned = owned
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<", 1)
+
     @property
     def id(self) -> str:
         return self._inner.id
@@ -804,6 +813,9 @@ class CodeContext:
         self._inner = inner
         self._portal = portal
         self._owned = owned
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<", 1)
 
     @property
     def id(self) -> str:
@@ -855,6 +867,9 @@ class Snapshot:
         self._inner = inner
         self._portal = portal
         self._owned = owned
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<", 1)
 
     @property
     def id(self) -> str:
@@ -973,6 +988,9 @@ class Sandbox:
         self._inner = inner
         self._portal = portal
         self._owned = owned
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<", 1)
 
     def __enter__(self) -> Self:
         return self
@@ -1380,6 +1398,9 @@ class Volume:
         self._portal = portal
         self._owned = owned
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<", 1)
+
     @property
     def name(self) -> str:
         return self._inner.name
@@ -1423,6 +1444,9 @@ class Image:
         self._inner = inner
         self._portal = portal
         self._owned = owned
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Async", "<", 1)
 
     @property
     def name(self) -> str:

@@ -116,9 +116,17 @@ def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
     try:
         made = msgspec.convert({**known, **msgspec.to_builtins(given)}, SandboxSpec)
     except msgspec.ValidationError as error:
-        raise ValidationFailed(f"the sandbox options are not valid: {error}") from None
+        raise ValidationFailed(f"the sandbox options are not valid: {error}{_choices(str(error))}") from None
     check_spec(made)
     return made
+
+
+def _choices(message: str) -> str:
+    """Return what a field takes whose value is none of its own."""
+    for name, choices in (("network", Network), ("isolation", Isolation), ("idle_action", IdleAction)):
+        if message.startswith("Invalid enum value") and message.endswith(f"`$.{name}`"):
+            return f": {name} is one of {', '.join(choices)}"
+    return ""
 
 
 def check_spec(spec: SandboxSpec) -> None:

@@ -77,7 +77,7 @@ class Host:
 
 
 @gated()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Mounts(api.Mounts):
     """Those of one sandbox. `_lock` is held while one is added or removed: one at a time."""
 
