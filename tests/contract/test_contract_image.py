@@ -1,38 +1,33 @@
-"""Sandboxes on an image, in this program and on a server."""
+"""Images, and sandboxes on them, in this program and on a server."""
 
-from collections.abc import Iterator
+import shutil
+import subprocess
+import tarfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.busybox import needs_busybox, write_busybox
+from support.busybox import busybox_items, needs_busybox, write_busybox
+from support.image_files import Item, directory, make_layer, make_oci
 from support.servers import Server
-from support.serving import MakeSandbox
+from support.serving import MakeSandbox, Where, address
 
-from cove.errors import ImageNotFound
-from cove.images.store import ImageStore
-from cove.layers.store import LayerStore
+from cove import AsyncImage, AsyncSandbox, TransferProgress
+from cove.errors import FileNotFound, ImageInUse, ImageInvalid, ImageNotFound
 
 pytestmark = [pytest.mark.anyio, needs_busybox]
 
+SETTINGS = {"Env": ["GREETING=hello"], "User": "web", "Labels": {"team": "a"}}
+
 
 @pytest.fixture
-def image(cove_home: Path, shared_server: Server, tmp_path: Path) -> Iterator[str]:
-    path = Path(write_busybox(tmp_path / "image.tar", settings={"Env": ["GREETING=hello"], "User": "web"}))
-    stores = [_open(home) for home in (cove_home, shared_server.home)]
-    for store in stores:
-        store.load(path, "contract")
+async def image(shared_server: Server, tmp_path: Path) -> AsyncIterator[str]:
+    """An image here and on the server."""
+    path = write_busybox(tmp_path / "image.tar", settings=SETTINGS)
+    images = [await AsyncImage.load(path, name="contract", **where) for where in (Where(), address(shared_server))]
     yield "contract"
-    for store in stores:
-        store.delete("contract")
-
-
-def _open(home: Path) -> ImageStore:
-    layers = LayerStore(home)
-    (home / "sandboxes").mkdir(exist_ok=True)
-    layers.open()
-    store = ImageStore(home, layers)
-    store.open()
-    return store
+    for each in images:
+        await each.delete()
 
 
 async def test_a_sandbox_has_the_system_of_its_image(make_sandbox: MakeSandbox, image: str) -> None:
@@ -54,3 +49,98 @@ async def test_an_image_that_is_not_there_is_named(make_sandbox: MakeSandbox, im
     with pytest.raises(ImageNotFound, match="absent"):
         async with make_sandbox(image="absent"):
             pass
+
+
+async def test_an_image_is_loaded_found_and_forgotten(where: Where, tmp_path: Path) -> None:
+    told: list[TransferProgress] = []
+    path = write_busybox(tmp_path / "image.tar", settings=SETTINGS)
+    loaded = await AsyncImage.load(path, name="team/made:1", progress=told.append, **where)
+    assert loaded.name == "team/made:1"
+    assert told
+    info = await (await AsyncImage.get("team/made:1", **where)).info()
+    assert (info.layers, info.user, info.labels) == (1, "web", {"team": "a"})
+    assert info in await AsyncImage.list(**where)
+    await loaded.delete()
+    for call in (loaded.info(), loaded.delete(), AsyncImage.get("team/made:1", **where)):
+        with pytest.raises(ImageNotFound, match="team/made:1"):
+            await call
+    assert "team/made:1" not in {each.name for each in await AsyncImage.list(**where)}
+
+
+async def test_a_saved_image_is_loaded_again_and_saved_as_the_same_bytes(where: Where, tmp_path: Path) -> None:
+    below = make_layer([*busybox_items(), Item("var/old", b"x"), Item("opt/old", b"x"), directory("tmp", 0o1777)])
+    above = make_layer(
+        [Item("var/.wh.old"), Item("opt/.wh..wh..opq"), Item("opt/new", b"y"), Item("zero", bytes(1 << 20) + b"end")]
+    )
+    twice = make_layer([Item("twice", b"x")])
+    source = make_oci([below, above, twice, twice], SETTINGS).write(tmp_path / "image.tar")
+    image = await AsyncImage.load(source, name="saved", **where)
+    told: list[TransferProgress] = []
+    await image.save(tmp_path / "one.tar", progress=told.append)
+    assert told[-1].bytes > 100_000
+    await image.delete()
+    again = await AsyncImage.load(tmp_path / "one.tar", **where)
+    assert again.name == "saved:latest"
+    await again.save(tmp_path / "two.tar")
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
+    with tarfile.open(tmp_path / "one.tar") as archive:
+        assert len(archive.getnames()) == 7  # the layer that comes twice is there once
+    async with AsyncSandbox.create(image="saved", **where) as sandbox:
+        seen = await sandbox.exec("ls /var /opt; id -u; echo $GREETING; ls -ld /tmp; cat /zero | tail -c 3")
+        assert seen.stdout.startswith("/opt:\nnew\n\n/var:\nweb\n33\nhello\ndrwxrwxrwt"), seen
+    await again.delete()
+
+
+@pytest.mark.skipif(shutil.which("skopeo") is None, reason="needs skopeo")
+async def test_other_tools_take_a_saved_image(where: Where, tmp_path: Path) -> None:
+    image = await AsyncImage.load(write_busybox(tmp_path / "image.tar", settings=SETTINGS), name="other:2", **where)
+    await image.save(tmp_path / "saved.tar")
+    command = [
+        "skopeo",
+        "--insecure-policy",
+        "copy",
+        f"oci-archive:{tmp_path}/saved.tar",
+        f"docker-archive:{tmp_path}/d.tar:x:1",
+    ]
+    end = subprocess.run(command, capture_output=True, check=False)
+    assert end.returncode == 0, end.stderr
+    back = await AsyncImage.load(tmp_path / "d.tar", name="back", **where)
+    assert (await back.info()).id == (await image.info()).id or (await back.info()).layers == 1
+    for each in (image, back):
+        await each.delete()
+
+
+async def test_a_directory_is_sent_as_a_root_file_system(where: Where, tmp_path: Path) -> None:
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    (tmp_path / "root" / "etc" / "note").write_text("text")
+    (tmp_path / "root" / "link").symlink_to("/etc/note")
+    image = await AsyncImage.load(tmp_path / "root", name="directory", **where)
+    async with AsyncSandbox.create(image="directory", **where) as sandbox:
+        assert await sandbox.files.read("/link") == b"text"
+        with pytest.raises(ImageInUse, match="directory"):
+            await image.delete()
+        await image.delete(force=True)
+        assert await sandbox.files.read("/etc/note") == b"text"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage" * 1000, bytes(10240), b"\x1f\x8b garbage", b"\x28\xb5\x2f\xfd bad"]
+)
+async def test_what_is_no_archive_is_named_so(where: Where, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ImageInvalid, match="is no image"):
+        await AsyncImage.load(tmp_path / "file", name="x", **where)
+    with pytest.raises(FileNotFound, match="missing"):
+        await AsyncImage.load(tmp_path / "missing", name="x", **where)
+
+
+async def test_only_images_that_nothing_stands_on_are_pruned(where: Where, tmp_path: Path) -> None:
+    path = write_busybox(tmp_path / "image.tar")
+    for name in ("used", "kept-by-snapshot", "unused"):
+        await AsyncImage.load(path, name=name, **where)
+    async with AsyncSandbox.create(image="used", **where):
+        async with AsyncSandbox.create(image="kept-by-snapshot", **where) as other:
+            snapshot = await other.snapshot()
+        assert await AsyncImage.prune(**where) == ["unused:latest"]
+    await snapshot.delete()
+    assert await AsyncImage.prune(**where) == ["kept-by-snapshot:latest", "used:latest"]

@@ -8,7 +8,7 @@ from support.busybox import needs_busybox, write_busybox
 from support.image_files import Item, directory, symlink
 
 from cove import AsyncImage, AsyncSandbox, Exit
-from cove.errors import ImageNotFound, InterpreterNotReady, ValidationFailed
+from cove.errors import ImageInUse, ImageNotFound, InterpreterNotReady, ValidationFailed
 
 pytestmark = [pytest.mark.anyio, needs_busybox]
 
@@ -118,7 +118,9 @@ async def test_layers_stay_while_a_sandbox_stands_on_them_and_go_then(tmp_path: 
     layers = cove_home / "layers"
     before = set(layers.iterdir())
     sandbox = await AsyncSandbox.create(image="short-lived")
-    await image.delete()
+    with pytest.raises(ImageInUse, match="short-lived"):
+        await image.delete()
+    await image.delete(force=True)
     with pytest.raises(ImageNotFound):
         await AsyncSandbox.create(image="short-lived")
     await sandbox.restart()

@@ -1,52 +1,86 @@
 """Interface of an image: layers and configuration that a sandbox can have as its system."""
 
 import builtins
+import os
 from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable
+from os import PathLike
 
 from cove.api.named import Named
-from cove.api.provider import local_images
-from cove.model import ImageInfo
+from cove.api.provider import provider_for
+from cove.model import ImageInfo, TransferProgress
 
 
 class AsyncImage(Named, ABC):
-    """An image in this user's state directory. `AsyncSandbox.create(image=name)` makes a sandbox on it.
+    """An image in this user's state directory, or in that of a server.
 
-    A server has the images of its own state directory: load them on its machine.
+    `AsyncSandbox.create(image=name)` makes a sandbox on it, in the same place.
     """
 
     name: str
 
     @classmethod
-    async def load(cls, path: str, *, name: str | None = None) -> "AsyncImage":
-        """Load an archive of an image, or the tar archive of a root file system; one with the same name is replaced.
+    async def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        name: str | None = None,
+        progress: "Callable[[TransferProgress], object] | None" = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> "AsyncImage":
+        """Load an archive of an image, or a root file system; an image with the same name is replaced.
 
         Archives are those of `docker save` and of OCI tools, plain or compressed by gzip or zstd. A root file system
-        needs a `name`. Raises ImageInvalid.
+        is a tar archive or a directory, and needs a `name`. The path is yours: a server is sent what is there. Raises
+        ImageInvalid.
         """
-        return await local_images().load_image(path, name=name)
+        return await provider_for(url, api_key).load_image(os.fspath(path), name=name, progress=progress)
 
     @classmethod
-    async def pull(cls, reference: str) -> "AsyncImage":
+    async def pull(cls, reference: str, *, url: str | None = None, api_key: str | None = None) -> "AsyncImage":
         """Pull `HOST/NAME:TAG` from a registry, with the credentials of `~/.docker/config.json`.
 
-        What an interrupted pull has fetched is used by the next. Raises ImageNotFound, ImageInvalid, Unauthorized.
+        What an interrupted pull has fetched is used by the next. A server pulls from registries that its configuration
+        allows, with credentials of its own. Raises ImageNotFound, ImageInvalid, Unauthorized, PermissionDenied.
         """
-        return await local_images().pull_image(reference)
+        return await provider_for(url, api_key).pull_image(reference)
 
     @classmethod
-    async def get(cls, name: str) -> "AsyncImage":
+    async def get(cls, name: str, *, url: str | None = None, api_key: str | None = None) -> "AsyncImage":
         """The image with that name; raises ImageNotFound."""
-        return await local_images().get_image(name)
+        return await provider_for(url, api_key).get_image(name)
 
     @classmethod
-    async def list(cls) -> builtins.list[ImageInfo]:
-        """The images of this user's state directory."""
-        return await local_images().list_images()
+    async def list(cls, *, url: str | None = None, api_key: str | None = None) -> "builtins.list[ImageInfo]":
+        """All images, by their names."""
+        return await provider_for(url, api_key).list_images()
+
+    @classmethod
+    async def prune(cls, *, url: str | None = None, api_key: str | None = None) -> "builtins.list[str]":
+        """Forget every image that no sandbox and no snapshot stands on; returns their names."""
+        return await provider_for(url, api_key).prune_images()
 
     @abstractmethod
     async def info(self) -> ImageInfo:
         """Describe the image."""
 
     @abstractmethod
-    async def delete(self) -> None:
-        """Forget the image. Its layers stay as long as a sandbox, a snapshot or another image stands on them."""
+    async def save(
+        self, path: str | PathLike[str], *, progress: "Callable[[TransferProgress], object] | None" = None
+    ) -> None:
+        """Write it to a path of yours as an OCI archive, which `load` and other tools take.
+
+        The same image gives the same bytes. Owners of files, set-id bits and attributes are not in it.
+        """
+
+    @abstractmethod
+    def read_archive(self) -> AsyncGenerator[bytes, None]:
+        """Read what `save` writes, in pieces."""
+
+    @abstractmethod
+    async def delete(self, *, force: bool = False) -> None:
+        """Forget the image. ImageInUse while a sandbox, running or stopped, or a snapshot stands on it.
+
+        With `force` only its name goes then: layers stay as long as anything stands on them.
+        """

@@ -53,12 +53,13 @@ class Provider(Protocol):
     async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
         """List all snapshots."""
 
+    async def load_image(
+        self, path: str, *, name: str | None = None, progress: "Callable[[TransferProgress], object] | None" = None
+    ) -> "AsyncImage":
+        """Load an image from a path of the caller's."""
 
-class LocalImages(Protocol):
-    """Loads, finds and lists the images of this user's state directory."""
-
-    async def load_image(self, path: str, *, name: str | None = None) -> "AsyncImage":
-        """Load an archive."""
+    async def load_image_archive(self, chunks: AsyncIterable[bytes], *, name: str | None = None) -> "AsyncImage":
+        """Load an archive that comes in pieces."""
 
     async def pull_image(self, reference: str) -> "AsyncImage":
         """Pull an image from a registry."""
@@ -69,11 +70,8 @@ class LocalImages(Protocol):
     async def list_images(self) -> builtins.list[ImageInfo]:
         """List all images."""
 
-
-def local_images() -> LocalImages:
-    """Return this program, whatever server is named."""
-    found: LocalImages = import_module("cove.runtime.provider").EMBEDDED
-    return found
+    async def prune_images(self) -> builtins.list[str]:
+        """Forget all images that nothing stands on."""
 
 
 def provider_for(url: str | None, api_key: str | None) -> Provider:

@@ -1435,9 +1435,9 @@ class Volume:
 
 
 class Image:
-    """An image in this user's state directory. `AsyncSandbox.create(image=name)` makes a sandbox on it.
+    """An image in this user's state directory, or in that of a server.
 
-    A server has the images of its own state directory: load them on its machine.
+    `AsyncSandbox.create(image=name)` makes a sandbox on it, in the same place.
     """
 
     def __init__(self, inner: api.AsyncImage, portal: Portal, *, owned: bool = True) -> None:
@@ -1453,36 +1453,72 @@ class Image:
         return self._inner.name
 
     @classmethod
-    def load(cls, path: str, *, name: str | None = None) -> "Image":
-        """Load an archive of an image, or the tar archive of a root file system; one with the same name is replaced.
+    def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        name: str | None = None,
+        progress: "Callable[[TransferProgress], object] | None" = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> "Image":
+        """Load an archive of an image, or a root file system; an image with the same name is replaced.
 
         Archives are those of `docker save` and of OCI tools, plain or compressed by gzip or zstd. A root file system
-        needs a `name`. Raises ImageInvalid.
+        is a tar archive or a directory, and needs a `name`. The path is yours: a server is sent what is there. Raises
+        ImageInvalid.
         """
-        return Image(get_portal().call(lambda: api.AsyncImage.load(path, name=name)), get_portal())
+        return Image(
+            get_portal().call(
+                lambda: api.AsyncImage.load(path, name=name, progress=progress, url=url, api_key=api_key)
+            ),
+            get_portal(),
+        )
 
     @classmethod
-    def pull(cls, reference: str) -> "Image":
+    def pull(cls, reference: str, *, url: str | None = None, api_key: str | None = None) -> "Image":
         """Pull `HOST/NAME:TAG` from a registry, with the credentials of `~/.docker/config.json`.
 
-        What an interrupted pull has fetched is used by the next. Raises ImageNotFound, ImageInvalid, Unauthorized.
+        What an interrupted pull has fetched is used by the next. A server pulls from registries that its configuration
+        allows, with credentials of its own. Raises ImageNotFound, ImageInvalid, Unauthorized, PermissionDenied.
         """
-        return Image(get_portal().call(lambda: api.AsyncImage.pull(reference)), get_portal())
+        return Image(get_portal().call(lambda: api.AsyncImage.pull(reference, url=url, api_key=api_key)), get_portal())
 
     @classmethod
-    def get(cls, name: str) -> "Image":
+    def get(cls, name: str, *, url: str | None = None, api_key: str | None = None) -> "Image":
         """The image with that name; raises ImageNotFound."""
-        return Image(get_portal().call(lambda: api.AsyncImage.get(name)), get_portal())
+        return Image(get_portal().call(lambda: api.AsyncImage.get(name, url=url, api_key=api_key)), get_portal())
 
     @classmethod
-    def list(cls) -> builtins.list[ImageInfo]:
-        """The images of this user's state directory."""
-        return get_portal().call(lambda: api.AsyncImage.list())
+    def list(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[ImageInfo]:
+        """All images, by their names."""
+        return get_portal().call(lambda: api.AsyncImage.list(url=url, api_key=api_key))
+
+    @classmethod
+    def prune(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[str]:
+        """Forget every image that no sandbox and no snapshot stands on; returns their names."""
+        return get_portal().call(lambda: api.AsyncImage.prune(url=url, api_key=api_key))
 
     def info(self) -> ImageInfo:
         """Describe the image."""
         return self._portal.call(lambda: self._inner.info())
 
-    def delete(self) -> None:
-        """Forget the image. Its layers stay as long as a sandbox, a snapshot or another image stands on them."""
-        self._portal.call(lambda: self._inner.delete())
+    def save(
+        self, path: str | PathLike[str], *, progress: "Callable[[TransferProgress], object] | None" = None
+    ) -> None:
+        """Write it to a path of yours as an OCI archive, which `load` and other tools take.
+
+        The same image gives the same bytes. Owners of files, set-id bits and attributes are not in it.
+        """
+        self._portal.call(lambda: self._inner.save(path, progress=progress))
+
+    def read_archive(self) -> Generator[bytes, None, None]:
+        """Read what `save` writes, in pieces."""
+        return self._portal.iterate(self._inner.read_archive())
+
+    def delete(self, *, force: bool = False) -> None:
+        """Forget the image. ImageInUse while a sandbox, running or stopped, or a snapshot stands on it.
+
+        With `force` only its name goes then: layers stay as long as anything stands on them.
+        """
+        self._portal.call(lambda: self._inner.delete(force=force))

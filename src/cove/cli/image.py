@@ -1,71 +1,126 @@
 """`cove image`: images, which sandboxes can have as their system."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
 from cove import AsyncImage
 from cove.cli.commands import make_program
+from cove.cli.connection import KeyOption, Server
 from cove.cli.descriptors import show
 from cove.cli.options import JsonOption
 from cove.cli.signals import finish
+from cove.cli.snapshot import show_progress
 from cove.cli.table import print_json, print_table
 from cove.model import ImageInfo
 
-image = make_program("Images on this machine, which sandboxes can have as their system.")
+image = make_program("Images, which sandboxes can have as their system: yours here, or those of a server.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the image.")]
+UrlOption = Annotated[
+    str | None, typer.Option(envvar="COVE_URL", metavar="URL", help="The server that has the images; none by default.")
+]
+
+
+class _Where(TypedDict):
+    """The server as an argument, or none."""
+
+    url: str | None
+    api_key: str | None
+
+
+async def _where(url: str | None, api_key: str | None) -> _Where:
+    if url:
+        await Server(url, api_key).check()
+    return {"url": url, "api_key": api_key}
 
 
 @image.command()
 def load(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="An archive of an image, or of a root file system.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="An archive of an image, or the archive or directory of a root.")
+    ],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Its name here.")] = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
     """Load an image from an archive and print its name.
 
     cove image load --name debian root.tar
     """
-    finish(_load(path, name))
+    finish(_load(path, name, url, api_key))
 
 
 @image.command()
-def pull(reference: Annotated[str, typer.Argument(metavar="HOST/NAME:TAG", help="The image in a registry.")]) -> None:
+def pull(
+    reference: Annotated[str, typer.Argument(metavar="HOST/NAME:TAG", help="The image in a registry.")],
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
     """Pull an image from a registry and print its name."""
-    finish(_pull(reference))
+    finish(_pull(reference, url, api_key))
+
+
+@image.command()
+def save(
+    name: NameArgument,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where the archive goes.")],
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Write an image as an OCI archive, which `load` and other tools take."""
+    finish(_save(name, path, url, api_key))
 
 
 @image.command("ls")
-def list_images(as_json: JsonOption = False) -> None:
+def list_images(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """List the images."""
-    finish(_list(as_json=as_json))
+    finish(_list(url, api_key, as_json=as_json))
 
 
 @image.command()
-def inspect(name: NameArgument) -> None:
+def inspect(name: NameArgument, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """Print what an image is, as JSON."""
-    finish(_inspect(name))
+    finish(_inspect(name, url, api_key))
 
 
 @image.command()
-def rm(name: NameArgument) -> None:
-    """Forget an image; sandboxes that stand on it go on."""
-    finish(_remove(name))
+def rm(
+    name: NameArgument,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Also one that is used: only its name goes.")] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Forget an image that no sandbox and no snapshot stands on."""
+    finish(_remove(name, url, api_key, force=force))
 
 
-async def _load(path: Path, name: str | None) -> int:
-    show((await AsyncImage.load(str(path), name=name)).name)
+@image.command()
+def prune(url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """Forget all images that no sandbox and no snapshot stands on, and print their names."""
+    finish(_prune(url, api_key))
+
+
+async def _load(path: Path, name: str | None, url: str | None, api_key: str | None) -> int:
+    where = await _where(url, api_key)
+    show((await AsyncImage.load(path, name=name, progress=show_progress, **where)).name)
     return 0
 
 
-async def _pull(reference: str) -> int:
-    show((await AsyncImage.pull(reference)).name)
+async def _pull(reference: str, url: str | None, api_key: str | None) -> int:
+    show((await AsyncImage.pull(reference, **await _where(url, api_key))).name)
     return 0
 
 
-async def _list(*, as_json: bool) -> int:
-    found = await AsyncImage.list()
+async def _save(name: str, path: Path, url: str | None, api_key: str | None) -> int:
+    found = await AsyncImage.get(name, **await _where(url, api_key))
+    await found.save(path, progress=show_progress)
+    return 0
+
+
+async def _list(url: str | None, api_key: str | None, *, as_json: bool) -> int:
+    found = await AsyncImage.list(**await _where(url, api_key))
     if as_json:
         print_json(found)
     else:
@@ -77,11 +132,17 @@ def _row(info: ImageInfo) -> tuple[str, str, str, str]:
     return info.name, str(info.size), str(info.layers), f"{info.created_at.astimezone():%Y-%m-%d %H:%M}"
 
 
-async def _inspect(name: str) -> int:
-    print_json(await (await AsyncImage.get(name)).info())
+async def _inspect(name: str, url: str | None, api_key: str | None) -> int:
+    print_json(await (await AsyncImage.get(name, **await _where(url, api_key))).info())
     return 0
 
 
-async def _remove(name: str) -> int:
-    await (await AsyncImage.get(name)).delete()
+async def _remove(name: str, url: str | None, api_key: str | None, *, force: bool) -> int:
+    await (await AsyncImage.get(name, **await _where(url, api_key))).delete(force=force)
+    return 0
+
+
+async def _prune(url: str | None, api_key: str | None) -> int:
+    for name in await AsyncImage.prune(**await _where(url, api_key)):
+        show(name)
     return 0

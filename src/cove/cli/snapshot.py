@@ -134,7 +134,7 @@ async def _export(server: Server, id: str, target: str, *, as_json: bool) -> int
     from cove.api import AsyncSnapshot
 
     found = await AsyncSnapshot.get(id, url=server.url, api_key=server.api_key)
-    exported = await found.export(target, progress=_show_progress)
+    exported = await found.export(target, progress=show_progress)
     if as_json:
         print_json(exported)
     else:
@@ -146,17 +146,16 @@ async def _load(server: Server, source: str) -> int:
     from cove.api import AsyncSnapshot
 
     await server.check()
-    show((await AsyncSnapshot.load(source, progress=_show_progress, url=server.url, api_key=server.api_key)).id)
+    show((await AsyncSnapshot.load(source, progress=show_progress, url=server.url, api_key=server.api_key)).id)
     return 0
 
 
-def _show_progress(progress: TransferProgress) -> None:
-    """Show how far it is, on a terminal only."""
+def show_progress(progress: TransferProgress) -> None:
+    """Show how far a transfer is, on a terminal only."""
     if sys.stderr.isatty():
         size = progress.bytes / 1e6
-        print(
-            f"\r{progress.layers}/{progress.total_layers} layers, {size:.1f} MB ", end="", file=sys.stderr, flush=True
-        )
+        layers = f"{progress.layers}/{progress.total_layers} layers, " if progress.total_layers else ""
+        print(f"\r{layers}{size:.1f} MB ", end="", file=sys.stderr, flush=True)
 
 
 async def _restore(server: Server, id: str, snapshot: str) -> int:

@@ -100,14 +100,14 @@ class Contents(Protocol):
 async def upload(files: Contents, local: str, path: str) -> None:
     """A file or a directory from here to there."""
     if await finished(os.path.isdir, local):
-        async with aclosing(_pack(local)) as chunks:
+        async with aclosing(read_tree(local)) as chunks:
             await files.write_archive(path, chunks)
         return
     with translated(local):
         source = await finished(open_local, local)
         try:
             mode = os.fstat(source).st_mode & 0o777
-            async with aclosing(_read(source)) as chunks:
+            async with aclosing(read_descriptor(source)) as chunks:
                 await files.write_stream(path, chunks, mode=mode)
         finally:
             os.close(source)
@@ -136,12 +136,13 @@ async def at_most(max_bytes: int, chunks: AsyncGenerator[bytes, None]) -> AsyncG
             yield chunk
 
 
-async def _read(descriptor: int) -> AsyncGenerator[bytes, None]:
+async def read_descriptor(descriptor: int) -> AsyncGenerator[bytes, None]:
+    """A file here in pieces."""
     while data := await finished(os.read, descriptor, _CHUNK_BYTES):
         yield data
 
 
-async def _pack(local: str) -> AsyncGenerator[bytes, None]:
+async def read_tree(local: str) -> AsyncGenerator[bytes, None]:
     """A directory here as a tar stream; leaving ends the packer."""
     read, write = make_pipe()
     for descriptor in (read, write):

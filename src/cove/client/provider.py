@@ -8,10 +8,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from cove.api import AsyncSnapshot
+from cove.api import AsyncImage, AsyncSnapshot
 from cove.api.provider import Provider
 from cove.client.calls import Calls
 from cove.client.handle import Handle
+from cove.client.image import Image, opened_source
 from cove.client.sandbox import Sandbox
 from cove.client.snapshot_transfer import read_export
 from cove.client.transport import Transport
@@ -52,6 +53,18 @@ class RemoteProvider(Handle, Provider, target=Target.SERVER):
         """Send an export of this program's."""
         async with aclosing(read_export(source, progress)) as chunks:
             return await self.load_archive(chunks)
+
+    async def load_image(
+        self, path: str, *, name: str | None = None, progress: Callable[[TransferProgress], object] | None = None
+    ) -> AsyncImage:
+        """Send what is at a path of this program's."""
+        async with opened_source(path, progress) as chunks:
+            return await self.load_image_archive(chunks, name=name)
+
+    async def get_image(self, name: str) -> AsyncImage:
+        """Find an image."""
+        calls = self._calls
+        return Image.of(calls, await calls.call(operations.GET_IMAGE, name))
 
     async def get_volume(self, name: str) -> Volume:
         """Find a volume."""

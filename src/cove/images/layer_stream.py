@@ -32,7 +32,9 @@ class LayerStream:
 
     def __init__(self, blob: Blob, most: int = MOST_BYTES) -> None:
         self._hashed = _Hashed(blob)
-        self._chunks = _decompressed(self._hashed)
+        first = self._hashed.read()
+        self.is_compressed = first.startswith((_GZIP, _ZSTD))
+        self._chunks = _decompressed(first, self._hashed)
         self._diff = hashlib.sha256()
         self._chunk = memoryview(b"")
         self._left = most
@@ -104,8 +106,7 @@ class _Hashed:
         return f"sha256:{self._hash.hexdigest()}"
 
 
-def _decompressed(blob: _Hashed) -> Iterator[bytes]:
-    first = blob.read()
+def _decompressed(first: bytes, blob: _Hashed) -> Iterator[bytes]:
     if first.startswith(_GZIP):
         return _gunzip(first, blob.read)
     if first.startswith(_ZSTD):

@@ -13,7 +13,7 @@ from cove.images.credentials import find_credentials
 from cove.images.manifest import Descriptor, ImageConfig, chain_ids, check_layers, decode
 from cove.images.record import ImageRecord
 from cove.images.reference import Reference, parse_reference
-from cove.images.registry import Judge, Registry
+from cove.images.registry import Connect, Registry
 from cove.images.sources import Files, LayerBlob, Slice, Source, SourceImage
 from cove.images.store import ImageStore, Progress, layer_id
 
@@ -22,11 +22,11 @@ MOST_BLOB_BYTES = 32 << 30
 REGISTRY_VARIABLE = "COVE_REGISTRY"
 
 
-def pull(store: ImageStore, name: str, progress: Progress, judge: Judge = lambda _host, _port: None) -> ImageRecord:
+def pull(store: ImageStore, name: str, progress: Progress, connect: Connect | None = None) -> ImageRecord:
     """Pull what a reference names. What an interrupted pull has fetched is used again."""
     wanted = parse_reference(name)
     reference = _at_registry(wanted)
-    registry = Registry(reference, find_credentials(reference.host), judge=judge)
+    registry = Registry(reference, find_credentials(reference.host), connect=connect)
     manifest = registry.manifest()
     config_bytes = registry.document(manifest.config)
     config = decode(config_bytes, ImageConfig, "configuration")
@@ -42,7 +42,7 @@ def pull(store: ImageStore, name: str, progress: Progress, judge: Judge = lambda
             if not store.has_layer(layer_id(chain))
         ]
         _fetch_all(registry, missing, blobs, progress)
-        source = Source(SourceImage(config_bytes, config, layers, str(wanted)), _Fetched(blobs), None)
+        source = Source(SourceImage(config_bytes, config, layers, str(wanted)), _Fetched(blobs))
         return store.load_source(source, str(wanted), progress)
 
 

@@ -8,6 +8,7 @@ A blob that was interrupted is resumed where it ended.
 import hashlib
 import http.client
 import re
+import socket
 import ssl
 import time
 import urllib.parse
@@ -42,7 +43,7 @@ _CHALLENGE = re.compile(r'([a-z]+)="([^"]*)"')
 _PLAIN_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 Progress = Callable[[str, int, int], None]
-Judge = Callable[[str, int], None]
+Connect = Callable[[str, int, float], socket.socket]
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -61,14 +62,14 @@ class Answer:
 
 
 class Registry:
-    """One registry, for one repository. `judge` refuses hosts that may not be asked: PermissionDenied."""
+    """One registry, for one repository. `connect` makes all connections: it may refuse some, by PermissionDenied."""
 
     def __init__(
-        self, reference: Reference, credentials: Credentials | None, *, judge: Judge = lambda _host, _port: None
+        self, reference: Reference, credentials: Credentials | None, *, connect: Connect | None = None
     ) -> None:
         self._reference = reference
         self._credentials = credentials
-        self._judge = judge
+        self._connect = connect or _connect
         self._authorization: str | None = None
         self._base = f"{'http' if _is_local(reference.host) else 'https'}://{reference.host}/v2/{reference.name}"
 
@@ -172,12 +173,8 @@ class Registry:
             port = url.port or (443 if is_tls else 80)
         except ValueError:
             raise ImageInvalid(f"{self._reference.host} leads to an impossible address") from None
-        self._judge(host, port)
-        connection = (
-            http.client.HTTPSConnection(host, port, timeout=SECONDS, context=ssl.create_default_context())
-            if is_tls
-            else http.client.HTTPConnection(host, port, timeout=SECONDS)
-        )
+        connection = _Connection(host, port, timeout=SECONDS)
+        connection.sock = self._open(host, port, is_tls=is_tls)
         try:
             connection.request(
                 "GET", urllib.parse.urlunsplit(("", "", url.path, url.query, "")) or "/", headers=headers
@@ -187,6 +184,16 @@ class Registry:
             connection.close()
             raise
         return Answer(response.status, response.headers, response, connection)
+
+    def _open(self, host: str, port: int, *, is_tls: bool) -> socket.socket:
+        opened = self._connect(host, port, SECONDS)
+        if not is_tls:
+            return opened
+        try:
+            return ssl.create_default_context().wrap_socket(opened, server_hostname=host)
+        except BaseException:
+            opened.close()
+            raise
 
     def _checked(self, answer: Answer) -> Answer:
         if answer.status in (200, 206):
@@ -230,6 +237,16 @@ class Registry:
             f"{self._reference.host} does not give {self._reference} {known}: `docker login {self._reference.host}`, "
             "or put them into ~/.docker/config.json"
         )
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection that was made before; it is never made again."""
+
+    auto_open = 0
+
+
+def _connect(host: str, port: int, seconds: float) -> socket.socket:
+    return socket.create_connection((host, port), seconds)
 
 
 class _Partial:

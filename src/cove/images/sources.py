@@ -12,12 +12,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase, FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from cove.archive import tar
+from cove.archive.stream import Budget, Stream, pack
 from cove.archive.tar import Refused
-from cove.errors import ImageInvalid
-from cove.images.layer_stream import Blob, LayerStream
+from cove.errors import ImageInvalid, from_errno
+from cove.images.layer_stream import MOST_BYTES, Blob, LayerStream
 from cove.images.manifest import (
     INDEX_TYPES,
     MOST_JSON_BYTES,
@@ -34,6 +35,7 @@ from cove.images.manifest import (
 )
 
 MOST_MEMBERS = 10_000
+MOST_ENTRIES = 1_000_000
 MOST_INDEXES = 4
 
 
@@ -159,82 +161,117 @@ class _Seeking:
         return data
 
 
+class WholeFile(Files):
+    """One file, whatever it is called: the tar archive of a root file system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def has(self, name: str) -> bool:
+        return True
+
+    def open(self, name: str) -> Slice:
+        return Slice(os.dup(self._descriptor), 0, os.fstat(self._descriptor).st_size)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """An opened source: `files` has its blobs, and a root file system is one layer without a configuration."""
 
     image: SourceImage
-    files: Files | None
-    root: Path | None
+    files: Files
 
     @contextmanager
     def open_layer(self, layer: LayerBlob) -> Iterator[Blob]:
         """Open the blob of a layer."""
-        if self.files is not None:
-            with self.files.open(layer.location) as blob:
-                yield blob
-        else:
-            with open(layer.location, "rb") as file:
-                yield file
+        with self.files.open(layer.location) as blob:
+            yield blob
 
 
 @contextmanager
-def open_source(path: Path) -> Iterator[Source]:
+def open_source(path: Path, working: Path | None = None) -> Iterator[Source]:
     """Recognise what is at a path. ImageInvalid says what it should have been. Blocks."""
-    with ExitStack() as held:
-        if path.is_dir():
-            yield _open_directory(path)
-            return
-        try:
-            file = held.enter_context(open(path, "rb"))
-        except OSError as error:
-            raise ImageInvalid(f"cannot read {path}: {error.strerror}") from None
-        try:
-            yield _open_archive(path, file, held)
-        except Refused as error:
-            raise ImageInvalid(f"{path} is no image: {error}") from None
-
-
-def _open_directory(path: Path) -> Source:
     files = DirectoryFiles(path)
     if files.has("index.json"):
-        return Source(_read_layout(files), files, None)
-    if files.has("manifest.json"):
-        return Source(_read_saved(files), files, None)
-    return Source(SourceImage(b"", None, (), None), None, path)
+        yield Source(_read_layout(files), files)
+    elif files.has("manifest.json"):
+        yield Source(_read_saved(files), files)
+    else:
+        with open_archive(path, working) as file, open_archive_source(file, str(path), working) as source:
+            yield source
 
 
-def _open_archive(path: Path, file: BinaryIO, held: ExitStack) -> Source:
-    if not _is_plain(file):
-        file = held.enter_context(_decompressed(file))
+@contextmanager
+def open_archive(path: Path, working: Path | None = None) -> Iterator[BinaryIO]:
+    """Open an archive; a directory, which may be a root file system, is packed first."""
+    try:
+        file = _packed(path, working) if path.is_dir() else open(path, "rb")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise from_errno(error.errno or 0, str(path)) from None
+    with file:
+        yield file
+
+
+def _packed(path: Path, working: Path | None) -> BinaryIO:
+    file = tempfile.TemporaryFile(prefix="cove-image-", dir=working)  # noqa: SIM115  # the caller's
+    try:
+        pack(os.fsencode(path), Stream(file.fileno()), Budget(MOST_BYTES, MOST_ENTRIES))
+    except BaseException:
+        file.close()
+        raise
+    return cast("BinaryIO", file)
+
+
+@contextmanager
+def open_archive_source(file: BinaryIO, shown: str, working: Path | None = None) -> Iterator[Source]:
+    """Recognise an archive that is open; it is read in place, whatever the position of the file is."""
+    with ExitStack() as held:
+        try:
+            yield _open_archive(file, held, working)
+        except Refused as error:
+            raise ImageInvalid(f"{shown} is no image: {error}") from None
+
+
+def _open_archive(file: BinaryIO, held: ExitStack, working: Path | None) -> Source:
+    if not _is_tar(file):
+        file = held.enter_context(_decompressed(file, working))
+        if not _is_tar(file):
+            raise Refused("this is no image archive, which is a tar archive, plain or compressed by gzip or zstd")
     try:
         files = ArchiveFiles(file.fileno())
     except Refused as error:
         if "more files" not in str(error) and "no file, directory or link" not in str(error):
             raise
-        return _root_archive(path)  # a root file system has devices, and more files than any image's archive
+        return _root_archive(file)  # a root file system has devices, and more files than any image's archive
     if files.has("index.json"):
-        return Source(_read_layout(files), files, None)
+        return Source(_read_layout(files), files)
     if files.has("manifest.json"):
-        return Source(_read_saved(files), files, None)
-    return _root_archive(path)
+        return Source(_read_saved(files), files)
+    return _root_archive(file)
 
 
-def _root_archive(path: Path) -> Source:
-    return Source(SourceImage(b"", None, (LayerBlob(None, None, str(path)),), None), None, None)
+def _root_archive(file: BinaryIO) -> Source:
+    return Source(SourceImage(b"", None, (LayerBlob(None, None, ""),), None), WholeFile(file.fileno()))
 
 
-def _is_plain(file: BinaryIO) -> bool:
+def _is_tar(file: BinaryIO) -> bool:
     block = os.pread(file.fileno(), tar.BLOCK, 0)
-    return block[257:262] == b"ustar"
+    try:
+        tar.check_sum(block.ljust(tar.BLOCK, b"\0"))
+    except Refused:
+        return False
+    return any(block)
 
 
 @contextmanager
-def _decompressed(file: BinaryIO) -> Iterator[BinaryIO]:
-    with tempfile.TemporaryFile(prefix="cove-image-") as whole:
-        stream = LayerStream(file)
-        while piece := stream.read_some():
-            whole.write(piece)
+def _decompressed(file: BinaryIO, working: Path | None) -> Iterator[BinaryIO]:
+    with tempfile.TemporaryFile(prefix="cove-image-", dir=working) as whole:
+        with Slice(os.dup(file.fileno()), 0, os.fstat(file.fileno()).st_size) as part:
+            stream = LayerStream(part)
+            if not stream.is_compressed:
+                raise Refused("this is no image archive, which is a tar archive, plain or compressed by gzip or zstd")
+            while piece := stream.read_some():
+                whole.write(piece)
         whole.flush()
         yield whole
 

@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from cove.archive.remove_tree import remove_tree
 from cove.archive.tar import Refused
-from cove.errors import ImageInvalid, ImageNotFound
+from cove.errors import ImageInUse, ImageInvalid, ImageNotFound
 from cove.images.layer_stream import Blob, LayerStream
 from cove.images.layer_unpack import unpack_layer
 from cove.images.manifest import ImageConfig, RootFs, Settings, chain_ids, digest_of, machine_architecture
 from cove.images.record import ImageRecord
 from cove.images.reference import parse_reference
-from cove.images.sources import LayerBlob, Source, open_source
+from cove.images.sources import LayerBlob, Source, open_archive_source, open_source
 from cove.layers.record import ROOT, Layer
 from cove.layers.store import IMAGES, LayerStore
 from cove.local.state import replace_file
@@ -40,7 +41,7 @@ class ImageStore:
 
     def __init__(self, home: Path, layers: LayerStore) -> None:
         self.path = home / IMAGES
-        self._layers = layers
+        self.layers = layers
 
     def open(self) -> None:
         """Make the directory: nobody but us may enter it."""
@@ -48,19 +49,24 @@ class ImageStore:
 
     def load(self, path: Path, name: str | None = None, progress: Progress = _no_progress) -> ImageRecord:
         """Load an archive or a directory: see images/sources."""
-        with open_source(path) as source:
-            called = name or source.image.name
-            if called is None:
-                raise ImageInvalid(f"{path} says no name: give it one")
-            reference = str(parse_reference(called))
-            if source.root is not None:
-                raise ImageInvalid(f"{path} is a directory without an image in it: pack it with `tar` first")
-            return self.load_source(source, reference, progress)
+        with open_source(path, self.path) as source:
+            return self._load(source, name, str(path), progress)
+
+    def load_archive(self, file: BinaryIO, name: str | None, progress: Progress = _no_progress) -> ImageRecord:
+        """Load an archive that is open."""
+        with open_archive_source(file, "the archive", self.path) as source:
+            return self._load(source, name, "the archive", progress)
+
+    def _load(self, source: Source, name: str | None, shown: str, progress: Progress) -> ImageRecord:
+        called = name or source.image.name
+        if called is None:
+            raise ImageInvalid(f"{shown} says no name: give it one")
+        return self.load_source(source, str(parse_reference(called)), progress)
 
     def load_source(self, source: Source, name: str, progress: Progress) -> ImageRecord:
         """Unpack what a source has and is not here yet, and keep it under that name."""
         config = source.image.config
-        with self._layers.holding():
+        with self.layers.holding():
             if config is None:
                 return self._keep_root(name, self._load_root(source), progress)
             ids = self._load_chain(source, source.image.layers, config, progress)
@@ -68,7 +74,7 @@ class ImageStore:
 
     def has_layer(self, id: str) -> bool:
         """Return whether a layer is here already."""
-        return self._layers.has(id)
+        return self.layers.has(id)
 
     def _load_chain(
         self, source: Source, layers: Sequence[LayerBlob], config: ImageConfig, progress: Progress
@@ -77,7 +83,7 @@ class ImageStore:
         for number, (layer, chain) in enumerate(zip(layers, chain_ids(config.rootfs.diff_ids), strict=True)):
             progress("layers", number, len(layers))
             id = layer_id(chain)
-            if not self._layers.has(id):
+            if not self.layers.has(id):
                 with source.open_layer(layer) as blob:
                     self.add_layer(id, ids, blob, layer)
             ids.append(id)
@@ -86,13 +92,13 @@ class ImageStore:
 
     def add_layer(self, id: str, below: Sequence[str], blob: Blob, expected: LayerBlob) -> str:
         """Unpack a blob on the layers below it; returns its diff_id. The caller holds them."""
-        building = self._layers.building()
+        building = self.layers.building()
         try:
             root = building / "data" / ROOT
             root.mkdir(parents=True, mode=0o755)
             root.chmod(0o755)
             stream = LayerStream(blob)
-            lowers = [str(self._layers.data(lower) / ROOT) for lower in below]
+            lowers = [str(self.layers.data(lower) / ROOT) for lower in below]
             try:
                 unpack_layer(str(root), lowers, stream, keep_owners=False)
                 digest, diff_id = stream.finish()
@@ -115,7 +121,7 @@ class ImageStore:
             size=size,
         )
         try:
-            self._layers.adopt(building, layer)
+            self.layers.adopt(building, layer)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else it is here already
                 raise
@@ -137,7 +143,7 @@ class ImageStore:
             created_at=datetime.now(UTC),
             layers=tuple(ids),
             config=config,
-            size=sum(self._layers.read(id).size or 0 for id in ids),
+            size=sum(self.layers.read(id).size or 0 for id in ids),
         )
         self.keep(record)
         return record
@@ -167,13 +173,40 @@ class ImageStore:
             with suppress(FileNotFoundError, msgspec.DecodeError):
                 yield msgspec.json.decode(path.read_bytes(), type=ImageRecord)
 
-    def delete(self, name: str) -> None:
-        """Forget a name; layers that nothing else stands on go with it."""
-        self._file(self.find(name).name).unlink(missing_ok=True)
-        self._layers.collect()
+    def delete(self, name: str, *, force: bool = False) -> None:
+        """Forget a name; layers that nothing else stands on go with it. Raises ImageInUse unless it is forced."""
+        record = self.find(name)
+        if not force and self.is_used(record):
+            raise ImageInUse(
+                f"a sandbox or a snapshot stands on {record.name}: remove that first; forced, only its name goes"
+            )
+        self._file(record.name).unlink(missing_ok=True)
+        self.layers.collect()
+
+    def prune(self) -> builtins.list[str]:
+        """Forget all images that no sandbox and no snapshot stands on; returns their names."""
+        gone = [record.name for record in self.list() if not self.is_used(record)]
+        for name in gone:
+            self._file(name).unlink(missing_ok=True)
+        self.layers.collect()
+        return gone
+
+    def is_used(self, record: ImageRecord) -> bool:
+        """Return whether a sandbox, running or stopped, or a snapshot was made on it."""
+        count = len(record.layers)
+        return any(
+            system.image == record.name and layers[:count] == record.layers for system, layers in self.layers.systems()
+        )
 
     def _file(self, name: str) -> Path:
         return self.path / f"{urllib.parse.quote(name, safe='')}.json"
+
+
+def open_images(home: Path, layers: LayerStore) -> ImageStore:
+    """Open the images of a state directory."""
+    store = ImageStore(home, layers)
+    store.open()
+    return store
 
 
 def layer_id(chain_id: str) -> str:

@@ -37,7 +37,7 @@ def pack_layer(data: Path, write: Write, check: Callable[[], object] = lambda: N
     with ExitStack() as stack:
         top = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         stack.callback(os.close, top)
-        packing = _Packing(top, write, check)
+        packing = Packing(top, write, check)
         for part in sorted(PARTS):
             if stat.S_ISDIR(_mode(top, part)):
                 packing.run(part)
@@ -52,8 +52,8 @@ def _mode(top: int, part: bytes) -> int:
 
 
 @dataclass(slots=True)
-class _Packing:
-    """Collects small writes into large ones."""
+class Packing:
+    """Writes members, in order. Collects small writes into large ones; `member` says what each is in the archive."""
 
     top: int
     write: Write
@@ -70,14 +70,23 @@ class _Packing:
         while pending:
             path = pending.pop()
             with open_below(self.top, path, DIRECTORY) as opened:
-                self._member(tar.DIRECTORY, path, opened.mode, attributes=_attributes(opened.descriptor, True))
+                self.directory(path, opened)
                 names = sorted(map(os.fsencode, os.listdir(opened.descriptor)))
-                below = [path + b"/" + name for name in names if self._name(opened.descriptor, path, name)]
+                wanted = [name for name in names if not self.is_left_out(path + b"/" + name)]
+                below = [path + b"/" + name for name in wanted if self._name(opened.descriptor, path, name)]
             pending += reversed(below)
+
+    def directory(self, path: bytes, opened: Opened) -> None:
+        """Write the member of a directory."""
+        self.member(tar.DIRECTORY, path, opened.mode, attributes=_attributes(opened.descriptor, True))
+
+    def is_left_out(self, path: bytes) -> bool:
+        """Return whether a path, and all below it, is no part of the archive."""
+        return False
 
     def finish(self) -> None:
         """Write the end mark."""
-        self._put(bytes(2 * tar.BLOCK))
+        self.put(bytes(2 * tar.BLOCK))
         self._flush()
 
     def _name(self, directory: int, path: bytes, name: bytes) -> bool:
@@ -88,24 +97,24 @@ class _Packing:
             return True
         full = path + b"/" + name
         if stat.S_ISLNK(found.st_mode):
-            self._member(tar.SYMLINK, full, 0o777, link=os.readlink(name, dir_fd=directory))
+            self.member(tar.SYMLINK, full, 0o777, link=os.readlink(name, dir_fd=directory))
         elif stat.S_ISREG(found.st_mode):
             self._file(directory, full, name, found)
         elif stat.S_ISFIFO(found.st_mode):
-            self._member(FIFO, full, found.st_mode)
+            self.member(FIFO, full, found.st_mode)
         else:
-            self._member(WHITEOUT, full, 0)
+            self.member(WHITEOUT, full, 0)
         return False
 
     def _file(self, directory: int, path: bytes, name: bytes, found: os.stat_result) -> None:
         identity = found.st_dev, found.st_ino
         if found.st_nlink > 1 and (first := self._links.get(identity)) is not None:
-            self._member(tar.HARD_LINK, path, 0, link=b"./" + b"/".join(first))
+            self.member(tar.HARD_LINK, path, 0, link=b"./" + b"/".join(first))
             return
         with self._open(directory, path, name) as opened:
             found = os.fstat(opened.descriptor)
             if not stat.S_ISREG(found.st_mode):  # it was swapped since it was seen
-                self._member(WHITEOUT, path, 0)
+                self.member(WHITEOUT, path, 0)
                 return
             if found.st_nlink > 1:
                 self._links[identity] = path.split(b"/")
@@ -127,7 +136,7 @@ class _Packing:
         stored = sum(end - start for start, end in ranges)
         self._spend(stored)
         attributes = _attributes(descriptor, False)
-        self._member(
+        self.member(
             tar.FILE,
             path,
             opened.mode,
@@ -138,17 +147,17 @@ class _Packing:
         )
         for start, end in ranges:
             self._span(descriptor, start, end)
-        self._put(bytes(tar.padding(stored)))
+        self.put(bytes(tar.padding(stored)))
 
     def _span(self, descriptor: int, at: int, end: int) -> None:
         """Write some bytes of a file; what a shrinking file lacks is zero."""
         while at < end:
             self.check()
             data = os.pread(descriptor, min(end - at, _CHUNK_BYTES), at) or bytes(min(end - at, _CHUNK_BYTES))
-            self._put(data)
+            self.put(data)
             at += len(data)
 
-    def _member(
+    def member(
         self,
         kind: bytes,
         path: bytes,
@@ -160,24 +169,26 @@ class _Packing:
         attributes: dict[bytes, bytes] | None = None,
         ranges: list[tuple[int, int]] | None = None,
     ) -> None:
+        """Write the header of a member; its content follows."""
         self._entries += 1
         if self._entries > MOST_ENTRIES:
             raise LimitExceeded(f"the layer has more than {MOST_ENTRIES} files")
-        parts = path.split(b"/")
+        parts = path.split(b"/") if path else []
         if len(parts) > MOST_DEPTH or len(path) > tar.MOST_PATH - 3:
             raise LimitExceeded(f"directories are nested too deeply: {tar.shown(path)}")
         member = tar.Member(kind, parts, mode & _MODES, size, mtime, link)
         member.ranges = ranges
         if attributes:
             member.records = records_of(attributes)
-        self._put(tar.encode_member(member))
+        self.put(tar.encode_member(member))
 
     def _spend(self, size: int) -> None:
         self._bytes += size
         if self._bytes > MOST_LAYER_BYTES:
             raise FileTooLarge(f"the layer has more than {MOST_LAYER_BYTES} bytes")
 
-    def _put(self, data: bytes) -> None:
+    def put(self, data: bytes) -> None:
+        """Write some bytes."""
         self._waiting.append(data)
         self._size += len(data)
         if self._size >= _CHUNK_BYTES:

@@ -126,22 +126,22 @@ class write_beside:  # noqa: N801  # used as a function
         self._path = path
 
     def __enter__(self) -> Callable[[bytes], None]:
-        self._descriptor, self._temporary = tempfile.mkstemp(prefix=".cove-", dir=self._path.parent)
+        self.descriptor, self._temporary = tempfile.mkstemp(prefix=".cove-", dir=self._path.parent)
         return self._write
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[os.write(self._descriptor, view) :]
+            view = view[os.write(self.descriptor, view) :]
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
-                os.fsync(self._descriptor)
+                os.fsync(self.descriptor)
                 os.rename(self._temporary, self._path)
                 sync_directory(self._path.parent)
         finally:
-            os.close(self._descriptor)
+            os.close(self.descriptor)
             with suppress(FileNotFoundError):
                 os.unlink(self._temporary)
 
@@ -270,7 +270,8 @@ class FileOrigin:
         try:
             member = next(self._members, None)
         except Refused as error:
-            raise ValidationFailed(f"refused: {error}") from None
+            what = "this is no export of a snapshot" if name == INDEX else "refused"
+            raise ValidationFailed(f"{what}: {error}") from None
         if member is None or member.kind != tar.FILE or member.stored is not None:
             raise ValidationFailed("the export has not all that its index names")
         self._name = os.fsdecode(b"/".join(member.parts))

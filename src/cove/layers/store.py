@@ -18,7 +18,7 @@ import msgspec
 from cove.archive.remove_tree import remove_tree
 from cove.core.identifier import check_id, new_identifier
 from cove.errors import SnapshotNotFound
-from cove.layers.record import Layer, Snapshot, Stack
+from cove.layers.record import Layer, Snapshot, Stack, System
 from cove.linux.disk_usage import measure_disk
 from cove.linux.file_lock import shared_lock, try_exclusive
 from cove.local.state import replace_file, sync_directory
@@ -209,6 +209,17 @@ class LayerStore:
             stack = read_stack(Path(entry.path))
             if stack is not None:
                 yield from (*stack.layers, *stack.base, *(stack.undo or ()))
+
+    def systems(self) -> Iterator[tuple[System, tuple[str, ...]]]:
+        """Give the systems of all sandboxes and snapshots that have one, and the layers that each stands on."""
+        for name in os.listdir(self._sandboxes):
+            with suppress(msgspec.DecodeError):
+                stack = read_stack(self._sandboxes / name)
+                if stack is not None and stack.system is not None:
+                    yield stack.system, stack.layers
+        for snapshot in self.list():
+            if snapshot.system is not None:
+                yield snapshot.system, snapshot.layers
 
     def _record(self, id: str) -> Path:
         return self.snapshots / f"{id}.json"

@@ -1,46 +1,120 @@
 """An image, in the caller's own program."""
 
 import builtins
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import aclosing
+from os import PathLike
 from pathlib import Path
 
 from cove import api
+from cove.errors import FileTooLarge
+from cove.images.layer_stream import MOST_BYTES
 from cove.images.pull import pull
 from cove.images.record import ImageRecord
+from cove.images.registry import Connect
 from cove.images.store import ImageStore
-from cove.local.threads import in_thread
-from cove.model import ImageInfo
+from cove.images.transfer import new_file, save_to, save_to_file
+from cove.local.files import translated
+from cove.local.threads import finished, in_thread
+from cove.model import ImageInfo, TransferProgress
+from cove.runtime.snapshot_transfer import Progress, relayed
 from cove.runtime.state import in_transfer
+
+_CHUNK_BYTES = 1 << 20
 
 
 class Image(api.AsyncImage):
-    """Holds nothing but its name."""
+    """Holds its name, and the facts that were known when it was made."""
 
-    def __init__(self, store: ImageStore, name: str) -> None:
+    def __init__(self, store: ImageStore, facts: ImageInfo) -> None:
         self._store = store
-        self.name = name
+        self.name = facts.name
+        self.facts = facts
 
     async def info(self) -> ImageInfo:
         return describe(await in_thread(self._store.find, self.name))
 
-    async def delete(self) -> None:
-        await in_thread(self._store.delete, self.name)
+    async def save(self, path: str | PathLike[str], *, progress: Progress = None) -> None:
+        record = await in_thread(self._store.find, self.name)
+        told = _counting(relayed(progress), len(record.layers))
+        with translated(os.fspath(path)):
+            await in_transfer(lambda check: save_to(self._store, self.name, Path(path), told(check)))
+
+    async def read_archive(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(read_archive(self._store, self.name)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def delete(self, *, force: bool = False) -> None:
+        await in_thread(self._store.delete, self.name, force=force)
 
 
-async def load_image(store: ImageStore, path: str, name: str | None) -> Image:
+async def load_image(store: ImageStore, path: str, name: str | None, progress: Progress = None) -> Image:
     """Load an image; a cancelled call ends between two layers, and leaves none that nothing needs."""
-    record = await in_transfer(lambda check: store.load(Path(path), name, lambda *_: check()))
-    return Image(store, record.name)
+    tell = _telling(relayed(progress))
+    record = await in_transfer(lambda check: store.load(Path(path), name, tell(check)))
+    return Image(store, describe(record))
 
 
-async def pull_image(store: ImageStore, reference: str) -> Image:
+async def load_chunks(store: ImageStore, chunks: AsyncIterable[bytes], name: str | None) -> ImageInfo:
+    """Load an archive that comes in pieces: it is read when all of it is here."""
+    with new_file(store) as file:
+        left = MOST_BYTES
+        async for chunk in chunks:
+            left -= len(chunk)
+            if left < 0:
+                raise FileTooLarge(f"an archive has at most {MOST_BYTES >> 30} GiB")
+            await finished(file.write, chunk)
+        await finished(file.flush)
+        return describe(await in_transfer(lambda check: store.load_archive(file, name, lambda *_: check())))
+
+
+async def pull_image(store: ImageStore, reference: str, connect: Connect | None = None) -> ImageInfo:
     """Pull an image; a cancelled call keeps the bytes that it has for the next."""
-    record = await in_transfer(lambda check: pull(store, reference, lambda *_: check()))
-    return Image(store, record.name)
+    return describe(await in_transfer(lambda check: pull(store, reference, lambda *_: check(), connect)))
+
+
+async def read_archive(store: ImageStore, name: str) -> AsyncGenerator[bytes, None]:
+    """Give a saved image, in pieces; nothing of it is left when the reader leaves."""
+    descriptor = await in_transfer(lambda check: save_to_file(store, name, lambda *_: check()), discard=os.close)
+    try:
+        while data := await finished(os.read, descriptor, _CHUNK_BYTES):
+            yield data
+    finally:
+        os.close(descriptor)
 
 
 async def list_images(store: ImageStore) -> builtins.list[ImageInfo]:
     """Describe all images."""
     return [describe(record) for record in await in_thread(store.list)]
+
+
+def _telling(tell: Callable[[TransferProgress], object]) -> Callable[[Callable[[], None]], Callable[..., None]]:
+    """Return a function that makes the store's progress of a check."""
+
+    def make(check: Callable[[], None]) -> Callable[[str, int, int], None]:
+        def progress(what: str, done: int, total: int) -> None:
+            check()
+            if what == "layers":
+                tell(TransferProgress(layers=done, total_layers=total, bytes=0))
+
+        return progress
+
+    return make
+
+
+def _counting(
+    tell: Callable[[TransferProgress], object], total: int
+) -> Callable[[Callable[[], None]], Callable[[int, int], None]]:
+    def make(check: Callable[[], None]) -> Callable[[int, int], None]:
+        def progress(layers: int, size: int) -> None:
+            check()
+            tell(TransferProgress(layers=layers, total_layers=total, bytes=size))
+
+        return progress
+
+    return make
 
 
 def describe(record: ImageRecord) -> ImageInfo:

@@ -11,7 +11,7 @@ from typing import Final
 from cove.api import AsyncImage, AsyncSandbox, AsyncSnapshot
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
-from cove.images.store import ImageStore
+from cove.images.store import ImageStore, open_images
 from cove.local.threads import in_thread
 from cove.model import (
     ImageInfo,
@@ -23,7 +23,7 @@ from cove.model import (
     TransferProgress,
     VolumeInfo,
 )
-from cove.runtime.image import Image, list_images, load_image, pull_image
+from cove.runtime.image import Image, describe, list_images, load_chunks, load_image, pull_image
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
@@ -125,18 +125,30 @@ class EmbeddedProvider:
         """All snapshots in this program's state directory."""
         return await in_thread((await self._examine()).home.layers.describe_all)
 
-    async def load_image(self, path: str, *, name: str | None = None) -> AsyncImage:
-        """An image from an archive."""
-        return await load_image(await self._images(), path, name)
+    async def load_image(
+        self, path: str, *, name: str | None = None, progress: Callable[[TransferProgress], object] | None = None
+    ) -> AsyncImage:
+        """An image from an archive or a directory."""
+        return await load_image(await self._images(), path, name, progress)
+
+    async def load_image_archive(self, chunks: AsyncIterable[bytes], *, name: str | None = None) -> AsyncImage:
+        """An image from an archive that comes in pieces."""
+        store = await self._images()
+        return Image(store, await load_chunks(store, chunks, name))
 
     async def pull_image(self, reference: str) -> AsyncImage:
         """An image from a registry."""
-        return await pull_image(await self._images(), reference)
+        store = await self._images()
+        return Image(store, await pull_image(store, reference))
 
     async def get_image(self, name: str) -> AsyncImage:
         """An image in this program's state directory."""
         store = await self._images()
-        return Image(store, (await in_thread(store.find, name)).name)
+        return Image(store, describe(await in_thread(store.find, name)))
+
+    async def prune_images(self) -> builtins.list[str]:
+        """Forget all images that nothing stands on."""
+        return await in_thread((await self._images()).prune)
 
     async def list_images(self) -> builtins.list[ImageInfo]:
         """All images in this program's state directory."""
@@ -144,9 +156,7 @@ class EmbeddedProvider:
 
     async def _images(self) -> ImageStore:
         home = (await self._examine()).home
-        store = ImageStore(home.path, home.layers)
-        await in_thread(store.open)
-        return store
+        return await in_thread(open_images, home.path, home.layers)
 
     def abandon(self) -> None:
         """The program ends normally: remove what its sandboxes have on disk. Their processes end with it."""

@@ -29,7 +29,7 @@ async def export_snapshot(store: LayerStore, id: str, target: str, progress: Pro
         return export_to(store, id, place_of(target), tell, stop.check)
 
     with Stop() as stop, translated(target):
-        return await settled(start_transfer(work, stop, _relayed(progress)), on_cancel=stop.set)
+        return await settled(start_transfer(work, stop, relayed(progress)), on_cancel=stop.set)
 
 
 async def load_snapshot(store: LayerStore, source: str, progress: Progress = None) -> Snapshot:
@@ -40,7 +40,7 @@ async def load_snapshot(store: LayerStore, source: str, progress: Progress = Non
             return load_from(store, origin, tell, stop.check)
 
     with Stop() as stop, translated(source):
-        loading = start_transfer(work, stop, _relayed(progress))
+        loading = start_transfer(work, stop, relayed(progress))
         return await kept_or_undone(loading, lambda made: store.delete(made.id), on_cancel=stop.set)
 
 
@@ -97,7 +97,7 @@ async def _feed(stdin: Stdin, chunks: AsyncIterable[bytes]) -> None:
     stdin.close()
 
 
-def _relayed(progress: Progress) -> Callable[[TransferProgress], object]:
+def relayed(progress: Progress) -> Callable[[TransferProgress], object]:
     """Return a function for the thread, by which the callback is called in the event loop, not too often."""
     if progress is None:
         return lambda _: None

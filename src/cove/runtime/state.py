@@ -23,7 +23,7 @@ from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.jail import Jail
 from cove.runtime.layers import Moved, SandboxLayers
 from cove.runtime.sessions import Sessions
-from cove.tasks import Tasks, settled, shared
+from cove.tasks import Tasks, settled
 
 ID_LENGTH = 16
 
@@ -280,21 +280,18 @@ def check_system(snapshot: Snapshot, system: System | None) -> None:
         )
 
 
-async def in_transfer(work: Callable[[Callable[[], None]], T]) -> T:
-    """Run in a thread of its own what calls the function that it is given again and again: a cancel ends it there."""
+async def in_transfer(work: Callable[[Callable[[], None]], T], *, discard: Callable[[T], object] | None = None) -> T:
+    """Run in a thread of its own what calls the function that it is given again and again: a cancel ends it there.
+
+    `discard` gets a result that nobody will take.
+    """
     is_cancelled = threading.Event()
 
     def check() -> None:
         if is_cancelled.is_set():
             raise Stopped
 
-    doing = start_transfer(work, check)
-    try:
-        return await shared(doing)
-    except asyncio.CancelledError:
-        is_cancelled.set()
-        await asyncio.wait([doing])
-        raise
+    return await settled(start_transfer(work, check), on_cancel=is_cancelled.set, discard=discard)
 
 
 def check_labels(labels: Mapping[str, str]) -> None:

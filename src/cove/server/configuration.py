@@ -78,6 +78,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow_host_network: bool = False
     allow_mounts: tuple[str, ...] = ()
     allow_buckets: tuple[str, ...] = ()
+    allow_registries: tuple[str, ...] = ()
     network: NetworkGrants = NetworkGrants()
     default_limits: Limits = Limits()
     maximum_limits: Limits = Limits()

@@ -10,6 +10,7 @@ from cove.wire.target import Target
 
 SANDBOXES: Final = "/v1/sandboxes"
 SNAPSHOTS: Final = "/v1/snapshots"
+IMAGES: Final = "/v1/images"
 ROOT: Final = f"{SANDBOXES}/{{sandbox}}"
 _OF_SESSION: Final = f"{ROOT}/sessions/{{session}}"
 
@@ -17,7 +18,7 @@ Q = TypeVar("Q", bound=Request, covariant=True)
 V = TypeVar("V", covariant=True)
 
 
-_OF_SERVER: Final = (Target.SERVER, Target.VOLUME, Target.SNAPSHOT)
+_OF_SERVER: Final = (Target.SERVER, Target.VOLUME, Target.SNAPSHOT, Target.IMAGE)
 
 
 class Form(Enum):

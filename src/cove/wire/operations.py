@@ -22,6 +22,7 @@ from cove.model import (
     GitClone,
     GitHead,
     GitStatus,
+    ImageInfo,
     LogMatch,
     ProcessExit,
     ResetReport,
@@ -34,7 +35,7 @@ from cove.model import (
     VolumeInfo,
 )
 from cove.wire import replies, requests
-from cove.wire.operation import SANDBOXES, SNAPSHOTS, AnyOperation, By, Caller, Form, Operation, row
+from cove.wire.operation import IMAGES, SANDBOXES, SNAPSHOTS, AnyOperation, By, Caller, Form, Operation, row
 from cove.wire.replies import NOTHING, plain
 from cove.wire.requests import Nothing
 from cove.wire.target import Target
@@ -177,6 +178,14 @@ CREATE_VOLUME = row("create_volume", "POST /v1/volumes", Target.SERVER, "create_
 LIST_VOLUMES = row("list_volumes", "GET /v1/volumes", Target.SERVER, "list_volumes", "All volumes", Nothing, plain(list[VolumeInfo]), by=By.GATEWAY)
 GET_VOLUME = row("get_volume", "GET /v1/volumes/{volume}", Target.VOLUME, "info", "What a volume is, and what it holds", Nothing, plain(VolumeInfo), by=By.GATEWAY)
 DELETE_VOLUME = row("delete_volume", "DELETE /v1/volumes/{volume}", Target.VOLUME, "delete", "Remove a volume with all that is in it", Nothing, NOTHING, by=By.GATEWAY)
+
+LIST_IMAGES = row("list_images", f"GET {IMAGES}", Target.SERVER, "list_images", "All images", Nothing, plain(list[ImageInfo]), by=By.GATEWAY)
+LOAD_IMAGE = row("load_image", f"POST {IMAGES}", Target.SERVER, "load_image_archive", "Load an archive of an image, or of a root file system", requests.LoadImage, replies.IMAGE, Form.STREAM, by=By.GATEWAY, success=201)
+PULL_IMAGE = row("pull_image", "POST /v1/pull_image", Target.SERVER, "pull_image", "Pull an image from a registry that the configuration allows", requests.PullImage, replies.IMAGE, by=By.GATEWAY, success=201)
+PRUNE_IMAGES = row("prune_images", "POST /v1/prune_images", Target.SERVER, "prune_images", "Forget all images that nothing stands on", Nothing, plain(list[str]), by=By.GATEWAY)
+GET_IMAGE = row("get_image", f"GET {IMAGES}/{{image}}", Target.IMAGE, "info", "What an image is", Nothing, plain(ImageInfo), by=By.GATEWAY)
+SAVE_IMAGE = row("save_image", f"GET {IMAGES}/{{image}}/archive", Target.IMAGE, "read_archive", "An image as an OCI archive", Nothing, NOTHING, Form.CONTENT, by=By.GATEWAY)
+DELETE_IMAGE = row("delete_image", f"DELETE {IMAGES}/{{image}}", Target.IMAGE, "delete", "Forget an image", requests.DeleteImage, NOTHING, by=By.GATEWAY)
 
 CREATE_BACKUP = row("create_backup", "POST /backups", Target.BACKUPS, "create", "Save a directory", requests.CreateBackup, plain(BackupInfo))
 LIST_BACKUPS = row("list_backups", "GET /backups", Target.BACKUPS, "list", "All backups that can be restored", Nothing, plain(list[BackupInfo]))

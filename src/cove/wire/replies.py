@@ -13,6 +13,7 @@ from cove.model import (
     CodeEvent,
     ExecResult,
     FileEvent,
+    ImageInfo,
     LogEvent,
     NetworkEvent,
     Outcome,
@@ -187,6 +188,10 @@ def _handle(target: Target, facts: type[msgspec.Struct]) -> Reply[Any]:
     return Reply(facts, lambda made: facts(**_fields(facts, made)), lambda found, opened: opened(target, found))
 
 
+def _image(made: Any) -> ImageInfo:  # an image of this machine, or its facts
+    return made if isinstance(made, ImageInfo) else cast(ImageInfo, made.facts)
+
+
 def _handles(one: Reply[Any]) -> Reply[Any]:
     """Answer many of them."""
     return Reply(
@@ -230,6 +235,7 @@ TERMINAL: Final = cast(Reply[api.Terminal], _handle(Target.TERMINAL, TerminalRep
 CONTEXT: Final = cast(Reply[api.CodeContext], _handle(Target.CONTEXT, CodeContextReply))
 CONTEXTS: Final = cast(Reply[list[api.CodeContext]], _handles(CONTEXT))
 VOLUME: Final = cast(Reply[api.AsyncVolume], _handle(Target.VOLUME, VolumeInfo))
+IMAGE: Final = cast(Reply[api.AsyncImage], Reply(ImageInfo, _image, lambda found, opened: opened(Target.IMAGE, found)))
 COUNT: Final = _wrapped(Count, lambda reply: reply.count)
 EXISTS: Final = _wrapped(Exists, lambda reply: reply.exists)
 DIFF: Final = _wrapped(Diff, lambda reply: reply.diff)

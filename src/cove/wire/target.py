@@ -22,6 +22,7 @@ class Target(Enum):
     BACKUPS = (api.Backups, 0, "backups")
     MOUNTS = (api.Mounts, 0, "mounts")
     VOLUME = (api.AsyncVolume, 1, "volumes")
+    IMAGE = (api.AsyncImage, 1, "images")
 
     def __init__(self, kind: type, ids: int, heading: str) -> None:
         self.kind = kind

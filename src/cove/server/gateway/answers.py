@@ -3,18 +3,23 @@
 import asyncio
 import builtins
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
 from cove.core.identifier import check_sandbox_id
 from cove.errors import SandboxNotFound, ValidationFailed
+from cove.images.registry_guard import RegistryGuard
+from cove.images.store import ImageStore, open_images
 from cove.layers.store import LayerStore
 from cove.local.threads import finished, in_thread
 from cove.model import (
     IdleAction,
+    ImageInfo,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
@@ -27,6 +32,8 @@ from cove.model import (
 from cove.model.mount import check_volume_name
 from cove.model.spec import check_spec
 from cove.runtime.home import Home
+from cove.runtime.image import describe, list_images, load_chunks, pull_image
+from cove.runtime.image import read_archive as read_image
 from cove.runtime.life import nothing_to
 from cove.runtime.sandbox_life import ends_at
 from cove.runtime.snapshot_transfer import load_archive, read_archive, snapshot_digest
@@ -59,6 +66,35 @@ class VolumeAnswers:
     async def delete(self) -> None:
         """Remove it with all that is in it."""
         await in_thread(self.volumes.delete, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAnswers:
+    """The operations of one image; the methods are those of `api.AsyncImage`."""
+
+    home: Path
+    name: str
+
+    async def info(self) -> ImageInfo:
+        """Describe it."""
+        store = await open_images_of(self.home)
+        return describe(await in_thread(store.find, self.name))
+
+    async def read_archive(self) -> AsyncGenerator[bytes, None]:
+        """Give it as one archive."""
+        async with aclosing(read_image(await open_images_of(self.home), self.name)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def delete(self, *, force: bool) -> None:
+        """Forget it; layers that nothing else stands on go with it, which takes its time where they are large."""
+        store = await open_images_of(self.home)
+        await asyncio.to_thread(store.delete, self.name, force=force)
+
+
+async def open_images_of(home: Path) -> ImageStore:
+    """Open the images of a state directory."""
+    return await in_thread(open_images, home, LayerStore(home))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +149,27 @@ class ServerAnswers:
     async def get_snapshot(self, id: str) -> SnapshotInfo:
         """Describe a snapshot."""
         return await in_thread(lambda: self.layers.describe(self.layers.find(id)))
+
+    async def load_image_archive(self, chunks: AsyncIterable[bytes], *, name: str | None) -> ImageInfo:
+        """Load an archive of an image."""
+        return await load_chunks(await self._images(), chunks, name)
+
+    async def pull_image(self, reference: str) -> ImageInfo:
+        """Pull an image from a registry that the configuration allows."""
+        configuration = self.starter.configuration
+        guard = RegistryGuard(configuration.allow_registries, configuration.network.private)
+        return await pull_image(await self._images(), reference, guard.connect)
+
+    async def list_images(self) -> builtins.list[ImageInfo]:
+        """List all images."""
+        return await list_images(await self._images())
+
+    async def prune_images(self) -> builtins.list[str]:
+        """Forget all images that nothing stands on."""
+        return await asyncio.to_thread((await self._images()).prune)
+
+    async def _images(self) -> ImageStore:
+        return await open_images_of(self.directory.home)
 
     @property
     def layers(self) -> LayerStore:

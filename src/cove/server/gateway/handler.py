@@ -10,7 +10,7 @@ from cove.http import Answer, Request
 from cove.model import SandboxStatus
 from cove.runtime.life import refusal
 from cove.server.dispatch import RESPONDERS, Call, Route, Routes, read_arguments
-from cove.server.gateway.answers import SandboxAnswers, ServerAnswers, SnapshotAnswers, VolumeAnswers
+from cove.server.gateway.answers import ImageAnswers, SandboxAnswers, ServerAnswers, SnapshotAnswers, VolumeAnswers
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.relay import SocketRelay
@@ -68,11 +68,13 @@ class Gateway:
         return self._find_and_relay(id) if path is None else self._relay(id, path)
 
     async def _answer(self, route: Route, ids: list[str], request: Request) -> Answer:
-        owner: ServerAnswers | SandboxAnswers | VolumeAnswers | SnapshotAnswers = self._server
+        owner: ServerAnswers | SandboxAnswers | VolumeAnswers | SnapshotAnswers | ImageAnswers = self._server
         if route.operation.target is Target.VOLUME:
             owner = self._server.volume(unquote_text(ids[0]))
         elif route.operation.target is Target.SNAPSHOT:
             owner = SnapshotAnswers(self._server.layers, unquote_text(ids[0]))
+        elif route.operation.target is Target.IMAGE:
+            owner = ImageAnswers(self._directory.home, unquote_text(ids[0]))
         elif route.operation.target is not Target.SERVER:
             owner = sandbox = self._sandbox(ids[0])
             if route.operation.by is By.RUNNING:

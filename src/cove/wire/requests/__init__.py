@@ -28,6 +28,7 @@ from cove.wire.requests.git import (
     Push,
     Repository,
 )
+from cove.wire.requests.image import DeleteImage, LoadImage, PullImage
 from cove.wire.requests.mount import AddMount, CreateVolume, MountTarget
 from cove.wire.requests.network import ConnectPort, ExposePort, NetworkLog, SetNetwork
 from cove.wire.requests.process import Exec, Kill, Logs, StartProcess, Terminate, Wait, WaitForLog, WaitForPort
@@ -61,6 +62,7 @@ __all__ = [
     "CreateCodeContext",
     "CreateSandbox",
     "CreateSession",
+    "DeleteImage",
     "DiffSince",
     "DiffRepository",
     "Exec",
@@ -73,6 +75,7 @@ __all__ = [
     "Lease",
     "ListFiles",
     "ListSandboxes",
+    "LoadImage",
     "Logs",
     "MakeDirectory",
     "MakeSnapshot",
@@ -81,6 +84,7 @@ __all__ = [
     "OpenTerminal",
     "Pause",
     "Pull",
+    "PullImage",
     "Push",
     "ReadFile",
     "Rename",

@@ -1,0 +1,21 @@
+"""Requests about images."""
+
+from cove.wire.requests.request import Request
+
+
+class LoadImage(Request, frozen=True):
+    """The name that it has afterwards; the archive may say one."""
+
+    name: str | None = None
+
+
+class PullImage(Request, frozen=True):
+    """The image in a registry: HOST/NAME:TAG."""
+
+    reference: str
+
+
+class DeleteImage(Request, frozen=True):
+    """With `force` also one that something stands on."""
+
+    force: bool = False
