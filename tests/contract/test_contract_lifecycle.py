@@ -238,6 +238,7 @@ def test_the_same_without_asyncio(portal: None, shared_server: Server, tmp_path:
         Sandbox.connect("blocking", **address(shared_server))
 
 
+@pytest.mark.anyio
 async def test_a_handle_is_shown_by_its_id(make_sandbox: MakeSandbox) -> None:
     async with make_sandbox(env={"TOKEN": "hidden"}) as sandbox:
         session = await sandbox.create_session()
