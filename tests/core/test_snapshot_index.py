@@ -20,7 +20,7 @@ from cove.errors import ValidationFailed
 pytestmark = pytest.mark.pure
 
 LAYER = IndexedLayer(digest="sha256:" + "a" * 64, size=5)
-INDEX = SnapshotIndex(version=1, created_at=datetime(2026, 1, 1, tzinfo=UTC), layers=(LAYER,), sessions=b"\xff")
+INDEX = SnapshotIndex(version=1, created_at=datetime(2026, 1, 1, tzinfo=UTC), layers=(LAYER,))
 
 
 def test_an_index_comes_back_as_it_was() -> None:

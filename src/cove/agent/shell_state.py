@@ -32,7 +32,7 @@ The order of the script is the hard part, since each line runs in the state that
 What can go wrong, and why it does not:
 
 - With `noexec` the new shell would execute nothing, with `onecmd` one command. They are left out (UNSAFE_OPTIONS).
-- A limit may no longer be allowed, a directory may be gone. Those lines fail silently; the rest is restored.
+- A limit may no longer be allowed: that line fails silently. Where the directory is gone, it is /workspace.
 - RLIMIT_LOCKS is the label of a command (session.bash), not state: it is never restored (FIXED_LIMITS).
 - Functions, variables and the trap of the session itself (`__cove_*`, RTMAX-7) are left out: the new shell has its own
   from session.bash, and those are read-only.
@@ -206,7 +206,7 @@ def directory_lines(cwd: bytes, previous: bytes, directories: list[bytes]) -> It
     """Yield the stack of directories, of which the first is the current one."""
     for directory in reversed(directories[1:]):
         yield b"\\builtin pushd -n %s >/dev/null" % quote(directory)
-    yield b"\\builtin cd -- %s 2>/dev/null" % quote(cwd)
+    yield b"\\builtin cd -- %s 2>/dev/null || \\builtin cd /workspace 2>/dev/null" % quote(cwd)
     yield b"OLDPWD=" + quote(previous) if previous else b"unset -v OLDPWD"
 
 

@@ -171,22 +171,26 @@ class AsyncSandbox(Named, ABC):
         """Keep the files as they are at this moment: /workspace, /home/user and /tmp.
 
         Everything that a command has written which returned before the call is in it, and nothing of one that begins
-        after it. Mounts, /dev/shm and /run are not. It costs the same whatever there is; while a process stands in
-        those directories or holds files of them open, what was written since the last snapshot is copied.
+        after it. Mounts, /dev/shm and /run are not. Sessions are: directory, variables, functions, options and
+        aliases; one in the middle of a command as its state was last known before. It costs the same whatever there
+        is; while a process stands in those directories or holds files of them open, what was written since the last
+        snapshot is copied.
         """
 
     @abstractmethod
     async def restore(self, snapshot: "str | HasId") -> None:
         """Go back to a snapshot, of this sandbox or of another: everything that runs is ended first.
 
-        Sessions, processes, terminals and contexts are gone.
+        Sessions are those of the snapshot, with the same ids and as they were then; who holds one goes on with it.
+        Other sessions, processes, terminals and contexts are gone.
         """
 
     @abstractmethod
     async def fork(self, count: int = 1) -> "builtins.list[AsyncSandbox]":
         """Make so many copies of this sandbox as it is now, each with an id, processes and limits of its own.
 
-        They stand on the same layers and share nothing else. When not all of them can be made, none is.
+        They stand on the same layers and share nothing else; each has the sessions, by the same ids. When not all of
+        them can be made, none is.
         """
 
     @abstractmethod

@@ -28,7 +28,7 @@ class IndexedLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """An exported snapshot; its layers are bottom first. `sessions` is the state of its shells, as they wrote it."""
+    """An exported snapshot; its layers are bottom first."""
 
     version: int
     created_at: datetime
@@ -37,7 +37,6 @@ class SnapshotIndex(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     env: dict[str, str] = {}
     workdir: str = "/workspace"
-    sessions: bytes = b""
 
     @property
     def digest(self) -> str:

@@ -49,7 +49,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     env: dict[str, str] = {}
     workdir: str = "/workspace"
-    has_sessions: bool = False
     system: System | None = None
 
     def info(self, size: int | None) -> SnapshotInfo:

@@ -38,7 +38,7 @@ def export_to(store: LayerStore, id: str, place: Place, progress: Progress, chec
             raise ValidationFailed(f"snapshot {id} stands on the image {snapshot.system.image}: it cannot be exported")
         export = Export(place, working, Transfer(len(snapshot.layers), progress, check))
         layers = tuple(_add(store, export, layer) for layer in snapshot.layers)
-        return export.finish(id, index_of(store, snapshot, layers))
+        return export.finish(id, index_of(snapshot, layers))
 
 
 def export_file(store: LayerStore, id: str, check: Check) -> int:
@@ -49,8 +49,8 @@ def export_file(store: LayerStore, id: str, check: Check) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def index_of(store: LayerStore, snapshot: Snapshot, layers: tuple[IndexedLayer, ...]) -> SnapshotIndex:
-    """Return the index of a snapshot that has these layers."""
+def index_of(snapshot: Snapshot, layers: tuple[IndexedLayer, ...]) -> SnapshotIndex:
+    """Return the index of a snapshot that has these layers; sessions stay here, for their variables may be secrets."""
     return SnapshotIndex(
         version=VERSION,
         created_at=snapshot.created_at,
@@ -59,7 +59,6 @@ def index_of(store: LayerStore, snapshot: Snapshot, layers: tuple[IndexedLayer, 
         labels=snapshot.labels,
         env=snapshot.env,
         workdir=snapshot.workdir,
-        sessions=store.sessions(snapshot.id),
     )
 
 
@@ -126,9 +125,8 @@ def _load(store: LayerStore, origin: Origin, progress: Progress, check: Check) -
         labels=index.labels,
         env=index.env,
         workdir=index.workdir,
-        has_sessions=bool(index.sessions),
     )
-    store.keep(snapshot, index.sessions)
+    store.keep(snapshot)
     return snapshot
 
 

@@ -1,6 +1,7 @@
 """The layers and snapshots of a state directory: kept while something stands on them, removed when nothing does.
 
-A layer is `layers/ID/` with `data` and `layer.json`; a snapshot is `snapshots/ID.json`. What a layer is kept for is
+A layer is `layers/ID/` with `data` and `layer.json`; a snapshot is `snapshots/ID.json`, and `snapshots/ID.sessions` is
+what its sessions come back from, written before it. What a layer is kept for is
 written down before it is there, or under the shared lock: a layer that no snapshot and no sandbox names is garbage to
 whoever gets the exclusive one. All calls here block.
 """
@@ -9,7 +10,6 @@ import builtins
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ IMAGES = "images"
 IMAGE_LAYER = "sha256-"
 _LAYER = "layer.json"
 _BUILDING = ".new-"
+_SESSIONS = ".sessions"
 
 T = TypeVar("T")
 
@@ -107,10 +108,8 @@ class LayerStore:
             return msgspec.json.decode(path.read_bytes(), type=Snapshot)
         return None
 
-    def keep(self, snapshot: Snapshot, sessions: bytes = b"") -> None:
+    def keep(self, snapshot: Snapshot) -> None:
         """Write a snapshot down: from here on its layers are kept. `sync` makes that outlive a crash of the machine."""
-        if sessions:
-            replace_file(self._sessions(snapshot.id), sessions)
         replace_file(self._record(snapshot.id), msgspec.json.encode(snapshot))
 
     def sync(self, id: str) -> None:
@@ -123,12 +122,12 @@ class LayerStore:
                 os.close(descriptor)
             sync_directory(self.snapshots)
 
-    def sessions(self, id: str) -> bytes:
-        """Return the state of a snapshot's sessions; nothing where it has none."""
-        try:
-            return self._sessions(id).read_bytes()
-        except FileNotFoundError:
-            return b""
+    def sessions(self, id: str) -> Path:
+        """Return the directory with a snapshot's sessions, which is not there where it has none.
+
+        Who writes it holds the layers until the snapshot is kept.
+        """
+        return self.snapshots / f"{check_id('snapshot', id)}{_SESSIONS}"
 
     def delete(self, id: str) -> None:
         """Remove a snapshot; layers that nothing else stands on go with it. Raises SnapshotNotFound."""
@@ -139,7 +138,7 @@ class LayerStore:
     def forget(self, id: str) -> None:
         """Remove the record of a snapshot that nobody wants: its layers are garbage from here on."""
         self._record(id).unlink(missing_ok=True)
-        self._sessions(id).unlink(missing_ok=True)
+        remove_tree(str(self.sessions(id)))
 
     def describe(self, snapshot: Snapshot) -> SnapshotInfo:
         """Describe a snapshot with its size, which is counted when it is first asked for."""
@@ -169,12 +168,13 @@ class LayerStore:
             except msgspec.DecodeError:
                 return 0  # a crash of the machine spoilt a record: nobody can tell what it needs
             doomed = [self._set_aside(path) for path in self.path.iterdir() if path.name not in needed]
-        for path in doomed:
+            orphans = [path for path in self.snapshots.glob(f"[!.]*{_SESSIONS}*") if not self._is_kept(path)]
+        for path in (*doomed, *orphans):
             remove_tree(str(path))
-        for path in self.snapshots.glob("[!.]*.sessions"):
-            if not path.with_suffix(".json").exists() and not self._is_young(path):
-                path.unlink(missing_ok=True)
         return len(doomed)
+
+    def _is_kept(self, sessions: Path) -> bool:
+        return sessions.suffix == _SESSIONS and self._record(sessions.stem).exists()
 
     def _set_aside(self, path: Path) -> Path:
         """Rename what goes, so that nobody takes a half of it for a layer; removing it takes its time."""
@@ -183,13 +183,6 @@ class LayerStore:
         aside = self.path / f"{_BUILDING}{new_identifier()}"
         path.rename(aside)
         return aside
-
-    @staticmethod
-    def _is_young(path: Path) -> bool:
-        """A snapshot's sessions are written before it: whoever was killed between leaves them."""
-        with suppress(FileNotFoundError):
-            return datetime.now(UTC).timestamp() - path.stat().st_mtime < 60
-        return True
 
     def _needed(self) -> set[str]:
         needed = {*self._in_use(), *self._of_images()}
@@ -223,9 +216,6 @@ class LayerStore:
 
     def _record(self, id: str) -> Path:
         return self.snapshots / f"{id}.json"
-
-    def _sessions(self, id: str) -> Path:
-        return self.snapshots / f"{id}.sessions"
 
 
 def is_of_image(id: str) -> bool:

@@ -28,6 +28,7 @@ from cove.runtime.executor import Executor, ExecutorEnded, Weighed
 from cove.runtime.executor_fork import end_forked, fork_executors
 from cove.runtime.gate import Gate, gated
 from cove.runtime.spawner import Spawner
+from cove.runtime.turn import Turn
 from cove.tasks import Once, owned, settled, shared
 
 # How often, and for how long each time, interrupted code can come back before its executor is ended.
@@ -64,7 +65,7 @@ class CodeContext(api.CodeContext):
         self._spawner = spawner
         self._on_deleted = on_deleted
         self._created_at = datetime.now(UTC)
-        self._turn = asyncio.Lock()
+        self._turn = Turn()
         self._recovery: asyncio.Task[None] | None = None
         self._deleting: Once[None] = Once()
         self._is_timed_out = False
@@ -81,9 +82,9 @@ class CodeContext(api.CodeContext):
 
     async def hold(self) -> int | None:
         """Take the turn of an executor that waits, and return its pid inside; None while it runs. See `let_go`."""
-        if self._turn.locked() or self._recovery is not None or not self.executor.is_alive:
+        if not self._turn.is_free or self._recovery is not None or not self.executor.is_alive:
             return None
-        await self._turn.acquire()  # nobody has it: this does not wait
+        await self._turn.acquire()  # it is free: this does not wait
         return self.executor.process.pid
 
     def let_go(self, directory: str | None) -> None:

@@ -1,10 +1,13 @@
-"""Sessions of a stopped sandbox: what is needed to bring each back, kept in files of its place.
+"""Sessions of a stopped sandbox, or of a snapshot: what is needed to bring each back, kept in files.
 
 Theory of operation. When a sandbox stops, each session leaves a `KeptSession` and the snapshot of its shell's state
 (runtime/shell_snapshot). They are written into a new directory, mode 0700, which then takes its name at once: whoever
 is killed before leaves nothing that would be found. When the sandbox starts, the index is read and each snapshot is
 opened; when it runs, the directory is removed. So nothing older than the last stop is ever restored. A shell is brought
 back when its session is first used: a start does not wait for any.
+
+A snapshot of a sandbox has such a directory beside its record, and keeps it as long as that: any number of sandboxes
+open it.
 
 Snapshots are untrusted (agent/shell_state): here they are bytes, bounded each, together and in number. What does not
 fit is left out, and its session comes back as it was created.
@@ -53,6 +56,10 @@ class KeptSession(msgspec.Struct, frozen=True, kw_only=True):
         return {os.fsdecode(name): os.fsdecode(value) for name, value in self.env}
 
 
+# A session, and the state of its shell if there is one.
+Kept = tuple[KeptSession, ShellSnapshot | None]
+
+
 @dataclass(slots=True)
 class SleepingSession:
     """A kept session whose state is open here, or was not kept."""
@@ -63,6 +70,10 @@ class SleepingSession:
     def load(self) -> ShellSnapshot | None:
         """The state to start a shell from; it can be loaded again. Blocks."""
         return None if self.state is None else read_snapshot(self.state, COPY if self.kept.is_copy else SESSION)
+
+    def share(self) -> "SleepingSession":
+        """The same, to be closed on its own."""
+        return SleepingSession(self.kept, None if self.state is None else os.dup(self.state))
 
     def close(self) -> None:
         """Forget the state. Idempotent."""
@@ -82,9 +93,7 @@ def encode_command(command: str | None) -> bytes | None:
     return None if encoded is None or len(encoded) > MOST_COMMAND_BYTES else encoded
 
 
-def keep_sessions(
-    directory: Path, sessions: Iterable[tuple[KeptSession, ShellSnapshot | None]]
-) -> list[SleepingSession]:
+def keep_sessions(directory: Path, sessions: Iterable[Kept]) -> list[SleepingSession]:
     """Write them, and open what was written. Raises OSError; then nothing is kept. Blocks."""
     new = directory.with_name(directory.name + _NEW)
     forget_sessions(new)
@@ -99,7 +108,7 @@ def keep_sessions(
     return sleeping
 
 
-def _write(new: Path, sessions: Iterable[tuple[KeptSession, ShellSnapshot | None]]) -> list[SleepingSession]:
+def _write(new: Path, sessions: Iterable[Kept]) -> list[SleepingSession]:
     room = MOST_KEPT_BYTES
     sleeping: list[SleepingSession] = []
     try:
@@ -114,8 +123,7 @@ def _write(new: Path, sessions: Iterable[tuple[KeptSession, ShellSnapshot | None
             sleeping.append(SleepingSession(kept, _open(path)))
         _write_file(new / _INDEX, msgspec.json.encode([each.kept for each in sleeping]))
     except BaseException:
-        for each in sleeping:
-            each.close()
+        close_sessions(sleeping)
         raise
     return sleeping
 
@@ -132,6 +140,12 @@ def open_sessions(directory: Path) -> list[SleepingSession]:
         SleepingSession(session, _open_or_none(directory / str(number)) if session.has_state else None)
         for number, session in enumerate(kept)
     ]
+
+
+def close_sessions(sessions: Iterable[SleepingSession]) -> None:
+    """Forget the states of sessions that nobody wants."""
+    for each in sessions:
+        each.close()
 
 
 def forget_sessions(directory: Path) -> None:

@@ -3,7 +3,7 @@
 import builtins
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
@@ -31,6 +31,7 @@ from cove.runtime.code_contexts import run_borrowed
 from cove.runtime.exec import run_command
 from cove.runtime.executor import Weighed
 from cove.runtime.gate import gated
+from cove.runtime.kept_sessions import close_sessions
 from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 from cove.runtime.session import Session
 from cove.runtime.snapshot import Snapshot
@@ -53,7 +54,7 @@ class Sandbox(SandboxLifecycle):
         id = snapshot if isinstance(snapshot, str) else snapshot.id
         self._check_files()
         check_system(await in_thread(self.layers.store.find, id), self.layers.place.system)
-        await self._state.restore(id, lambda: self._end_all("the sandbox goes back to a snapshot"))
+        await self._state.restore(id, lambda: self._quiet("the sandbox goes back to a snapshot", id))
 
     async def fork(self, count: int = 1) -> builtins.list[AsyncSandbox]:
         self._check_files()
@@ -100,15 +101,29 @@ class Sandbox(SandboxLifecycle):
 
     async def reset(self) -> ResetReport:
         self._check_files()
-        report = await self._state.reset(lambda: self._end_all("the sandbox is reset"))
+        report = await self._state.reset(lambda: self._quiet("the sandbox is reset"))
         self._env = merge_environment(self._inside.env, self._spec.env)
         return report
 
-    async def _end_all(self, reason: str) -> None:
-        """End everything that runs but the agent; sessions, terminals and contexts are gone."""
-        await self._spawner.end_everything(reason)
-        await self._contexts.close()
-        self._sessions.close()
+    @asynccontextmanager
+    async def _quiet(self, reason: str, snapshot: str | None = None) -> AsyncGenerator[None, None]:
+        """End everything that runs but the agent; when this is left, there are the sessions of the snapshot, if any.
+
+        When the body fails there are none. The caller shields it from cancel.
+        """
+        expelled, left = self._sessions.expel(reason), builtins.list[Session]()
+        sleeping = await self._sleeping_in(snapshot)
+        try:
+            await self._spawner.end_everything(reason)
+            await self._contexts.close()
+            left = await self._sessions.leave(expelled, sleeping)
+            yield
+        except BaseException:
+            close_sessions(sleeping)
+            sleeping = []
+            raise
+        finally:
+            self._sessions.come_back(left, sleeping)
 
     def _check_files(self) -> None:
         self._check_running()

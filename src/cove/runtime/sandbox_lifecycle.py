@@ -49,7 +49,7 @@ from cove.runtime.git import Git
 from cove.runtime.home import Place
 from cove.runtime.isolation import Inside, backend_of
 from cove.runtime.jail import Jail, start_jail
-from cove.runtime.kept_sessions import forget_sessions, open_sessions
+from cove.runtime.kept_sessions import SleepingSession, close_sessions, forget_sessions, open_sessions
 from cove.runtime.layers import SandboxLayers
 from cove.runtime.life import WAS_STOPPED, Life, refusal
 from cove.runtime.machine import Machine
@@ -153,9 +153,10 @@ class SandboxLifecycle(SandboxLife):
     async def open_first(self, *, restores: bool = False) -> None:
         """Start the first jail of this process, with the sessions that were kept. The caller shields it from cancel."""
         try:
-            sleeping = await in_thread(open_sessions, self._kept_sessions) if restores else []
-            await self._start()
-            self._sessions.restore(sleeping)
+            sleeping = await (
+                in_thread(open_sessions, self._kept_sessions) if restores else self._sleeping_in(self._spec.snapshot)
+            )
+            await self._restore_sessions(sleeping, self._start())
             if restores:
                 await in_thread(forget_sessions, self._kept_sessions)
         except BaseException:
@@ -365,7 +366,21 @@ class SandboxLifecycle(SandboxLife):
     async def begin_layers(self) -> None:
         """Stand on the snapshot of a spec that was adopted: nothing has run yet."""
         if self._spec.snapshot is not None:
-            await self._state.begin(self._spec.snapshot)
+            sleeping = await self._sleeping_in(self._spec.snapshot)
+            await self._restore_sessions(sleeping, self._state.begin(self._spec.snapshot))
+
+    async def _sleeping_in(self, snapshot: str | None) -> builtins.list[SleepingSession]:
+        """Open the sessions of a snapshot: all of them, if that is still found afterwards."""
+        return [] if snapshot is None else await in_thread(open_sessions, self.layers.store.sessions(snapshot))
+
+    async def _restore_sessions(self, sleeping: builtins.list[SleepingSession], start: Awaitable[None]) -> None:
+        """Have these sessions when the start has succeeded."""
+        try:
+            await start
+        except BaseException:
+            close_sessions(sleeping)
+            raise
+        self._sessions.restore(sleeping)
 
     async def begin_network(self) -> None:
         """Let the policy of the spec hold: of a jail that has just started, or of a spec that was adopted."""

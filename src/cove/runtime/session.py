@@ -12,6 +12,7 @@ import msgspec
 from cove import api
 from cove.agent.protocol import ProtocolError
 from cove.core.command import build_invocation, check_environment, check_timeout, encode_text
+from cove.core.jail import WORKSPACE
 from cove.core.session_script import (
     CWD_STATUS,
     READONLY_STATUS,
@@ -31,13 +32,13 @@ from cove.errors import (
     SessionTerminated,
     ValidationFailed,
 )
-from cove.local.threads import in_thread
+from cove.local.threads import finished, in_thread
 from cove.model import ExecResult, Outcome, SessionInfo, SessionStatus
 from cove.runtime.clock import ClockTimer
 from cove.runtime.egress import Egress
 from cove.runtime.files import Files
 from cove.runtime.gate import Gate, gated
-from cove.runtime.kept_sessions import KeptSession, SleepingSession, encode_command, encode_variables
+from cove.runtime.kept_sessions import Kept, KeptSession, SleepingSession, encode_command, encode_variables
 from cove.runtime.process import Process
 from cove.runtime.processes import Processes
 from cove.runtime.session_call import OnOutput, SessionCall
@@ -46,6 +47,7 @@ from cove.runtime.shell_command import ShellEnded
 from cove.runtime.shell_snapshot import MOST_STATE_BYTES, ShellSnapshot, StateTooLarge
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import CWD_EXIT_CODE, KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE
+from cove.runtime.turn import Turn
 from cove.tasks import Once
 
 # The snapshot for recovery is taken when the session has been idle for this long: more than a busy client takes from
@@ -121,7 +123,7 @@ class Session(api.Session):
         self._egress = owner.egress
         self._clock = owner.spawner.clock
         self._started: list[Process] = []
-        self._turn = asyncio.Lock()
+        self._turn = Turn()
         self._idle: ClockTimer | None = None
         self._last_used = 0.0
 
@@ -164,20 +166,19 @@ class Session(api.Session):
     def _known_cwd(self) -> str:
         return self._shell.cwd if self._sleeping is None else os.fsdecode(self._sleeping.kept.cwd)
 
-    async def keep(self, seconds: float) -> tuple[KeptSession, ShellSnapshot | None] | None:
+    async def keep(self, seconds: float, *, is_free: bool) -> Kept | None:
         """Return what brings it back: its state as it is now or, where that cannot be had, as it was last.
 
-        None for one that has ended. The snapshot is the caller's.
+        Only one that `is_free` is asked: nobody but the caller can have its turn. None for one that has ended. The
+        snapshot is the caller's.
         """
         if not self.is_running:
             return None
         if self._sleeping is not None:
-            return self._sleeping.kept, await in_thread(self._sleeping.load)
+            return await _keep_sleeping(self._sleeping.share())
         shell = self._shell
-        if shell.is_stale and shell.is_quiet and not self._turn.locked() and not self._spawner.closed:
-            with suppress(TimeoutError, ShellEnded, StateTooLarge):
-                async with asyncio.timeout(seconds):
-                    await shell.snapshot()
+        if is_free and shell.is_stale and shell.is_quiet and not self._spawner.closed:
+            await self._refresh(shell, seconds)
         is_behind = shell.is_stale or shell.current.is_busy
         kept = KeptSession(
             id=self.id,
@@ -189,7 +190,21 @@ class Session(api.Session):
             command=encode_command(shell.state_command),
             is_behind=is_behind,
         )
-        return kept, shell.take_state()
+        return kept, shell.share_state()
+
+    @staticmethod
+    async def _refresh(shell: SessionShell, seconds: float) -> None:
+        """Have the state as it is now, if the shell says it in time. What it still says later is waited for."""
+        try:
+            async with asyncio.timeout(seconds):
+                await shell.snapshot()
+        except (ShellEnded, StateTooLarge):
+            return  # the last good one stays
+        except TimeoutError:
+            shell.start_settling(0)
+        except asyncio.CancelledError:
+            shell.start_settling(0)
+            raise
 
     def sleep(self, sleeping: SleepingSession) -> None:
         """Sleep: the shell has ended with its sandbox."""
@@ -197,6 +212,29 @@ class Session(api.Session):
         self._sleeping = sleeping
         self._is_restored = True
         self._end = None
+
+    def expel(self, reason: str) -> None:
+        """Let nothing more begin: everything that runs is ended. `leave` or `delete` follows."""
+        self._end = SessionTerminated(f"session {self.id} has ended: {reason}", exit_code=KILLED_EXIT_CODE)
+
+    async def leave(self) -> None:
+        """Take the turn when what ran has ended, and end the shell. `come_back` or `stay_away` gives the turn back."""
+        await self._turn.acquire()
+        await self._waking.ended()
+        if self._sleeping is None:
+            await self._shell.end()
+
+    def stay_away(self) -> None:
+        """Give the turn back: it has ended."""
+        self._turn.release()
+
+    def come_back(self, sleeping: SleepingSession) -> None:
+        """Give the turn back, to sleep as the session that was kept."""
+        kept = sleeping.kept
+        self._directory, self._variables = os.fsdecode(kept.directory), kept.variables()
+        self.timeout, self._created_at = kept.timeout, kept.created_at
+        self.sleep(sleeping)
+        self._turn.release()
 
     async def _wake(self) -> None:
         """Have a shell. Whoever has the turn calls it; a cancelled caller does not end it."""
@@ -213,8 +251,7 @@ class Session(api.Session):
         shell = await self._restore(self._sleeping)
         is_fresh = shell is None
         if shell is None:
-            directory, env = os.fsdecode(kept.directory), kept.variables()
-            shell = await self._owner.open_shell(directory, env, None)
+            shell = await self._open_fresh(os.fsdecode(kept.directory), kept.variables())
         command = None if is_fresh or kept.command is None else kept.command.decode("utf-8", "surrogatepass")
         shell.last_command = shell.restored_command = shell.state_command = command
         shell.is_replaced = is_fresh or kept.is_behind
@@ -243,15 +280,28 @@ class Session(api.Session):
             state.close()
             raise
 
-    async def hold(self) -> int | None:
-        """Take the turn of a shell that waits, and return its pid inside; None while it is in use, or sleeps.
+    async def _open_fresh(self, directory: str, env: Mapping[str, str]) -> SessionShell:
+        try:
+            return await self._owner.open_shell(directory, env, None)
+        except FileNotFound:
+            return await self._owner.open_shell(WORKSPACE, env, None)
 
-        See `let_go`.
-        """
-        if self._turn.locked() or self._sleeping is not None or not self.is_running or self._shell.is_recovering:
-            return None
-        await self._turn.acquire()  # nobody has it: this does not wait
-        return self._shell.current.process.pid
+    async def hold(self) -> bool:
+        """Take the turn of a session that waits or sleeps; False of one that is in use. See `let_go`."""
+        if not self._turn.is_free or not self.is_running or (self._sleeping is None and self._shell.is_recovering):
+            return False
+        await self._turn.acquire()  # it is free: this does not wait
+        return True
+
+    @property
+    def is_free(self) -> bool:
+        """Return whether nobody has its turn, or waits for it."""
+        return self._turn.is_free
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of its shell inside; None while it sleeps."""
+        return None if self._sleeping is not None else self._shell.current.process.pid
 
     def let_go(self, *, moved: bool) -> None:
         """Give the turn back; a shell that was `moved` stands in a mount whose place another one has."""
@@ -295,7 +345,7 @@ class Session(api.Session):
         finally:
             turn.release()
 
-    async def _begin(self, turn: asyncio.Lock) -> None:
+    async def _begin(self, turn: Turn) -> None:
         """Take the turn, which the caller releases, and have a shell."""
         spawner = self._spawner
         await turn.acquire()
@@ -311,7 +361,7 @@ class Session(api.Session):
             turn.release()
             raise
 
-    async def _begin_until(self, turn: asyncio.Lock, deadline: float) -> bool:
+    async def _begin_until(self, turn: Turn, deadline: float) -> bool:
         self._has_timeouts = True
         try:
             async with self._clock.timeout_at(deadline):
@@ -581,7 +631,7 @@ class Session(api.Session):
             self._spawner.background.start(self._snapshot_when_free())
 
     async def _snapshot_when_free(self) -> None:
-        if self._turn.locked():
+        if not self._turn.is_free:
             return  # the command that runs now schedules the next one
         async with self._turn:
             if self.is_running and self._shell.current.is_alive and not self._shell.needs_recovery:
@@ -589,3 +639,12 @@ class Session(api.Session):
                     await self._shell.snapshot()
                 except (ShellEnded, StateTooLarge):
                     return  # the next command finds out; the last good snapshot stays
+
+
+async def _keep_sleeping(sleeping: SleepingSession) -> Kept:
+    try:
+        return sleeping.kept, await finished(sleeping.load)
+    except (OSError, StateTooLarge):
+        return sleeping.kept, None
+    finally:
+        sleeping.close()

@@ -218,10 +218,9 @@ class SessionShell:
         """Return whether its shell lives and does nothing, so that it can say its state."""
         return self.current.is_alive and not self.current.is_busy and self._recovery is None
 
-    def take_state(self) -> ShellSnapshot | None:
-        """The last snapshot, which is the caller's from here on."""
-        state, self._state = self._state, None
-        return state
+    def share_state(self) -> ShellSnapshot | None:
+        """The last snapshot, which the caller closes."""
+        return None if self._state is None else self._state.share()
 
     def close_snapshot(self) -> None:
         """Free the last snapshot. Idempotent."""

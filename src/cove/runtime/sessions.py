@@ -3,7 +3,7 @@
 import builtins
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from cove.model import SessionInfo
 from cove.runtime.egress import Egress
 from cove.runtime.files import Files
 from cove.runtime.home import Place
-from cove.runtime.kept_sessions import SleepingSession, keep_sessions
+from cove.runtime.kept_sessions import Kept, SleepingSession, keep_sessions
 from cove.runtime.processes import Processes
 from cove.runtime.session import Session
 from cove.runtime.session_shell import SessionShell
@@ -132,11 +132,9 @@ class Sessions:
 
         Where nothing can be written, as on a full disk, they come back as they were created.
         """
-        living = [session for session in self._sessions.values() if session is not None]
-        if not living:
+        found = await self.capture([session for session in self._living() if session.is_free], seconds)
+        if not found:
             return []
-        kept = await together(session.keep(seconds) for session in living)
-        found = [(session, each) for session, each in zip(living, kept, strict=True) if each is not None]
         try:
             sleeping = await in_thread(keep_sessions, directory, [each for _, each in found])
         except OSError as error:
@@ -147,6 +145,50 @@ class Sessions:
                 if state is not None:
                     state.close()
         return [(session, each) for (session, _), each in zip(found, sleeping, strict=True)]
+
+    async def capture(self, free: Collection[Session], seconds: float) -> "builtins.list[tuple[Session, Kept]]":
+        """Have what brings the sessions back: of those that are `free` as they are now, of others as they were last.
+
+        The caller closes the states.
+        """
+        living = self._living()
+        kept = await together(session.keep(seconds, is_free=session in free) for session in living)
+        return [(session, each) for session, each in zip(living, kept, strict=True) if each is not None]
+
+    def expel(self, reason: str) -> "builtins.list[Session]":
+        """Let nothing more begin in any of them; returns those for `leave`."""
+        living = self._living()
+        for session in living:
+            session.expel(reason)
+        return living
+
+    async def leave(
+        self, expelled: "builtins.list[Session]", returning: Iterable[SleepingSession]
+    ) -> "builtins.list[Session]":
+        """End those that were expelled, now that nothing runs any more.
+
+        Returns those that are to come back, whose turns are held until `come_back`; the others are gone.
+        """
+        ids = {each.kept.id for each in returning}
+        await together(session.leave() if session.id in ids else session.delete() for session in expelled)
+        return [session for session in expelled if session.id in ids]
+
+    def come_back(self, left: "builtins.list[Session]", sleeping: Iterable[SleepingSession]) -> None:
+        """Put these in the places of those that left: who holds one of them goes on with it.
+
+        One that did not come back has ended. An id that somebody else took meanwhile is theirs.
+        """
+        kept = {each.kept.id: each for each in sleeping}
+        for session in left:
+            if session.id in kept and self._sessions.get(session.id) is session:
+                session.come_back(kept.pop(session.id))
+            else:
+                session.stay_away()
+        for id, each in kept.items():
+            if id in self._sessions:
+                each.close()
+            else:
+                self.restore([each])
 
     async def _start_shell(self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None) -> Shell:
         """A bash at its loop: fresh, or made from a snapshot."""
@@ -206,14 +248,12 @@ class Sessions:
         """All of them, oldest first."""
         return [session.info() for session in self._sessions.values() if session is not None]
 
-    async def hold_idle(self) -> dict[int, Session]:
-        """Keep all whose shells wait as they are, by their pids inside. The caller lets each of them go."""
-        found = {}
-        for session in [each for each in self._sessions.values() if each is not None]:
-            pid = await session.hold()
-            if pid is not None:
-                found[pid] = session
-        return found
+    async def hold_idle(self) -> "builtins.list[Session]":
+        """Keep all that wait or sleep as they are. The caller lets each of them go."""
+        return [session for session in self._living() if await session.hold()]
+
+    def _living(self) -> "builtins.list[Session]":
+        return [session for session in self._sessions.values() if session is not None]
 
     def close(self) -> None:
         """Free what all of them held, after the sandbox has ended."""

@@ -20,15 +20,19 @@ class StateTooLarge(Exception):
 class ShellSnapshot:
     """Owns an anonymous file; sealed, it can be handed to whoever is to become the same."""
 
-    def __init__(self, descriptor: int | None = None, kind: bytes = SESSION) -> None:
+    def __init__(self, descriptor: int | None = None, kind: bytes = SESSION, size: int = 0) -> None:
         made = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self.descriptor = os.memfd_create("cove", made) if descriptor is None else descriptor
-        self.size = 0
+        self.size = size
         self.kind = kind
+
+    def share(self) -> "ShellSnapshot":
+        """Return the same, sealed, to be closed on its own."""
+        return ShellSnapshot(os.dup(self.descriptor), self.kind, self.size)
 
     def for_copy(self) -> "ShellSnapshot":
         """Return the same, sealed, for another session: it is restored without traps."""
-        return ShellSnapshot(os.dup(self.descriptor), COPY)
+        return ShellSnapshot(os.dup(self.descriptor), COPY, self.size)
 
     def append(self, data: bytes) -> None:
         """Take the next bytes that the shell writes."""

@@ -3,8 +3,8 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,13 +21,19 @@ from cove.local.threads import Stopped, finished, in_thread, kept_or_undone, sta
 from cove.model import FileChange, ResetReport
 from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.jail import Jail
+from cove.runtime.kept_sessions import Kept, close_sessions, keep_sessions
 from cove.runtime.layers import Moved, SandboxLayers
+from cove.runtime.session import Session
 from cove.runtime.sessions import Sessions
 from cove.tasks import Tasks, settled
 
 ID_LENGTH = 16
+# What shells have to say their state, all at the same time.
+_CAPTURE_SECONDS = 5.0
 
 T = TypeVar("T")
+# Ends everything that runs; what comes back does so when it is left.
+Quiet = Callable[[], AbstractAsyncContextManager[None]]
 
 
 @dataclass(slots=True)
@@ -44,8 +50,9 @@ class Living:
 class _Idle:
     """Shells and executors of ours that wait; `moved` is set when another mount has taken the place of theirs."""
 
+    sessions: Sequence[Session]
+    pids: frozenset[int]
     moved: Moved = field(default_factory=Moved)
-    pids: frozenset[int] = frozenset()
 
 
 class SandboxState:
@@ -80,36 +87,41 @@ class SandboxState:
                 workdir=workdir,
                 system=self._layers.place.system,
             )
-            async with self._idle() as (living, idle):
-                sealing = start_transfer(self._keep, living.jail, idle, made)
+            async with self._idle() as (living, idle), _captured(living.sessions, idle.sessions) as sessions:
+                sealing = start_transfer(self._keep, living.jail, idle, made, sessions)
                 kept = await kept_or_undone(sealing, lambda kept: self._layers.store.forget(kept.id))
             living.background.start(in_thread(self._layers.store.sync, kept.id))
             return kept
 
-    def _keep(self, jail: Jail, idle: _Idle, made: Snapshot) -> Snapshot:
+    def _keep(self, jail: Jail, idle: _Idle, made: Snapshot, sessions: Sequence[Kept]) -> Snapshot:
         """Seal, and write down what the layers are kept for. Blocks."""
         store = self._layers.store
         with store.holding():
             layers, idle.moved = self._layers.seal(jail, idle.pids)
             kept = msgspec.structs.replace(made, layers=layers)
+            if sessions:
+                close_sessions(keep_sessions(store.sessions(kept.id), sessions))
             store.keep(kept)
         stack = self._stack
         if stack is not None and stack.layers == layers:
             self._layers.place.commit(msgspec.structs.replace(stack, snapshot=kept.id))
         return kept
 
-    async def restore(self, id: str, end_all: Callable[[], Awaitable[None]]) -> Snapshot:
-        """Let the sandbox stand on a snapshot, after everything that runs was ended."""
+    async def restore(self, id: str, quiet: Quiet = nullcontext) -> Snapshot:
+        """Let the sandbox stand on a snapshot, while it is `quiet`: nothing runs."""
         async with self._turn:
             self._check_transaction()
             self._living()
-            await end_all()
-            async with self._idle() as (living, idle):
-                return await settled(start_transfer(self._replace, living.jail, idle, id))
+            return await settled(self._change(quiet, lambda jail, idle: self._replace(jail, idle, id)))
+
+    async def _change(self, quiet: Quiet, change: Callable[[Jail, _Idle], T]) -> T:
+        """Change the files of a sandbox in which nothing runs. The caller shields it from cancel."""
+        async with quiet(), self._idle() as (living, idle):
+            return await start_transfer(change, living.jail, idle)
 
     async def begin(self, id: str) -> None:
         """Let a sandbox in which nothing has run stand on a snapshot from its beginning."""
-        await self.restore(id, _nothing_runs)
+        await self.restore(id)
         stack = self._stack
         assert stack is not None
         await in_thread(self._layers.place.commit, msgspec.structs.replace(stack, base=stack.layers))
@@ -201,14 +213,12 @@ class SandboxState:
         if id != self._transaction:
             raise ValidationFailed(f"transaction {id} is over: its lease has ended, or it was committed or rolled back")
 
-    async def reset(self, end_all: Callable[[], Awaitable[None]]) -> ResetReport:
-        """Let the sandbox stand on the layers of its creation, after everything that runs was ended."""
+    async def reset(self, quiet: Quiet) -> ResetReport:
+        """Let the sandbox stand on the layers of its creation, while it is `quiet`: nothing runs."""
         async with self._turn:
             self._check_transaction()
             self._living()
-            await end_all()
-            async with self._idle() as (living, idle):
-                return await settled(start_transfer(self._reset, living.jail, idle))
+            return await settled(self._change(quiet, self._reset))
 
     def _reset(self, jail: Jail, idle: _Idle) -> ResetReport:
         base = () if self._stack is None else self._stack.base
@@ -255,20 +265,28 @@ class SandboxState:
     @asynccontextmanager
     async def _idle(self) -> AsyncGenerator[tuple[Living, _Idle], None]:
         """Keep what waits from beginning anything; what was moved is told when it begins again."""
-        living, idle = self._living(), _Idle()
+        living = self._living()
         sessions, contexts = await living.sessions.hold_idle(), await living.contexts.hold_idle()
-        idle.pids = frozenset((*sessions, *contexts))
+        idle = _Idle(sessions, frozenset((*contexts, *(each.pid for each in sessions if each.pid is not None))))
         try:
             yield living, idle
         finally:
-            for pid, session in sessions.items():
-                session.let_go(moved=pid in idle.moved.standing)
+            for session in sessions:
+                session.let_go(moved=session.pid in idle.moved.standing)
             for pid, context in contexts.items():
                 context.let_go(idle.moved.standing.get(pid))
 
 
-async def _nothing_runs() -> None:
-    """End nothing."""
+@asynccontextmanager
+async def _captured(sessions: Sessions, held: Sequence[Session]) -> AsyncGenerator[list[Kept], None]:
+    """Have what brings all sessions back, of those that are held as they are now."""
+    kept = [each for _, each in await sessions.capture(held, _CAPTURE_SECONDS)]
+    try:
+        yield kept
+    finally:
+        for _, state in kept:
+            if state is not None:
+                state.close()
 
 
 def check_system(snapshot: Snapshot, system: System | None) -> None:

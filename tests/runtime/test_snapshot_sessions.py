@@ -1,0 +1,145 @@
+"""The sessions in a snapshot are hostile text: bounded, opaque, and gone with their snapshot or its maker."""
+
+import os
+from pathlib import Path
+
+import pytest
+from support.programs import program, read_line, run_program
+
+from cove import AsyncSandbox
+from cove.local.threads import in_thread
+from cove.runtime.sandbox import Sandbox
+
+pytestmark = pytest.mark.anyio
+
+# Takes the shell's place, and never says its state.
+SILENT = """
+import os, sys
+place, first = sys.argv[1:]
+go, done = os.open(f"{place}/go", os.O_RDONLY), os.open(f"{place}/done", os.O_WRONLY)
+os.write(done, first.encode() + b"\\0000\\0/tmp\\0")
+while os.read(go, 3):
+    pass
+"""
+PROGRAM = """
+import asyncio, functools, importlib, os, signal, sys
+from cove import AsyncSandbox
+
+def arm(where, name, moment):
+    owner = importlib.import_module(where)
+    *parents, name = name.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    function = getattr(owner, name)
+
+    def wrapped(*args, **kwargs):
+        if moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = function(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, functools.wraps(function)(wrapped))
+
+async def main():
+    sandbox = await AsyncSandbox.create()
+    session = await sandbox.create_session(id="s")
+    await session.exec("x=1")
+    first = await sandbox.snapshot(name="1")
+    await session.exec("x=2")
+    arm(*{step!r}.split())
+    await sandbox.snapshot(name="2")
+    await first.delete()
+
+print("ready", flush=True)
+sys.stdin.readline()
+asyncio.run(main())
+"""
+NEXT = """
+import asyncio
+from cove import AsyncSandbox, AsyncSnapshot
+
+async def main():
+    for info in await AsyncSnapshot.list():
+        async with AsyncSandbox.create(snapshot=info.id) as sandbox:
+            session = await sandbox.get_session("s")
+            print(info.name, (await session.exec("echo $x")).stdout.strip())
+        await (await AsyncSnapshot.get(info.id)).delete()
+
+asyncio.run(main())
+"""
+STEPS = [
+    "cove.layers.store LayerStore.keep before",
+    pytest.param("cove.runtime.kept_sessions _write after", marks=pytest.mark.slow),
+    pytest.param("cove.runtime.state keep_sessions after", marks=pytest.mark.slow),
+    pytest.param("cove.layers.store LayerStore.keep after", marks=pytest.mark.slow),
+    pytest.param("cove.layers.store LayerStore.forget after", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_killed_program_leaves_whole_sessions_or_none(step: str, other_home: Path) -> None:
+    with program(PROGRAM.format(step=step), other_home) as victim:
+        assert read_line(victim) == "ready"
+        assert victim.stdin is not None
+        victim.stdin.write("go\n")
+        victim.stdin.flush()
+        assert victim.wait(60) == -9
+    found = run_program(NEXT, other_home).split("\n")
+    assert all(line in ("1 1", "2 2") for line in found)
+    assert found[0] == ("2 2" if "forget" in step else "1 1")
+    assert os.listdir(other_home / "snapshots") == []
+
+
+async def test_a_shell_that_does_not_say_its_state_delays_a_snapshot_and_no_more() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.files.write("/tmp/silent.py", SILENT)
+        session, other = await sandbox.create_session(), await sandbox.create_session()
+        await session.exec("x=1")
+        await (await session.start_process("true")).wait()
+        await session.exec('exec python3 /tmp/silent.py "$__cove" "$__cove_id"')
+        await other.exec("x=2")
+        snapshot = await sandbox.snapshot()
+        await sandbox.restore(snapshot)
+        assert (await other.exec("echo $x")).stdout == "2\n"
+        result = await session.exec("echo $x")
+        assert (result.stdout, result.session_restarted) == ("1\n", True)
+        await snapshot.delete()
+
+
+async def test_what_is_too_large_comes_back_as_it_was_known_last() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        assert isinstance(sandbox, Sandbox)
+        session, born = await sandbox.create_session(), await sandbox.create_session(env={"A": "1"})
+        await session.exec("x=small")
+        await (await session.start_process("true")).wait()
+        for each in (session, born):
+            await each.exec("printf -v y '%17000000s' x; x=large; A=2")
+        snapshot = await sandbox.snapshot()
+
+        def sizes() -> list[int]:
+            return [path.stat().st_size for path in sandbox.layers.store.sessions(snapshot.id).iterdir()]
+
+        assert sum(await in_thread(sizes)) < 1 << 20
+        await sandbox.restore(snapshot)
+        result = await session.exec("echo $x ${#y}")
+        assert (result.stdout, result.session_restarted) == ("small 0\n", True)
+        result = await born.exec("echo $A ${x-unset}")
+        assert (result.stdout, result.session_restarted) == ("1 unset\n", True)
+        await snapshot.delete()
+
+
+async def test_sessions_lie_where_nobody_else_reads_them_and_go_with_their_snapshot() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        assert isinstance(sandbox, Sandbox)
+        await (await sandbox.create_session()).exec("x=1")
+        snapshot = await sandbox.snapshot()
+        directory = sandbox.layers.store.sessions(snapshot.id)
+
+        def modes() -> set[int]:
+            return {path.stat().st_mode & 0o77 for path in (directory, *directory.iterdir())}
+
+        assert await in_thread(modes) == {0}
+        await snapshot.delete()
+        assert not await in_thread(directory.exists)
+        (await sandbox.exec("true")).check()
