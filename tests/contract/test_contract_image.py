@@ -35,9 +35,9 @@ async def test_a_sandbox_has_the_system_of_its_image(make_sandbox: MakeSandbox, 
         assert (await sandbox.exec("id -u; echo $GREETING; echo $HOME")).stdout == "33\nhello\n/var/web\n"
         assert (await sandbox.info()).spec.image == image
         await sandbox.set_env({"MORE": "1"})
-        await sandbox.exec("touch /usr/kept")
+        await sandbox.exec("touch /var/web/kept")
         await sandbox.restart()
-        assert (await sandbox.exec("ls /usr; echo $GREETING $MORE")).stdout == "bin\nkept\nhello 1\n"
+        assert (await sandbox.exec("ls ~; echo $GREETING $MORE")).stdout == "kept\nhello 1\n"
 
 
 async def test_the_user_is_chosen_when_it_is_created(make_sandbox: MakeSandbox, image: str) -> None:

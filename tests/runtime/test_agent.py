@@ -28,7 +28,7 @@ def pipe_pair() -> tuple[int, int]:
 def spawn(launcher: Peer, *argv: bytes, cwd: bytes = b"/", env: tuple[bytes, ...] = (b"PATH=/usr/bin:/bin",)) -> int:
     """Start a command with a pipe as stdout; returns its read end."""
     read, write = pipe_pair()
-    launcher.send(b"spawn", cwd, b"1", b"", b"%d" % len(argv), *argv, *env, descriptors=(write,))
+    launcher.send(b"spawn", cwd, b"1", b"", b"", b"%d" % len(argv), *argv, *env, descriptors=(write,))
     os.close(write)
     return read
 

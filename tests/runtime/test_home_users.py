@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from cove.core.users import FIRST_RANGE, RANGE_USERS
+from cove.core.users import RANGES as RANGE_COUNT
 from cove.errors import SandboxUnavailable
 from cove.linux.cgroup import find_hierarchies
 from cove.linux.pidfd import kill_orphans
 from cove.runtime.home import Home
-from cove.runtime.user_ids import FIRST_USER_ID, RANGES, USER_IDS, UserIds
+from cove.runtime.user_ids import FIRST_USER_ID, RANGES, REGISTERS, USER_IDS, UserIds
+from cove.runtime.user_ranges import UserRanges
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root gives sandboxes users of their own")
 
@@ -118,3 +121,85 @@ def test_only_who_has_exactly_the_mark_is_an_orphan() -> None:
     finally:
         similar.kill()
         similar.wait()
+
+
+def ranges(path: Path, register: Path) -> UserRanges:
+    """The ranges of a state directory of that name."""
+    return UserRanges(state(path, register), "sandboxes", (register,))
+
+
+def place(path: Path, key: str) -> str:
+    """Make the directory of a sandbox there."""
+    (path / "sandboxes" / key).mkdir(parents=True)
+    return key
+
+
+def test_ranges_do_not_overlap_also_between_state_directories(tmp_path: Path, register: Path) -> None:
+    firsts = []
+    for name in ("first", "second", "first", "second"):
+        home = tmp_path / name
+        firsts.append(ranges(home, register).allocate(place(home, f"key{len(firsts)}")))
+    assert len({first // RANGE_USERS for first in firsts}) == len(firsts)
+    assert all(first > FIRST_RANGE and first % RANGE_USERS == 0 for first in firsts)
+    assert max(firsts) + RANGE_USERS <= FIRST_USER_ID
+
+
+def test_the_range_that_owns_images_is_never_given_and_a_full_machine_says_so(tmp_path: Path, register: Path) -> None:
+    home = tmp_path / "home"
+    given = ranges(home, register)
+    for number in range(1, RANGE_COUNT):
+        given.allocate(place(home, f"key{number}"))
+    with pytest.raises(SandboxUnavailable, match="ranges of users are in use"):
+        given.allocate(place(home, "last"))
+    assert not (register / "ranges/0").exists()
+
+
+def test_a_range_is_free_when_its_sandbox_is_gone_and_not_before(tmp_path: Path, register: Path) -> None:
+    home = tmp_path / "home"
+    given = ranges(home, register)
+    first = given.allocate(place(home, "living"))
+    gone = given.allocate("never-made")
+    (register / "ranges/last").write_text("0")
+    assert given.allocate(place(home, "next")) == gone
+    given.release(first, "another")
+    (register / "ranges/last").write_text("0")
+    assert given.allocate(place(home, "more")) not in (first, gone)
+    given.release(first, "living")
+    (register / "ranges/last").write_text("0")
+    assert given.allocate(place(home, "again")) == first
+
+
+def test_a_range_in_which_a_process_runs_is_not_given(tmp_path: Path, register: Path) -> None:
+    given = ranges(tmp_path / "home", register)
+    first = given.allocate("gone")
+    with subprocess.Popen(["sleep", "60"], user=first) as process:
+        (register / "ranges/last").write_text("0")
+        assert given.allocate("other") != first
+        process.kill()
+
+
+def test_a_kept_sandbox_has_its_range_again_unless_another_has_it(tmp_path: Path, register: Path) -> None:
+    home = tmp_path / "home"
+    given = ranges(home, register)
+    first = given.allocate(place(home, "kept"))
+    home.rename(tmp_path / "moved")
+    home = tmp_path / "moved"
+    moved = ranges(home, register)
+    moved.hold("kept", first)
+    (register / "ranges" / str((first - FIRST_RANGE) // RANGE_USERS)).unlink()
+    moved.hold("kept", first)
+    with pytest.raises(SandboxUnavailable, match="belong to another sandbox"):
+        moved.hold(place(home, "thief"), first)
+
+
+def test_a_place_of_many_users_says_so_and_gives_them_back(homes: tuple[Home, Home]) -> None:
+    home = homes[0]
+    made = home.allocate(many_users=True)
+    assert made.user_id is not None
+    assert made.host_id(33) == made.user_id + 33
+    home.keep(made)
+    taken = home.take(made.key, find_hierarchies())
+    assert taken is not None
+    assert (taken.user_id, taken.users) == (made.user_id, RANGE_USERS)
+    home.release(taken)
+    assert not (REGISTERS[0] / "ranges" / str((made.user_id - FIRST_RANGE) // RANGE_USERS)).exists()

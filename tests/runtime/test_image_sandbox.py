@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.busybox import needs_busybox, write_busybox
 from support.image_files import Item, directory, symlink
+from support.users import needs_one_user
 
 from cove import AsyncImage, AsyncSandbox, Exit
 from cove.errors import ImageInUse, ImageNotFound, InterpreterNotReady, ValidationFailed
@@ -32,6 +33,7 @@ async def test_commands_have_the_user_the_environment_and_the_directory_of_the_i
         assert (await sandbox.exec(["id", "-u"], env={"PATH": "/bin"})).stdout == "0\n"
 
 
+@needs_one_user
 async def test_root_inside_has_no_capability_and_gives_files_to_others_without_effect(busybox: str) -> None:
     async with AsyncSandbox.create(image=busybox) as sandbox:
         status = (await sandbox.exec("cat /proc/self/status")).stdout.splitlines()

@@ -28,7 +28,7 @@ def unpack(tmp_path: Path) -> Unpack:
             path = tmp_path / f"layer-{len(made)}"
             path.mkdir()
             stream = LayerStream(BytesIO(make_layer(items)))
-            unpack_layer(str(path), made, stream, keep_owners=os.geteuid() == 0)
+            unpack_layer(str(path), made, stream, root=0 if os.geteuid() == 0 else None)
             made.append(str(path))
         return Path(made[-1])
 
@@ -137,7 +137,7 @@ def test_both_digests_are_of_all_that_came(tmp_path: Path, how: Compression) -> 
     layer = make_layer([Item("x", b"content" * 100_000)]) + bytes(4096)
     blob = compress(layer, how)
     stream = LayerStream(BytesIO(blob))
-    unpack_layer(str(tmp_path), [], stream, keep_owners=False)
+    unpack_layer(str(tmp_path), [], stream, root=None)
     assert stream.finish() == (digest(blob), digest(layer))
 
 
@@ -146,7 +146,7 @@ def test_a_bomb_is_refused_before_it_is_in_memory(tmp_path: Path, how: Compressi
     bomb = compress(make_layer([Item("x", bytes(64 << 20))]), how)
     stream = LayerStream(BytesIO(bomb), most=8 << 20)
     with pytest.raises(Refused, match="more than may be unpacked"):
-        unpack_layer(str(tmp_path), [], stream, keep_owners=False)
+        unpack_layer(str(tmp_path), [], stream, root=None)
     assert stream.size < 9 << 20
 
 
@@ -154,7 +154,7 @@ def test_a_bomb_is_refused_before_it_is_in_memory(tmp_path: Path, how: Compressi
 def test_a_layer_that_ends_in_the_middle_is_refused(tmp_path: Path, how: Compression) -> None:
     blob = compress(make_layer([Item("x", os.urandom(1 << 20))]), how)
     with pytest.raises(Refused):
-        unpack_layer(str(tmp_path), [], LayerStream(BytesIO(blob[: len(blob) // 2])), keep_owners=False)
+        unpack_layer(str(tmp_path), [], LayerStream(BytesIO(blob[: len(blob) // 2])), root=None)
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
@@ -165,7 +165,7 @@ def test_a_damaged_layer_is_refused_or_has_another_digest(tmp_path: Path, how: C
     blob[len(blob) // part] ^= 0xFF
     stream = LayerStream(BytesIO(bytes(blob)))
     try:
-        unpack_layer(str(tmp_path), [], stream, keep_owners=False)
+        unpack_layer(str(tmp_path), [], stream, root=None)
         found = stream.finish()
     except Refused:
         return

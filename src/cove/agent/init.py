@@ -105,19 +105,30 @@ class Init:
         if packet == protocol.LARGE:
             packet = kernel.read_all(descriptors[-1])
         fields = packet.split(b"\0")
-        tag = fields[1]
+        tag, user = fields[1], b""
+        if fields[0] == b"as":
+            user, fields = fields[2], [fields[3], tag, *fields[4:]]
         try:
-            if fields[0] in self.verbs:
-                self.verbs[fields[0]](tag, fields[2:], descriptors)
-            else:
-                from cove.agent import files
-
-                self.answer(tag, *files.VERBS[fields[0]](fields[2:]))
+            if user:
+                kernel.become(user)
+            try:
+                self.obey(tag, fields, descriptors)
+            finally:
+                if user:
+                    kernel.return_to_root()
         except OSError as error:
             self.send(b"error", tag, protocol.encode_number(error.errno or errno.EIO))
         for fd in descriptors:
             posix.close(fd)
         return True
+
+    def obey(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
+        if fields[0] in self.verbs:
+            self.verbs[fields[0]](tag, fields[2:], descriptors)
+            return
+        from cove.agent import files
+
+        self.answer(tag, *files.VERBS[fields[0]](fields[2:]))
 
     def answer(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
         self.send(b"ok", tag, *fields, descriptors=tuple(descriptors))
@@ -251,6 +262,7 @@ def main() -> None:
     posix.closerange(CONTROL + 1, EVERY_DESCRIPTOR)
     init = Init(control_socket(), make_wakeup(), namespace=posix.getpid() == 1)
     kernel.guard_process()
+    kernel.keep_rights_to_root()
     try:
         init.serve()
     finally:

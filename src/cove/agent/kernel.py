@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _ctypes
 import _socket
+import errno
 import posix
 
 TYPE_CHECKING = False
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
+CAPABILITY_VERSION = 0x20080522
 MSG_CMSG_CLOEXEC = 0x40000000
 SCM_RIGHTS = 1
 DESCRIPTOR_BYTES = 4
@@ -32,6 +34,7 @@ ENDS = b"ends"
 _library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # the stub leaves out that None is the program itself
 _syscall = _ctypes.dlsym(_library, "syscall")
 _prctl = _ctypes.dlsym(_library, "prctl")
+_capset = _ctypes.dlsym(_library, "capset")
 
 
 def guard_process() -> None:
@@ -44,6 +47,39 @@ def unguard_process() -> None:
     """Make this process an ordinary one again; its orphans go to its launcher."""
     _ctypes.call_function(_prctl, (PR_SET_DUMPABLE, 1, 0, 0, 0))
     _ctypes.call_function(_prctl, (PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0))
+
+
+def keep_rights_to_root() -> None:
+    """Let no program of another user inherit rights of this one: bubblewrap hands on what it was told to keep.
+
+    Without inheritable capabilities there are no ambient ones: capabilities(7).
+    """
+    held = int(status_fields(posix.getpid())[b"CapPrm"], 16)
+    data = b"".join([(held >> at & 0xFFFFFFFF).to_bytes(4, "little") * 2 + bytes(4) for at in (0, 32)])
+    header = CAPABILITY_VERSION.to_bytes(4, "little") + bytes(4)
+    if held and _ctypes.call_function(_capset, (header, data)):
+        raise OSError(errno.EPERM, "capset")
+
+
+def become(user: bytes) -> None:
+    """Take the identity `uid:gid:group,…`, but for the saved one, by which `return_to_root` goes back.
+
+    The program that is started meanwhile has no way back: execve(2) overwrites the saved identity.
+    """
+    number, group, groups = user.split(b":")
+    posix.setgroups([int(each) for each in groups.split(b",") if each])
+    posix.setresgid(int(group), int(group), 0)
+    posix.setresuid(int(number), int(number), 0)
+    # A change of identity makes it what fs.suid_dumpable says: proc(5).
+    _ctypes.call_function(_prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
+
+
+def return_to_root() -> None:
+    """Take the identity of root again."""
+    posix.setresuid(0, 0, 0)
+    posix.setresgid(0, 0, 0)
+    posix.setgroups([])
+    _ctypes.call_function(_prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def reset_library_signals() -> None:

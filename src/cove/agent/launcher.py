@@ -84,6 +84,7 @@ class Launcher:
         self.wakeup = wakeup
         self.main = 0
         self.busy = False
+        self.user = b""
         self.draining: set[int] = set()
         self.poll = select.poll()
         self.poll.register(sock.fileno(), select.POLLIN)
@@ -125,7 +126,7 @@ class Launcher:
             if scope == b"new":
                 chosen = self.interrupt(number, label, int(ticks))
             elif scope == b"feeding":
-                chosen = [pid for pid in self.find_labelled(label, int(ticks)) if kernel.feeds(pid, self.main)]
+                chosen = self.find_feeding(label, int(ticks))
             else:
                 chosen = self.choose(scope, label)
                 self.signal(chosen, number)
@@ -164,6 +165,17 @@ class Launcher:
         self.signal(chosen, number)
         kernel.signal_all(held, _signal.SIGCONT)
         return chosen
+
+    def find_feeding(self, label: bytes, ticks: int) -> list[int]:
+        """Find what prints into a pipe that main reads; only its own user can look at that: proc(5)."""
+        found = self.find_labelled(label, ticks)
+        try:
+            if self.user:
+                kernel.become(self.user)
+            return [pid for pid in found if kernel.feeds(pid, self.main)]
+        finally:
+            if self.user:
+                kernel.return_to_root()
 
     def find_labelled(self, label: bytes, ticks: int) -> list[int]:
         """Find what a shell's command has started: by its label, or by its age where it has lost that."""
@@ -210,13 +222,15 @@ class Launcher:
         return list(known)
 
     def spawn(self, fields: list[bytes], descriptors: list[int]) -> None:
-        cwd, targets, tty, argc = fields[:4]
-        argv = fields[4 : 4 + int(argc)]
-        environ = dict([entry.split(b"=", 1) for entry in fields[4 + int(argc) :]])
+        cwd, targets, tty, self.user, argc = fields[:5]
+        argv = fields[5 : 5 + int(argc)]
+        environ = dict([entry.split(b"=", 1) for entry in fields[5 + int(argc) :]])
         step = b"state"
         try:
             numbers = restore_states(targets.split(b","), descriptors) if targets else []
             step = b"cwd"
+            if self.user:
+                kernel.become(self.user)
             posix.chdir(cwd)
             step = b"program"
             self.main = self.start(argv, environ, numbers, descriptors, tty)
@@ -226,6 +240,8 @@ class Launcher:
         else:
             self.send(b"started", protocol.encode_number(self.main))
         finally:
+            if self.user:
+                kernel.return_to_root()
             posix.chdir("/")
             for fd in descriptors:
                 posix.close(fd)

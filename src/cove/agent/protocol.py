@@ -25,11 +25,12 @@ memfd is its last descriptor.
                           rename tag old new                      rename a file
                           chmod tag mode path                     change a file's mode
                           terminal tag                            a new pty: its name, master and slave
+                          as tag user verb ...                    any of these as `uid:gid:group,...`: see kernel.become
     init -> runtime       hello                                   it runs, and will answer requests
                           ok tag ...                 (+ fd)       the answer to the request with that tag
                           error tag errno                         the request failed
 
-    runtime -> launcher   spawn cwd targets tty argc argv... env...   + one fd a target: see SNAPSHOTS
+    runtime -> launcher   spawn cwd targets tty user argc argv... env...   + one fd a target: see SNAPSHOTS
                           signal number scope label ticks         scope tree: every process below the launcher;
                                                                   main: the spawned one; new: what has that label,
                                                                   and of what has none that which came since;

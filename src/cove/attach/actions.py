@@ -33,6 +33,18 @@ class Sysctls:
 
 
 @dataclass(frozen=True, slots=True)
+class NoNamespaces:
+    """Let nobody make a user namespace within the one that owns the jail. Fails where the kernel refuses that."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSysctls:
+    """Set values below /proc/sys/net of the jail's own network. A refusal is told, and no failure."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class MountOptions:
     """Set options (`name=value`, commas between) of mounted file systems. A refusal is told, and no failure.
 
@@ -157,6 +169,8 @@ class CopyTree:
 
 Action = (
     Sysctls
+    | NoNamespaces
+    | NetworkSysctls
     | MountOptions
     | Binds
     | MoveMounts
@@ -219,6 +233,8 @@ def _outside(action: Action) -> list[Step]:
         return [Step("names")]
     if isinstance(action, CopyTree):
         return [Step("copytree", (COPY_PROGRAM, *COPY_OPTIONS, action.source, action.target))]
+    if isinstance(action, NoNamespaces):
+        return [Step("setting", ("/proc/sys/user/max_user_namespaces", "0"))]
     if isinstance(action, Sysctls):
         return [Step("sysctl", (f"/proc/sys/user/{name}", value)) for name, value in action.values.items()]
     return []
@@ -247,7 +263,7 @@ def _in_mounts(action: Action, trees: Sequence[BindFile]) -> list[Step]:
         case Unmount(target, root):
             taken = Step("unmount", (target, ":".join(map(str, root))))
             return [taken, Step("rmdir", (target,))] if action.was_made else [taken]
-        case Sysctls() | NetworkSetup() | CopyTree():
+        case Sysctls() | NoNamespaces() | NetworkSysctls() | NetworkSetup() | CopyTree():
             return []
         case _:
             assert_never(action)
@@ -285,6 +301,8 @@ def _clone(action: CloneTree) -> Step:
 
 def _in_network(action: Action) -> list[Step]:
     """Sockets first: when one is refused, nothing has changed."""
+    if isinstance(action, NetworkSysctls):
+        return [Step("sysctl", (f"/proc/sys/net/{name}", value)) for name, value in action.values.items()]
     if not isinstance(action, NetworkSetup):
         return []
     sockets = [Step("socket", ("stream", _EVERY_ADDRESS, str(port))) for port in action.ports]

@@ -144,6 +144,7 @@ class Performer:
             b"become": self.become,
             b"user": self.enter_user,
             b"sysctl": self.set_sysctl,
+            b"setting": self.set_sysctl,
             b"copytree": self.copy_tree,
             b"copy": self.copy_mounts,
             b"tree": self.clone_tree,
@@ -211,7 +212,7 @@ class Performer:
         call("the jail's network namespace", _setns, descriptors[0], CLONE_NEWNET)
 
     def set_sysctl(self, fields: list[bytes], descriptors: list[int]) -> None:
-        """Write a value of the user namespace: below /proc/sys/user, those of who opens them (namespaces(7))."""
+        """Write a value of the user or network namespace: those of who opens them are there (namespaces(7))."""
         path, value = fields
         opened = posix.open(path, posix.O_WRONLY | posix.O_CLOEXEC)
         try:

@@ -37,7 +37,8 @@ class Invocation:
     """A validated command; `files` are what it finds open under these descriptor numbers.
 
     With a snapshot (a descriptor of the caller's) it finds the script that restores that shell's state under
-    STATE_DESCRIPTOR, of the kind that `agent.protocol` names: a session's, a copy's or a process's.
+    STATE_DESCRIPTOR, of the kind that `agent.protocol` names: a session's, a copy's or a process's. `user` is who runs
+    it, as core/users encodes that; nobody in particular where there is one user.
     """
 
     argv: tuple[bytes, ...]
@@ -46,6 +47,7 @@ class Invocation:
     files: Mapping[int, bytes] = field(default_factory=dict)
     snapshot: int | None = None
     snapshot_kind: bytes = b""
+    user: bytes = b""
 
 
 def build_invocation(command: Command, *, cwd: str, env: Mapping[str, str]) -> Invocation:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cove.core.users import ROOT_CAPABILITIES
 from cove.errors import ValidationFailed
 from cove.model import Mount, Network, SandboxSpec
 
@@ -102,7 +103,10 @@ def _can_be_encoded(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The host as the jail needs it: its links and directories, and this sandbox's own places."""
+    """The host as the jail needs it: its links and directories, and this sandbox's own places.
+
+    With `has_users` a whole range of users is mapped from outside, and the agent is root among them.
+    """
 
     root_links: Mapping[str, str]
     root_directories: tuple[str, ...]
@@ -124,6 +128,7 @@ class Host:
     user_id: int = USER_ID
     group_id: int = USER_ID
     has_image: bool = False
+    has_users: bool = False
 
 
 def place_mark(key: str) -> str:
@@ -155,13 +160,16 @@ def jail_arguments(
     *,
     info_descriptor: int,
     filter_descriptor: int,
+    block_descriptor: int | None = None,
 ) -> Arguments:
     """Return all arguments of bubblewrap, in order; later entries stand on earlier ones.
 
-    `mounts` are those that it binds, `staged` some of them: core/mount.
+    `mounts` are those that it binds, `staged` some of them: core/mount. From `block_descriptor` it reads when its users
+    are mapped.
     """
     words = (
         *_namespaces(spec, host),
+        *_users(host, block_descriptor),
         *_system(host),
         *_etc(spec, host),
         *_devices(host),
@@ -178,10 +186,17 @@ def _namespaces(spec: SandboxSpec, host: Host) -> list[str]:
     arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if spec.network is not Network.HOST:
         arguments.append("--unshare-net")
-    identity = ["--uid", str(host.user_id), "--gid", str(host.group_id)]
-    arguments += ["--disable-userns", *identity, "--hostname", HOSTNAME]
-    arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    arguments += ["--hostname", HOSTNAME, "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     return arguments
+
+
+def _users(host: Host, block_descriptor: int | None) -> list[str]:
+    """One user, or a map that is written from outside, with which --disable-userns is refused: attach does that."""
+    if not host.has_users:
+        return ["--disable-userns", "--uid", str(host.user_id), "--gid", str(host.group_id)]
+    assert block_descriptor is not None
+    kept = [word for capability in ROOT_CAPABILITIES for word in ("--cap-add", capability)]
+    return ["--userns-block-fd", str(block_descriptor), *kept]
 
 
 def _system(host: Host) -> list[str]:

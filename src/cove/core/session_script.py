@@ -101,7 +101,7 @@ def quote(text: str) -> str:
 
 
 def process_invocation(
-    command: str | Sequence[str], snapshot: int, cwd: str, env: Mapping[str, str | None]
+    command: str | Sequence[str], snapshot: int, cwd: str, env: Mapping[str, str | None], user: bytes = b""
 ) -> Invocation:
     """Build the invocation of a process from a shell's state: variables, functions, options, directory; no traps.
 
@@ -125,6 +125,7 @@ def process_invocation(
         files={OWN_DESCRIPTOR: _encode("\n".join(own) + "\n"), **files},
         snapshot=snapshot,
         snapshot_kind=PROCESS,
+        user=user,
     )
 
 

@@ -7,7 +7,7 @@ builders write them, is resolved here, within the image: links are read, never f
   them as "deleted below" and "nothing below is seen".
 - Devices, pipes, sockets, extended attributes, set-user-id and set-group-id bits are left out: nothing inside could
   use them.
-- Owners are kept as they are in the image where the caller is root; otherwise everything belongs to the caller.
+- Owners are those of the image, counted from a user that stands for root; without one everything is the caller's.
 """
 
 import errno
@@ -44,15 +44,18 @@ class Entry:
 
 
 class LayerUnpacking:
-    """Makes the entries of a layer below `top`; `lowers` are the layers that it stands on, the lowest first."""
+    """Makes the entries of a layer below `top`; `lowers` are the layers that it stands on, the lowest first.
 
-    def __init__(self, top: int, lowers: Sequence[int], stream: LayerStream, *, keep_owners: bool) -> None:
+    `root` is the host user whose number root's files get; other owners follow from it.
+    """
+
+    def __init__(self, top: int, lowers: Sequence[int], stream: LayerStream, *, root: int | None) -> None:
         self._stream = stream
         self._budget = Budget(1 << 62, MOST_ENTRIES)
         self._view = MergedView((top, *reversed(lowers)))
         self._below = MergedView(tuple(reversed(lowers)))
         self._top = top
-        self._keep_owners = keep_owners
+        self._root = root
         self._resolved: dict[tuple[bytes, ...], tuple[bytes, ...]] = {(): ()}
         self._held: list[tuple[bytes, int]] = []
         self._attributes: dict[tuple[bytes, ...], tuple[int, int, int, int]] = {}
@@ -101,8 +104,8 @@ class LayerUnpacking:
         fd = os.open(name, _NEW_FILE, 0o600, dir_fd=directory)
         try:
             self._content(entry.member, fd)
-            if self._keep_owners:
-                os.fchown(fd, entry.user, entry.group)
+            if self._root is not None:
+                os.fchown(fd, self._root + entry.user, self._root + entry.group)
             os.fchmod(fd, entry.mode & 0o777)
             os.utime(fd, (entry.mtime, entry.mtime))
         finally:
@@ -178,14 +181,15 @@ class LayerUnpacking:
             raise Refused(f"a file in the place of a directory: {tar.shown(name)}") from None
 
     def _own(self, entry: Entry, name: bytes, directory: int) -> None:
-        if self._keep_owners:
-            os.chown(name, entry.user, entry.group, dir_fd=directory, follow_symlinks=False)
+        if self._root is not None:
+            owner, group = self._root + entry.user, self._root + entry.group
+            os.chown(name, owner, group, dir_fd=directory, follow_symlinks=False)
 
     def _settle(self, parts: tuple[bytes, ...]) -> None:
         mode, user, group, mtime = self._attributes[parts]
         fd = self._enter(parts)
-        if self._keep_owners:
-            os.fchown(fd, user, group)
+        if self._root is not None:
+            os.fchown(fd, self._root + user, self._root + group)
         else:
             mode |= stat.S_IRWXU  # whoever owns everything must be able to enter everything
         os.fchmod(fd, mode)
@@ -229,7 +233,8 @@ class LayerUnpacking:
         below = self._below.look(parts)
         if below is None or not stat.S_ISDIR(below.st_mode):
             return 0o755, 0, 0, 0
-        return below.st_mode & 0o1777, below.st_uid, below.st_gid, int(below.st_mtime)
+        user, group = (max(0, each - (self._root or 0)) for each in (below.st_uid, below.st_gid))
+        return below.st_mode & 0o1777, min(user, NOBODY), min(group, NOBODY), int(below.st_mtime)
 
     def _leave(self, depth: int) -> None:
         while len(self._held) > depth:
@@ -286,12 +291,12 @@ def _seconds(field: bytes) -> int:
     return 0 if field[:1] == b"\xff" else min(tar.number(field), 1 << 40)
 
 
-def unpack_layer(target: str, lowers: Sequence[str], stream: LayerStream, *, keep_owners: bool) -> None:
+def unpack_layer(target: str, lowers: Sequence[str], stream: LayerStream, *, root: int | None) -> None:
     """Unpack a layer into a directory that exists and is empty. Blocks."""
     held: list[int] = []
     try:
         held += [os.open(path, OPEN_DIRECTORY) for path in (target, *lowers)]
-        LayerUnpacking(held[0], held[1:], stream, keep_owners=keep_owners).run()
+        LayerUnpacking(held[0], held[1:], stream, root=root).run()
     finally:
         for fd in held:
             os.close(fd)

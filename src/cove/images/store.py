@@ -11,6 +11,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ import msgspec
 
 from cove.archive.remove_tree import remove_tree
 from cove.archive.tar import Refused
+from cove.core.users import FIRST_RANGE, IMAGE_OWNER, RANGE_USERS, RANGES
 from cove.errors import ImageInUse, ImageInvalid, ImageNotFound
 from cove.images.layer_stream import Blob, LayerStream
 from cove.images.layer_unpack import unpack_layer
@@ -27,6 +29,7 @@ from cove.images.reference import parse_reference
 from cove.images.sources import LayerBlob, Source, open_archive_source, open_source
 from cove.layers.record import ROOT, Layer
 from cove.layers.store import IMAGES, LayerStore
+from cove.linux.user_map import can_map_users
 from cove.local.state import replace_file
 
 Progress = Callable[[str, int, int], None]
@@ -42,6 +45,11 @@ class ImageStore:
     def __init__(self, home: Path, layers: LayerStore) -> None:
         self.path = home / IMAGES
         self.layers = layers
+
+    @cached_property
+    def _root(self) -> int | None:
+        """The host user whose number root's files get, where sandboxes can have several users."""
+        return IMAGE_OWNER if can_map_users(FIRST_RANGE, RANGES * RANGE_USERS) else None
 
     def open(self) -> None:
         """Make the directory: nobody but us may enter it."""
@@ -100,7 +108,7 @@ class ImageStore:
             stream = LayerStream(blob)
             lowers = [str(self.layers.data(lower) / ROOT) for lower in below]
             try:
-                unpack_layer(str(root), lowers, stream, keep_owners=False)
+                unpack_layer(str(root), lowers, stream, root=self._root)
                 digest, diff_id = stream.finish()
             except (Refused, OSError) as error:
                 raise ImageInvalid(f"a layer of the image cannot be unpacked: {error}") from error
@@ -115,7 +123,8 @@ class ImageStore:
     def _adopt(self, building: Path, id: str, below: Sequence[str], size: int) -> None:
         layer = Layer(
             id=id,
-            owner=os.geteuid(),
+            owner=os.geteuid() if self._root is None else self._root,
+            users=1 if self._root is None else RANGE_USERS,
             created_at=datetime.now(UTC),
             parent=below[-1] if below else None,
             size=size,

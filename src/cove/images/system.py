@@ -10,7 +10,7 @@ from cove.errors import ImageInvalid
 from cove.images.manifest import Settings
 from cove.images.merged_view import MergedView, opened_view
 from cove.images.record import ImageRecord
-from cove.images.users import find_user
+from cove.images.users import find_image_user
 from cove.layers.record import ROOT, System
 from cove.layers.store import LayerStore
 
@@ -31,13 +31,14 @@ def make_system(record: ImageRecord, layers: LayerStore, user: str | None) -> Sy
 def _make_system(record: ImageRecord, layers: LayerStore, user: str | None) -> System:
     settings = record.config.settings
     with opened_view(_roots(record.layers, layers)) as view:
-        found = find_user(view, settings.User if user is None else user)
+        found = find_image_user(view, settings.User if user is None else user)
         return System(
             image=record.name,
             user_id=found.id,
             group_id=found.group,
             user=found.name,
             home=found.home,
+            groups=found.groups,
             env=_environment(settings),
             workdir=_workdir(view, settings),
             has_bash=view.has("/bin/bash"),

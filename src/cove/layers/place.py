@@ -49,6 +49,7 @@ class PlaceLayers:
     store: LayerStore
     stack: Stack | None = None
     on_disk_image: bool = False
+    users: int = 1
 
     def recover(self, *, on_disk_image: bool = False) -> None:
         """Read the stack, finish what was begun, and undo a transaction whose program is gone.
@@ -117,7 +118,16 @@ class PlaceLayers:
                 os.utime(data / part, ns=(found.st_atime_ns, found.st_mtime_ns))
         if system is not None:
             self._furnish_root(data / ROOT, is_new=is_of_image(layers[-1]))
+            self._give_parts(data, system)
         return id
+
+    def _give_parts(self, data: Path, system: System) -> None:
+        """Let the user of the sandbox have its own directories, where it is not the only one; all may enter them."""
+        if self.users > 1:
+            assert self.user_id is not None
+            for path in (data / "workspace", data / "home", data / ROOT / "workspace", data / ROOT / "home" / "user"):
+                os.chown(path, self.user_id + system.user_id, self.user_id + system.group_id)
+                path.chmod(path.stat().st_mode | 0o055)
 
     def _furnish_root(self, root: Path, *, is_new: bool) -> None:
         """Make the mount points; on an image that nobody has written to, also the files of this machine's network."""
@@ -188,7 +198,7 @@ class PlaceLayers:
     def describe(self, id: str, parent: str | None) -> Layer:
         """Describe a layer of this sandbox's files."""
         owner = os.geteuid() if self.user_id is None else self.user_id
-        return Layer(id=id, owner=owner, created_at=datetime.now(UTC), parent=parent)
+        return Layer(id=id, owner=owner, users=self.users, created_at=datetime.now(UTC), parent=parent)
 
     def _move_parts(self, upper: str) -> None:
         data = self.upper_path(upper) / "data"

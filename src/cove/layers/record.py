@@ -13,6 +13,7 @@ ROOT = "root"
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One immutable directory. `owner` is the user that its files belong to, `parent` the layer it was made on.
 
+    With `users` more than one, `owner` is the one that stands for root, and the numbers after it for the others.
     `digest` and `archive_size` are those of its archive, once somebody asked for them; `size` is there once counted.
     """
 
@@ -23,10 +24,14 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     digest: str | None = None
     archive_size: int | None = None
     size: int | None = None
+    users: int = 1
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
-    """The system of an image, as a sandbox has it: its one user, and what its image says about what runs."""
+    """The system of an image, as a sandbox has it: its user, and what its image says about what runs.
+
+    `groups` are further groups of the user.
+    """
 
     image: str
     user_id: int
@@ -36,6 +41,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     workdir: str = "/workspace"
     has_bash: bool = True
+    groups: tuple[int, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,8 +30,8 @@ def map_owner(mount: int, namespace: int, *, read_only: bool = False) -> None:
 
 
 @contextmanager
-def owner_mapping(owner: int, user: int) -> Iterator[int]:
-    """Hold a user namespace that maps the owner of files, user and group alike, to another. Blocks for milliseconds.
+def owner_mapping(owner: int, user: int, users: int = 1) -> Iterator[int]:
+    """Hold a user namespace that maps owners of files, users and groups alike, to others. Blocks for milliseconds.
 
     A process has to be in it while it is made: nothing but `cat`, which says when it is there.
     """
@@ -53,7 +53,7 @@ def owner_mapping(owner: int, user: int) -> Iterator[int]:
             if not os.read(process.stdout.fileno(), 1):
                 raise PermissionError("no user namespace can be made")
             for name in ("uid_map", "gid_map"):
-                _write(f"/proc/{process.pid}/{name}", f"{owner} {user} 1")
+                _write(f"/proc/{process.pid}/{name}", f"{owner} {user} {users}")
             namespace = os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             process.kill()

@@ -81,9 +81,10 @@ def kill_orphans(mark: str) -> int:
     return _end_all(lambda pid: mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
 
 
-def kill_processes_of(user_id: int) -> int:
-    """SIGKILL for every process with this real, effective or saved user id; returns how many those were."""
-    return _end_all(lambda pid: user_id in _user_ids(pid))
+def kill_processes_of(user_id: int, users: int = 1) -> int:
+    """SIGKILL for every process with this real, effective or saved user id, or one of so many; returns their number."""
+    meant = range(user_id, user_id + users)
+    return _end_all(lambda pid: any(each in meant for each in _user_ids(pid)))
 
 
 def _end_all(is_meant: Callable[[int], bool]) -> int:

@@ -13,6 +13,7 @@ from cove.attach import (
     CopyTree,
     Helper,
     MoveMounts,
+    NoNamespaces,
     ShowLayers,
     Target,
     Thread,
@@ -23,7 +24,7 @@ from cove.attach import (
 from cove.errors import SandboxUnavailable
 from cove.runtime.machine import Machine
 
-_BESIDE_CODE = MoveMounts | BindFile | ShowLayers | CloneTree | AttachTree | Unmount | CopyTree
+_BESIDE_CODE = MoveMounts | BindFile | ShowLayers | CloneTree | AttachTree | Unmount | CopyTree | NoNamespaces
 
 
 @dataclass(slots=True)

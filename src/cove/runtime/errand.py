@@ -7,6 +7,7 @@ everything else, and no answer is longer than its budget.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from copy import copy
 from typing import TypeVar
 
 from cove.agent.protocol import ProtocolError
@@ -42,8 +43,9 @@ _MOST_ERRNO_DIGITS = 4
 class Errands:
     """Runs `agent.errand` for the file operations of one sandbox."""
 
-    def __init__(self, spawner: Spawner, interpreter: Sequence[str], directory: str) -> None:
+    def __init__(self, spawner: Spawner, interpreter: Sequence[str], directory: str, user: bytes = b"") -> None:
         self._spawner = spawner
+        self._user = user
         self._command = [word.encode() for word in (*interpreter, "-I", "-S", f"{directory}/errand.pyc", directory)]
 
     async def start(
@@ -56,9 +58,16 @@ class Errands:
     ) -> "Errand":
         """Start one; whoever calls sees to its end. Saying more than `most_bytes` ends it."""
         errand = Errand(self._spawner, subject, most_bytes)
-        invocation = Invocation(argv=(*self._command, verb.encode(), *arguments), env={b"LANG": b"C.UTF-8"}, cwd=b"/")
+        argv = (*self._command, verb.encode(), *arguments)
+        invocation = Invocation(argv=argv, env={b"LANG": b"C.UTF-8"}, cwd=b"/", user=self._user)
         errand.process = await self._spawner.spawn(invocation, errand.hear, stdin=stdin, on_spawn=errand.expect)
         return errand
+
+    def of_user(self, user: bytes) -> "Errands":
+        """Return the same for another user."""
+        other = copy(self)
+        other._user = user
+        return other
 
     async def run(self, verb: str, *arguments: bytes, subject: str, stdin: int | None = None) -> None:
         """Run one to its end. A cancelled caller's errand is killed before this returns."""

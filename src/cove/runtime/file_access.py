@@ -58,8 +58,13 @@ class Stat:
 class FileAccess:
     """The agent's file verbs. Paths are absolute bytes; descriptors belong to whoever calls."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, user: bytes = b"") -> None:
         self._link = link
+        self._user = user
+
+    def of_user(self, user: bytes) -> "FileAccess":
+        """Return the same for another user."""
+        return FileAccess(self._link, user)
 
     @property
     def gate(self) -> Gate:
@@ -72,13 +77,15 @@ class FileAccess:
 
     async def read(self, path: bytes) -> bytes | int:
         """The content of a small regular file; a large one, opened."""
-        found = await self._link.request_content(b"read", b"%d" % SMALL_BYTES, path, subject=decode_path(path))
+        found = await self._link.request_content(
+            b"read", b"%d" % SMALL_BYTES, path, subject=decode_path(path), user=self._user
+        )
         return _check_file(found, path) if isinstance(found, int) else found
 
     async def write(self, path: bytes, content: bytes, mode: int | None) -> None:
         """Replace a file by one with this content of at most SMALL_BYTES. It happens, or it does not."""
         asked = b"" if mode is None else b"%d" % mode
-        await self._link.request(b"write", asked, path, content, subject=decode_path(path))
+        await self._link.request(b"write", asked, path, content, subject=decode_path(path), user=self._user)
 
     async def open_directory(self, path: bytes) -> int:
         """A directory, to be listed."""
@@ -90,7 +97,7 @@ class FileAccess:
 
     async def _open(self, path: bytes, flags: int) -> int:
         answer = await self._link.request(
-            b"open", b"%d" % flags, b"438", path, expect_descriptors=1, subject=decode_path(path)
+            b"open", b"%d" % flags, b"438", path, expect_descriptors=1, subject=decode_path(path), user=self._user
         )
         return answer.descriptors[0]
 
@@ -115,7 +122,7 @@ class FileAccess:
     async def _commit(self, file: NewFile, mode: int | None, path: bytes) -> bool:
         asked = b"" if mode is None else b"%d" % mode
         answer = await self._link.request(
-            b"commit", asked, file.temporary, file.final, expect_fields=1, subject=decode_path(path)
+            b"commit", asked, file.temporary, file.final, expect_fields=1, subject=decode_path(path), user=self._user
         )
         return answer.fields[0] == b"1"
 
@@ -131,7 +138,9 @@ class FileAccess:
             await close_in_thread([descriptor])
 
     async def _create(self, path: bytes) -> NewFile:
-        request = self._link.request(b"create", path, expect_fields=2, expect_descriptors=1, subject=decode_path(path))
+        request = self._link.request(
+            b"create", path, expect_fields=2, expect_descriptors=1, subject=decode_path(path), user=self._user
+        )
         creating = owned(request)
         try:
             answer = await settled(creating)
@@ -159,7 +168,7 @@ class FileAccess:
     async def stat(self, path: bytes, *, follow: bool) -> Stat:
         """Describe the entry at a path."""
         answer = await self._link.request(
-            b"stat", b"1" if follow else b"0", path, expect_fields=6, subject=decode_path(path)
+            b"stat", b"1" if follow else b"0", path, expect_fields=6, subject=decode_path(path), user=self._user
         )
         mode, size, modified = (signed(field) for field in answer.fields[:3])
         return Stat(mode, size, modified)
@@ -176,25 +185,29 @@ class FileAccess:
         found = await self.stat(path, follow=False)
         target = None
         if stat.S_ISLNK(found.mode):
-            answer = await self._link.request(b"readlink", path, expect_fields=1, subject=decode_path(path))
+            answer = await self._link.request(
+                b"readlink", path, expect_fields=1, subject=decode_path(path), user=self._user
+            )
             target = answer.fields[0]
         return make_info(path, found.mode, found.size, found.modified_ns, target)
 
     async def mkdir(self, path: bytes, *, parents: bool) -> None:
         """Make a directory."""
-        await self._link.request(b"mkdir", b"1" if parents else b"0", path, subject=decode_path(path))
+        await self._link.request(b"mkdir", b"1" if parents else b"0", path, subject=decode_path(path), user=self._user)
 
     async def unlink(self, path: bytes) -> None:
         """Remove a file or a link."""
-        await self._link.request(b"unlink", path, subject=decode_path(path))
+        await self._link.request(b"unlink", path, subject=decode_path(path), user=self._user)
 
     async def rename(self, old: bytes, new: bytes) -> None:
         """Rename. A directory is never replaced by a file, nor one that is not empty by another."""
-        await self._link.request(b"rename", old, new, subject=f"{decode_path(old)} -> {decode_path(new)}")
+        await self._link.request(
+            b"rename", old, new, subject=f"{decode_path(old)} -> {decode_path(new)}", user=self._user
+        )
 
     async def chmod(self, path: bytes, mode: int) -> None:
         """Change permission bits."""
-        await self._link.request(b"chmod", b"%d" % mode, path, subject=decode_path(path))
+        await self._link.request(b"chmod", b"%d" % mode, path, subject=decode_path(path), user=self._user)
 
 
 def _check_file(descriptor: int, path: bytes) -> int:

@@ -52,6 +52,12 @@ class Files(api.Files):
         """Work in the jail that another one works in: this one's has ended."""
         self._access, self._errands = other._access, other._errands
 
+    def of_user(self, user: bytes, base: Callable[[], str]) -> "Files":
+        """Return the files as a user of core/users has them, from another directory; without one, as this has them."""
+        if not user:
+            return Files(self._access, self._errands, base)
+        return Files(self._access.of_user(user), self._errands.of_user(user), base)
+
     def _path(self, path: str) -> bytes:
         return resolve_path(self._base(), path)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from cove.archive.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
 from cove.core.jail import place_mark
+from cove.core.users import RANGE_USERS
 from cove.errors import SandboxUnavailable
 from cove.layers.store import STACK, LayerStore
 from cove.linux.cgroup import Group, Hierarchies
@@ -23,7 +24,8 @@ from cove.linux.path_walk import admit_group, closed_directory
 from cove.linux.pidfd import kill_orphans, kill_processes_of, start_time
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.disk import detach_disk
-from cove.runtime.user_ids import UserIds
+from cove.runtime.user_ids import UserIds, read_note
+from cove.runtime.user_ranges import UserRanges
 
 RECORD = "sandbox.json"
 SOCKET = "runtime.sock"
@@ -36,12 +38,23 @@ _ELSEWHERE = "set COVE_HOME to a directory of your own that is empty, or that Co
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One sandbox's directory; `lock` is held open as long as it is in use."""
+    """One sandbox's directory; `lock` is held open as long as it is in use.
+
+    As root it has the host user `user_id` of its own. With `users` more than one that is root inside, and the numbers
+    after it are the other users there.
+    """
 
     key: str
     path: Path
     lock: FileIO
     user_id: int | None
+    users: int = 1
+
+    def host_id(self, inside: int) -> int | None:
+        """Return the host user, or group, behind a number inside; None where all are ourselves."""
+        if self.user_id is None or self.users == 1:
+            return self.user_id
+        return self.user_id + inside
 
     @property
     def workspace(self) -> Path:
@@ -78,6 +91,7 @@ class Home:
         self.empty = path / "empty"
         self.layers = LayerStore(path)
         self._users = UserIds(path / "users")
+        self._ranges = UserRanges(self._users, self.sandboxes.name)
         self._is_root = os.geteuid() == 0
 
     def open(self) -> None:
@@ -124,15 +138,15 @@ class Home:
         if not there:
             self.path.chmod(mode)
 
-    def allocate(self) -> Place:
-        """A new place with its own lock and, as root, its own user."""
+    def allocate(self, *, many_users: bool = False) -> Place:
+        """A new place with its own lock and, as root, its own user, or a range of users."""
         key = new_identifier()
         path = self.sandboxes / key
         with self._changing_places():
             path.mkdir(mode=0o700)
             lock = make_locked(path / LOCK)
         _sign(lock)
-        place = Place(key, path, lock, self._users.allocate(key) if self._is_root else None)
+        place = self._with_users(key, path, lock, many_users=many_users)
         try:
             self._furnish(place)
         except OSError as error:
@@ -140,13 +154,36 @@ class Home:
             raise SandboxUnavailable(f"cannot prepare {path}: {error.strerror}") from error
         return place
 
+    def _with_users(self, key: str, path: Path, lock: FileIO, *, many_users: bool) -> Place:
+        """Reserve the users of a new place, which goes again if there are none."""
+        try:
+            if many_users:
+                return Place(key, path, lock, self._ranges.allocate(key), RANGE_USERS)
+            return Place(key, path, lock, self._users.allocate(key) if self._is_root else None)
+        except BaseException:
+            with self._changing_places():
+                remove_tree(str(path))
+            lock.close()
+            raise
+
     def take(self, key: str, hierarchies: Hierarchies) -> Place | None:
         """A place that was kept, as its files were left and with nothing else in it; None while another has it."""
         place = self._lock(key, hierarchies)
         if place is not None:
+            self._hold_users(place)
             _sign(place.lock)
             self.refurnish(place)
         return place
+
+    def _hold_users(self, place: Place) -> None:
+        """Be sure that nobody else was given the users of a place that was kept."""
+        if place.users > 1:
+            assert place.user_id is not None
+            try:
+                self._ranges.hold(place.key, place.user_id)
+            except BaseException:
+                place.lock.close()
+                raise
 
     def remove(self, key: str, hierarchies: Hierarchies) -> None:
         """Remove a place that was kept; one that another has is left to that one."""
@@ -163,7 +200,14 @@ class Home:
             return None
         _end_groups(hierarchies, key)
         (path / SOCKET).unlink(missing_ok=True)
-        return Place(key, path, lock, self._user_of(key) if self._is_root else None)
+        return self._kept(key, path, lock)
+
+    def _kept(self, key: str, path: Path, lock: FileIO) -> Place:
+        """Describe a place that another program has made: its note says how many users it has."""
+        first, _, users = read_note(path / USER).partition(" ") if self._is_root else ("", "", "")
+        if users:
+            return Place(key, path, lock, int(first), int(users))
+        return Place(key, path, lock, self._users.find(key, path / USER) if self._is_root else None)
 
     def keep(self, place: Place) -> None:
         """Let go of the place; its files stay for whoever takes it again."""
@@ -175,7 +219,8 @@ class Home:
             if place.user_id is not None:
                 os.chown(directory, place.user_id, place.user_id)
         if place.user_id is not None:
-            (place.path / USER).write_text(str(place.user_id))
+            users = "" if place.users == 1 else f" {place.users}"
+            (place.path / USER).write_text(f"{place.user_id}{users}")
         self._furnish_runtime(place)
 
     def _furnish_runtime(self, place: Place) -> None:
@@ -183,6 +228,8 @@ class Home:
         place.shell.mkdir(mode=0o700)
         for directory in (place.shell, place.path):
             admit_group(directory, place.user_id)
+        if place.users > 1:
+            place.shell.chmod(0o711)  # for all users of the sandbox: nobody else passes the directory above it
 
     def refurnish(self, place: Place) -> None:
         """Remove what belonged to sessions and processes that have ended with their jail."""
@@ -200,13 +247,19 @@ class Home:
         except OSError:  # files that change meanwhile: somebody on the host has become the sandbox's user
             if place.user_id is None:
                 raise
-            kill_processes_of(place.user_id)
+            kill_processes_of(place.user_id, place.users)
             self._remove_files(place)
-        if place.user_id is not None:
-            self._users.release(place.user_id)
+        self._release_users(place)
         place.lock.close()
         if stands_on_layers:
             self.layers.collect()
+
+    def _release_users(self, place: Place) -> None:
+        if place.users > 1:
+            assert place.user_id is not None
+            self._ranges.release(place.user_id, place.key)
+        elif place.user_id is not None:
+            self._users.release(place.user_id)
 
     def _remove_files(self, place: Place) -> None:
         for entry in place.path.iterdir() if place.path.exists() else ():
@@ -230,7 +283,7 @@ class Home:
                 if sum(group.remove() for group in groups) < len(groups):
                     lock.close()  # its last processes are just ending: the next program collects it
                     continue
-                self.release(Place(path.name, path, lock, self._user_of(path.name)))
+                self.release(self._kept(path.name, path, lock))
                 collected += 1
         with self._changing_places():
             for path in self.sandboxes.iterdir():
@@ -262,9 +315,6 @@ class Home:
     def is_running(self, key: str) -> bool:
         """Return whether a program holds the place."""
         return is_locked(self.sandboxes / key / LOCK)
-
-    def _user_of(self, key: str) -> int | None:
-        return self._users.find(key, self.sandboxes / key / USER)
 
     def _changing_places(self) -> AbstractContextManager[int]:
         """Held while a place exists without its lock: a place without one is otherwise left over."""

@@ -12,7 +12,19 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cove.attach import SECONDS, Action, Attached, Binds, CloneTree, MountOptions, ShowLayers, Sysctls, Target
+from cove.attach import (
+    SECONDS,
+    Action,
+    Attached,
+    Binds,
+    CloneTree,
+    MountOptions,
+    NetworkSysctls,
+    NoNamespaces,
+    ShowLayers,
+    Sysctls,
+    Target,
+)
 from cove.core.jail import copied_masks
 from cove.core.limits import CORE_BYTES
 from cove.core.mount import bound
@@ -22,6 +34,7 @@ from cove.linux.bubblewrap import explain_refusal
 from cove.linux.packets import socket_pair
 from cove.linux.pidfd import parent_of, reap, wait_for_end
 from cove.linux.thread_user import as_user
+from cove.linux.user_map import write_user_map
 from cove.local.threads import close_in_thread, in_starter_thread, in_thread, start_in_thread
 from cove.model import Network, SandboxSpec
 from cove.runtime.attachment import Attachment
@@ -175,6 +188,9 @@ async def start_jail(
         undo.callback(ours.close)
         info = _pipe(stack, stack)
         errors = _pipe(undo, stack)
+        block = _pipe(stack, stack) if place.users > 1 else None
+        if block is not None:
+            os.set_blocking(block[0], True)
         mounts = OpenMounts()
         if binds := bound(spec.mounts):
             mounts = await in_thread(stack.enter_context, open_mounts(binds, str(machine.home.path)))
@@ -188,6 +204,7 @@ async def start_jail(
             directories=directories,
             control=theirs.fileno(),
             info=info[1],
+            block=None if block is None else block[0],
         )
         pid, pidfd, attachment = await in_starter_thread(_launch, launch, stack, errors[1], attach)
         undo.pop_all()
@@ -196,7 +213,7 @@ async def start_jail(
         try:
             async with asyncio.timeout(_START_SECONDS):
                 # A process that is forked while the root is replaced may keep the old one: pivot_root(2).
-                await _begin(jail, info[0], launch, on_settled if system is None else _do_nothing)
+                await _begin(jail, info[0], block and block[1], launch, on_settled if system is None else _do_nothing)
                 if attachment is not None:  # nothing has run inside yet
                     await in_thread(_finish, jail, attachment, mounts)
                 if system is not None:
@@ -246,7 +263,22 @@ def _actions(launch: Launch, attach: Sequence[Action]) -> list[Action]:
     masks = copied_masks(launch.host)
     layers = [_with_mounts(launch, action) for action in attach if isinstance(action, ShowLayers)]
     others = [action for action in attach if not isinstance(action, ShowLayers)]
-    return [*shared_limits(), *([Binds(masks)] if masks else []), *layers, *launch.mounts.moves, *others]
+    return [
+        *shared_limits(),
+        *_user_actions(launch),
+        *([Binds(masks)] if masks else []),
+        *layers,
+        *launch.mounts.moves,
+        *others,
+    ]
+
+
+def _user_actions(launch: Launch) -> list[Action]:
+    """Keep root of a range from namespaces of its own; let all have every port where the network is the sandbox's."""
+    actions: list[Action] = [NoNamespaces()] if launch.place.users > 1 else []
+    if launch.system is not None and launch.spec.network is not Network.HOST:
+        actions.append(NetworkSysctls({"ipv4/ip_unprivileged_port_start": "0"}))
+    return actions
 
 
 def _with_mounts(launch: Launch, layers: ShowLayers) -> ShowLayers:
@@ -327,22 +359,32 @@ def _guess(error: Exception, spec: SandboxSpec) -> str:
     return f"it ended before it was ready: {memory} bytes of memory may be too few, try a higher limit"
 
 
-async def _begin(jail: Jail, info: int, launch: Launch, on_settled: Callable[[Jail], None]) -> None:
+async def _begin(jail: Jail, info: int, block: int | None, launch: Launch, on_settled: Callable[[Jail], None]) -> None:
     """Wait for the agent's first word; meanwhile, while its interpreter still starts, move it to its groups."""
     async with Tasks() as tasks:
-        entering = tasks.start(_settle(jail, info, launch, on_settled))
+        entering = tasks.start(_settle(jail, info, block, launch, on_settled))
         await _await_hello(jail)
         await entering
 
 
-async def _settle(jail: Jail, info: int, launch: Launch, on_settled: Callable[[Jail], None]) -> None:
+async def _settle(jail: Jail, info: int, block: int | None, launch: Launch, on_settled: Callable[[Jail], None]) -> None:
     """Do what is done to the agent from outside while it starts."""
     jail.agent_pid = jail.pid
     if backend_of(launch.spec.isolation).tells_agent_pid:
         jail.agent_pid = await _read_child_pid(info)
         jail._agent = await _pin(jail.agent_pid, jail.pid)
+    if block is not None:
+        await in_thread(_map_users, jail, block, launch.place)
     await in_thread(_settle_agent, jail, launch)
     on_settled(jail)
+
+
+def _map_users(jail: Jail, block: int, place: Place) -> None:
+    """Map the users of the place, for which bubblewrap waits."""
+    assert jail._agent is not None
+    assert place.user_id is not None
+    write_user_map(jail._agent, jail.agent_pid, place.user_id, place.users)
+    os.write(block, b"1")
 
 
 async def _pin(pid: int, parent: int) -> int:

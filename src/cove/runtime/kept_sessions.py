@@ -47,6 +47,7 @@ class KeptSession(msgspec.Struct, frozen=True, kw_only=True):
     directory: bytes
     env: tuple[tuple[bytes, bytes], ...]
     command: bytes | None = None
+    user: bytes = b""
     has_state: bool = False
     is_copy: bool = False
     is_behind: bool = False

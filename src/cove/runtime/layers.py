@@ -59,13 +59,21 @@ class Moved:
     standing: Mapping[int, str] = field(default_factory=dict)
 
 
+def allocate(machine: Machine, spec: SandboxSpec) -> Place:
+    """Make the place of a new sandbox; on the system of an image with users of its own, where those can be mapped."""
+    has_system = spec.image != HOST_IMAGE
+    if spec.snapshot is not None and machine.can_map_users:
+        has_system = machine.home.layers.find(spec.snapshot).system is not None
+    return machine.home.allocate(many_users=has_system and machine.can_map_users)
+
+
 class SandboxLayers:
     """The layers of one sandbox, for one caller at a time."""
 
     def __init__(self, machine: Machine, place: Place) -> None:
         self._machine = machine
         self.store = machine.home.layers
-        self.place = PlaceLayers(place.path, place.user_id, self.store)
+        self.place = PlaceLayers(place.path, place.user_id, self.store, users=place.users)
 
     @property
     def method(self) -> SnapshotMethod:
@@ -194,7 +202,8 @@ class SandboxLayers:
             return
         with ExitStack() as closing:
             owners = [self._owner(id, user) for id in stack.layers]
-            mapped = {owner: closing.enter_context(owner_mapping(owner, user)) for owner in set(owners) - {user}}
+            others = {owner for owner in owners if owner[0] != user}
+            mapped = {owner: closing.enter_context(owner_mapping(owner[0], user, owner[1])) for owner in others}
             layers = [_detach(path, mapped.get(owner), closing) for path, owner in zip(paths, owners, strict=True)]
             yield [*layers], _detach(upper, None, closing)
 
@@ -203,8 +212,12 @@ class SandboxLayers:
         own = self.place.upper_path(id) / "data"
         return own if own.exists() else self.store.data(id)
 
-    def _owner(self, id: str, user: int) -> int:
-        return self.store.read(id).owner if self.store.has(id) else user
+    def _owner(self, id: str, user: int) -> tuple[int, int]:
+        """Return the first owner of a layer's files, and of how many each has a number of its own here."""
+        if not self.store.has(id):
+            return user, self.place.users
+        layer = self.store.read(id)
+        return layer.owner, min(layer.users, self.place.users)
 
 
 def _detach(path: str, namespace: int | None, closing: ExitStack) -> int:

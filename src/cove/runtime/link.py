@@ -32,6 +32,10 @@ _MOST_UNANSWERED = 1000
 Explain = Callable[[bool], CoveError]
 
 
+def _as_user(user: bytes, verb: bytes) -> tuple[bytes, ...]:
+    return (b"as", user, verb) if user else (verb,)
+
+
 def _explain(_: bool) -> CoveError:
     return SandboxDestroyed("the sandbox is gone")
 
@@ -100,28 +104,36 @@ class Link:
         expect_fields: int = 0,
         expect_descriptors: int = 0,
         subject: str = "",
+        user: bytes = b"",
     ) -> Answer:
         """Send one request and return its answer, which must have exactly the expected shape.
+
+        The agent does it as that user of core/users, where there are several.
 
         Raises ConnectionLost when the agent does not answer within ANSWER_SECONDS.
         """
         return await self._request(
-            verb, fields, send, _Pending(self._loop.create_future(), expect_fields, expect_descriptors, subject)
+            _as_user(user, verb),
+            fields,
+            send,
+            _Pending(self._loop.create_future(), expect_fields, expect_descriptors, subject),
         )
 
-    async def request_content(self, verb: bytes, *fields: bytes, subject: str) -> bytes | int:
+    async def request_content(self, verb: bytes, *fields: bytes, subject: str, user: bytes = b"") -> bytes | int:
         """Request content, or a descriptor that is for the caller to judge, and belongs to it."""
         answer = await self._request(
-            verb, fields, (), _Pending(self._loop.create_future(), 1, 0, subject, is_content=True)
+            _as_user(user, verb), fields, (), _Pending(self._loop.create_future(), 1, 0, subject, is_content=True)
         )
         return answer.descriptors[0] if answer.descriptors else answer.fields[0]
 
-    async def _request(self, verb: bytes, fields: Sequence[bytes], send: Sequence[int], pending: _Pending) -> Answer:
+    async def _request(
+        self, verbs: tuple[bytes, ...], fields: Sequence[bytes], send: Sequence[int], pending: _Pending
+    ) -> Answer:
         if self.closed:
             raise self.explain(False)
         self._tag += 1
         tag = self._tag
-        await self._send(protocol.encode(verb, b"%d" % tag, *fields), send)
+        await self._send(protocol.encode(verbs[0], b"%d" % tag, *verbs[1:], *fields), send)
         pending.due = self.clock.time() + ANSWER_SECONDS
         self._pending[tag] = pending
         if self._overdue is None:

@@ -15,6 +15,7 @@ from cove.core.jail import (
     Host,
 )
 from cove.core.limits import descriptors_inside
+from cove.core.users import FIRST_RANGE, RANGE_USERS, RANGES
 from cove.errors import InterpreterNotReady, SandboxUnavailable
 from cove.layers.record import System
 from cove.layers.support import find_method
@@ -24,6 +25,7 @@ from cove.linux.descriptors import raise_descriptor_limit
 from cove.linux.dynamic_loader import find_loader
 from cove.linux.interpreter import Interpreter, find_interpreter
 from cove.linux.seccomp import explain_missing_filter, find_filter
+from cove.linux.user_map import can_map_users
 from cove.local.state import default_home
 from cove.model import Limits, SnapshotMethod
 from cove.runtime.etc import EtcDirectory
@@ -53,6 +55,7 @@ class Machine:
     filter: bytes | None
     descriptor_limits: tuple[int, int]
     snapshots: SnapshotMethod
+    can_map_users: bool = False
     attach_socket: str | None = None  # where a process listens that forks helpers of this version
 
     def host(self, place: Place, directories: Sequence[Path] = (), system: System | None = None) -> Host:
@@ -79,6 +82,7 @@ class Machine:
             shell=str(place.shell),
             executor=str(self.executor),
             python=None if self.python is None else str(self.python),
+            has_users=place.users > 1,
             user_id=USER_ID if system is None else system.user_id,
             group_id=USER_ID if system is None else system.group_id,
             has_image=system is not None,
@@ -166,4 +170,5 @@ def examine_machine() -> Machine:
         filter=find_filter(),
         descriptor_limits=raise_descriptor_limit(),
         snapshots=find_method(home.path, can_mount=not is_root or can_enter_namespaces()),
+        can_map_users=can_map_users(FIRST_RANGE, RANGES * RANGE_USERS),
     )

@@ -24,6 +24,7 @@ from cove.model import (
     VolumeInfo,
 )
 from cove.runtime.image import Image, describe, list_images, load_chunks, load_image, pull_image
+from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
@@ -181,7 +182,7 @@ class EmbeddedProvider:
         machine = await self._examine()
         if spec.mounts:
             spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
-        place = await in_thread(machine.home.allocate)
+        place = await in_thread(allocate, machine, spec)
         try:
             sandbox = Sandbox(id, spec, machine, place)
             await sandbox.open_first()

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -251,9 +250,10 @@ class SandboxLifecycle(SandboxLife):
         disk = self._spec.limits.disk
         logs = self._place.path / MOUNT_POINT if jail.groups.has_disk else self._place.logs
         self._processes = Processes(self._spawner, logs, LOG_BYTES if disk is None else disk // LOG_SHARES)
-        access = FileAccess(jail.link)
         inside = self._inside
         spawner.bash = tuple(word.encode() for word in inside.bash)
+        spawner.user = inside.user
+        access = FileAccess(jail.link, inside.user)
         errands = Errands(self._spawner, inside.interpreter, inside.agent)
         files = Files(access, errands, self._base)
         git = Git(self._spawner, access, errands, self._base, lambda: self._env)
@@ -269,7 +269,7 @@ class SandboxLifecycle(SandboxLife):
             self._processes,
             self._place,
             self._egress,
-            make_files=partial(Files, access, errands),
+            make_files=lambda base, user: files.of_user(user, base),
             inside=inside.shell,
             prologue=f"{inside.agent}/{PROLOGUE}",
         )

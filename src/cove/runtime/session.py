@@ -65,10 +65,12 @@ class SessionOwner(Protocol):
     processes: Processes
     egress: Egress
 
-    def make_files(self, base: Callable[[], str]) -> Files:
-        """The files of a session."""
+    def make_files(self, base: Callable[[], str], user: bytes) -> Files:
+        """The files of a session, as that user has them."""
 
-    async def open_shell(self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None) -> SessionShell:
+    async def open_shell(
+        self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None, user: bytes
+    ) -> SessionShell:
         """A shell at its loop: fresh, or made from a snapshot."""
 
     async def fork(self, parent: "Session") -> "Session":
@@ -98,8 +100,10 @@ class Session(api.Session):
         env: Mapping[str, str],
         timeout: float | None,
         sleeping: SleepingSession | None = None,
+        user: bytes = b"",
     ) -> None:
         self.id = id
+        self.user = user
         self._directory = cwd
         self._variables = env
         self.timeout = timeout
@@ -110,7 +114,7 @@ class Session(api.Session):
         if shell is not None:
             self._shell = shell
         self._move(owner)
-        self.files = owner.make_files(self._base)
+        self.files = owner.make_files(self._base, self.user)
         self._has_timeouts = False
         self._end: SessionTerminated | None = None
         self._deleting: Once[None] = Once()
@@ -130,7 +134,7 @@ class Session(api.Session):
     def wake_in(self, owner: SessionOwner) -> None:
         """Go on in the jail that has taken the place of the one before; it sleeps."""
         self._move(owner)
-        self.files.work_in(owner.make_files(self._base))
+        self.files.work_in(owner.make_files(self._base, self.user))
 
     @property
     def gate(self) -> Gate:
@@ -187,6 +191,7 @@ class Session(api.Session):
             cwd=os.fsencode(shell.cwd),
             directory=os.fsencode(self._directory),
             env=encode_variables(self._variables),
+            user=self.user,
             command=encode_command(shell.state_command),
             is_behind=is_behind,
         )
@@ -268,7 +273,7 @@ class Session(api.Session):
             return None
         shell = None
         try:
-            shell = await self._owner.open_shell(os.fsdecode(kept.cwd), kept.variables(), state)
+            shell = await self._owner.open_shell(os.fsdecode(kept.cwd), kept.variables(), state, self.user)
             await shell.calm(state)
             return shell
         except (ShellEnded, FileNotFound):
@@ -282,9 +287,9 @@ class Session(api.Session):
 
     async def _open_fresh(self, directory: str, env: Mapping[str, str]) -> SessionShell:
         try:
-            return await self._owner.open_shell(directory, env, None)
+            return await self._owner.open_shell(directory, env, None, self.user)
         except FileNotFound:
-            return await self._owner.open_shell(WORKSPACE, env, None)
+            return await self._owner.open_shell(WORKSPACE, env, None, self.user)
 
     async def hold(self) -> bool:
         """Take the turn of a session that waits or sleeps; False of one that is in use. See `let_go`."""
@@ -507,6 +512,7 @@ class Session(api.Session):
                     state.descriptor,
                     directory if directory.startswith("/") else f"{self._shell.cwd}/{directory}",
                     checked,
+                    self.user,
                 ),
                 id=id,
                 timeout=seconds,

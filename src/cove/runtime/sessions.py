@@ -43,7 +43,7 @@ class Sessions:
         place: Place,
         egress: Egress,
         *,
-        make_files: Callable[[Callable[[], str]], Files],
+        make_files: Callable[[Callable[[], str], bytes], Files],
         inside: str,
         prologue: str,
     ) -> None:
@@ -58,7 +58,9 @@ class Sessions:
         self.is_ending = False
         self._shells = 0
 
-    async def create(self, *, id: str | None, cwd: str, env: Mapping[str, str], timeout: float | None) -> Session:
+    async def create(
+        self, *, id: str | None, cwd: str, env: Mapping[str, str], timeout: float | None, user: bytes = b""
+    ) -> Session:
         """A new session; one whose shell has ended is replaced."""
         id = new_identifier() if id is None else check_id("session", id)
         previous = self._sessions.get(id)
@@ -71,7 +73,7 @@ class Sessions:
         try:
             if previous is not None:
                 await previous.delete()
-            return self._take_in(await self._open(id, cwd, env, seconds))
+            return self._take_in(await self._open(id, cwd, env, seconds, user))
         except BaseException:
             self._sessions.pop(id, None)
             raise
@@ -93,18 +95,21 @@ class Sessions:
         try:
             cwd, env = parent.origin
             shell = await parent.copy_shell()
-            return self._take_in(Session(id, self, shell, cwd=cwd, env=env, timeout=parent.timeout))
+            user = parent.user
+            return self._take_in(Session(id, self, shell, cwd=cwd, env=env, timeout=parent.timeout, user=user))
         except BaseException:
             self._sessions.pop(id, None)
             raise
 
-    async def _open(self, id: str, cwd: str, env: Mapping[str, str], timeout: float | None) -> Session:
-        shell = await self.open_shell(cwd, env, None)
-        return Session(id, self, shell, cwd=cwd, env=env, timeout=timeout)
+    async def _open(self, id: str, cwd: str, env: Mapping[str, str], timeout: float | None, user: bytes) -> Session:
+        shell = await self.open_shell(cwd, env, None, user)
+        return Session(id, self, shell, cwd=cwd, env=env, timeout=timeout, user=user)
 
-    async def open_shell(self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None) -> SessionShell:
+    async def open_shell(
+        self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None, user: bytes
+    ) -> SessionShell:
         """A shell at its loop: fresh, or made from a snapshot."""
-        start_shell = partial(self._start_shell, cwd, env)
+        start_shell = partial(self._start_shell, cwd, env, user or self.spawner.user)
         return SessionShell(await start_shell(state), start_shell, self.spawner, cwd=cwd, env=env)
 
     def wake(self, sessions: "Iterable[Session]") -> None:
@@ -125,6 +130,7 @@ class Sessions:
                 env=kept.variables(),
                 timeout=kept.timeout,
                 sleeping=each,
+                user=kept.user,
             )
 
     async def keep(self, directory: Path, seconds: float) -> "builtins.list[tuple[Session, SleepingSession]]":
@@ -190,7 +196,7 @@ class Sessions:
             else:
                 self.restore([each])
 
-    async def _start_shell(self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None) -> Shell:
+    async def _start_shell(self, cwd: str, env: Mapping[str, str], user: bytes, state: ShellSnapshot | None) -> Shell:
         """A bash at its loop: fresh, or made from a snapshot."""
         self._shells += 1
         number = self._shells
@@ -198,7 +204,9 @@ class Sessions:
         loops = await in_thread(_loops)
         path = self._place.shell / str(number)
         try:
-            opening = start_in_thread(open_channel, path, inside, self._place.user_id)
+            owner, group = [int(each) for each in user.split(b":")[:2]] if user else (0, 0)
+            place = self._place
+            opening = start_in_thread(open_channel, path, inside, place.host_id(owner), place.host_id(group))
             channel = await settled(opening, discard=self._discard)
         except OSError as error:
             if self.spawner.closed:  # and its directory is gone
@@ -214,6 +222,7 @@ class Sessions:
             files={0: loops},
             snapshot=None if state is None else state.descriptor,
             snapshot_kind=SESSION if state is None else state.kind,
+            user=user,
         )
         try:
             process = await self.spawner.spawn(invocation, _drop)
@@ -230,7 +239,7 @@ class Sessions:
             channel.close()
             await finished(channel.remove)
             raise
-        return Shell(process, channel, self.spawner)
+        return Shell(process, channel, self.spawner, user)
 
     def _discard(self, channel: ShellChannel) -> None:
         """Free the channel of a caller that is gone."""

@@ -83,8 +83,9 @@ _KILL_SECONDS = 1.0
 class Shell:
     """Owns a bash process and its channel. One command at a time: the session sees to that."""
 
-    def __init__(self, process: Supervised, channel: ShellChannel, spawner: Spawner) -> None:
+    def __init__(self, process: Supervised, channel: ShellChannel, spawner: Spawner, user: bytes = b"") -> None:
         self.process = process
+        self._user = user
         self.channel = channel
         self._spawner = spawner
         self._loop = asyncio.get_running_loop()
@@ -241,7 +242,7 @@ class Shell:
         launcher = self.process.launcher
         if launcher is None or not launcher.host_pid.done() or launcher.host_pid.exception() is not None:
             return None
-        return await in_thread(ban_forks, launcher.host_pid.result(), self.process.pid, self.channel.user_id)
+        return await in_thread(ban_forks, launcher.host_pid.result(), self.process.pid, self.channel.ban_user)
 
     async def end_leftovers(self, ticks: int) -> None:
         """Background jobs ignore INT: bash(1), signals. Those of this command get TERM, and KILL if they do not go.
@@ -369,7 +370,8 @@ class Shell:
     async def _is_at_loop(self) -> bool:
         path = b"/proc/%d/fd/1" % self.process.pid
         try:
-            answer = await self._spawner.link.request(b"readlink", path, expect_fields=1, subject="the shell")
+            link = self._spawner.link
+            answer = await link.request(b"readlink", path, expect_fields=1, subject="the shell", user=self._user)
         except CoveError:
             return False
         return answer.fields[0].decode("utf-8", "replace") == self.process.stdout_link

@@ -32,6 +32,7 @@ class ShellChannel:
     path: Path
     inside: str
     user_id: int | None
+    group_id: int | None
     go: int
     done: int
     exports: int
@@ -66,6 +67,11 @@ class ShellChannel:
         os.write(self.go, GO)
 
     @property
+    def ban_user(self) -> int | None:
+        """Return the host user who may set limits of the shell; None where that is ourselves, or root for all."""
+        return self.user_id if self.user_id == self.group_id else None
+
+    @property
     def has_been_read(self) -> bool:
         """Return whether the shell has taken the last word to go: pipe(7), FIONREAD."""
         return fcntl.ioctl(self.go, termios.FIONREAD, _NOTHING) == _NOTHING
@@ -78,7 +84,7 @@ class ShellChannel:
         """Make a fresh pair for the next command: somebody still writes to the current one."""
         self.pair += 1
         for name in ("out", "err"):
-            _make_fifo(self.output_path(name), self.user_id)
+            _make_fifo(self.output_path(name), self.user_id, self.group_id)
         self._name_outputs()
 
     def remove_output(self, pair: int) -> None:
@@ -99,16 +105,16 @@ class ShellChannel:
         remove_tree(self._root)
 
 
-def open_channel(path: Path, inside: str, user_id: int | None) -> ShellChannel:
-    """Make the directory and open what stays open. Blocks."""
+def open_channel(path: Path, inside: str, user_id: int | None, group_id: int | None) -> ShellChannel:
+    """Make the directory, for that host user and group, and open what stays open. Blocks."""
     path.mkdir(mode=0o700)
-    admit_group(path, user_id)
+    admit_group(path, group_id)
     with contextlib.ExitStack() as undo:
         undo.callback(remove_tree, str(path))
         for name in (*_FIFOS, "out.0", "err.0"):
-            _make_fifo(path / name, user_id)
+            _make_fifo(path / name, user_id, group_id)
         for name in (_COMMAND, _INPUT):
-            _make_file(path / name, user_id)
+            _make_file(path / name, group_id)
         opened = []
         for name in (*_FIFOS, _COMMAND):
             # Read and write: a fifo of which we hold both ends never ends and never refuses to open.
@@ -116,7 +122,7 @@ def open_channel(path: Path, inside: str, user_id: int | None) -> ShellChannel:
             undo.callback(os.close, opened[-1])
         undo.pop_all()
         go, done, exports, state, debug, command = opened
-        return ShellChannel(path, inside, user_id, go, done, exports, state, debug, command)
+        return ShellChannel(path, inside, user_id, group_id, go, done, exports, state, debug, command)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
@@ -133,7 +139,7 @@ def _make_file(path: Path, group: int | None) -> None:
         os.fchmod(file.fileno(), _READABLE_INSIDE)
 
 
-def _make_fifo(path: Path | str, user_id: int | None) -> None:
+def _make_fifo(path: Path | str, user_id: int | None, group_id: int | None) -> None:
     os.mkfifo(path, _FIFO_MODE)
-    if user_id is not None:
-        os.chown(path, user_id, user_id)
+    if user_id is not None and group_id is not None:
+        os.chown(path, user_id, group_id)

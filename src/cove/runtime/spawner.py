@@ -42,6 +42,7 @@ class Spawner:
         self.activity = Notify()
         self.closed = False
         self.bash: tuple[bytes, ...] = (BASH,)
+        self.user = b""
 
     def is_busy(self) -> bool:
         """Return whether anything runs that was started here, or left behind by it."""
@@ -74,7 +75,7 @@ class Spawner:
         before anything could be handed over. `on_spawn` gets the process before any of its output is taken, and
         gets another one when code inside has killed the launcher before it had read what to start.
         """
-        invocation = self._with_bash(invocation)
+        invocation = self._for_image(invocation)
         until = self.clock.time() + START_SECONDS
         for _ in range(_MOST_TRIES):
             try:
@@ -102,8 +103,10 @@ class Spawner:
                 raise _too_slow()
         raise SpawnFailed("whoever was to start the command was killed by code inside, each time. Nothing was started.")
 
-    def _with_bash(self, invocation: Invocation) -> Invocation:
-        """Run our bash where an image has none."""
+    def _for_image(self, invocation: Invocation) -> Invocation:
+        """Run it as the sandbox's user unless it says whose, and by our bash where an image has none."""
+        if self.user and not invocation.user:
+            invocation = replace(invocation, user=self.user)
         if invocation.argv[0] != BASH or self.bash == (BASH,):
             return invocation
         return replace(invocation, argv=(*self.bash, *invocation.argv[1:]))

@@ -495,6 +495,7 @@ def spawn_request(invocation: Invocation, targets: Sequence[int], tty: bytes = b
         invocation.cwd,
         b",".join(_target(invocation, number) for number in targets),
         tty,
+        invocation.user,
         b"%d" % len(invocation.argv),
         *invocation.argv,
         *environment_entries(invocation.env),

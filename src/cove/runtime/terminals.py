@@ -129,8 +129,9 @@ class Terminals:
             del self._terminals[terminal.id]
 
     async def _make(self, id: str, invocation: Invocation, size: tuple[int, int]) -> Terminal:
+        user = invocation.user or self._spawner.user
         answer = await self._spawner.link.request(
-            b"terminal", expect_fields=1, expect_descriptors=2, subject="a new terminal"
+            b"terminal", expect_fields=1, expect_descriptors=2, subject="a new terminal", user=user
         )
         process: Supervised | None = None
         master, slave = answer.descriptors

@@ -34,6 +34,11 @@ class UserIds:
         with waiting_lock(self._lock):
             return self._claim() + USER_IDS - 1
 
+    def number(self) -> int:
+        """Return under which number the register knows this state directory."""
+        with waiting_lock(self._lock):
+            return (self._claim() - FIRST_USER_ID) // USER_IDS
+
     def _claim(self) -> int:
         self._first = self._first or _claim_range(self._path.parent, self._registers)
         return self._first
@@ -46,17 +51,17 @@ class UserIds:
             for step in range(1, USER_IDS):
                 offset = (last + step) % (USER_IDS - 1)
                 reservation = self._path / str(first + offset)
-                if not reservation.exists() and not _has_processes(first + offset):
-                    _write(reservation, key)
+                if not reservation.exists() and not has_processes(first + offset):
+                    write_note(reservation, key)
                     os.pwrite(lock, b"%-20d" % offset, 0)
                     return first + offset
         raise SandboxUnavailable(f"all {USER_IDS - 1} user ids of {self._path} are in use: destroy some sandboxes")
 
     def find(self, key: str, note: Path) -> int | None:
         """Find the id of a sandbox; `note` is the file that has it, unless its program was killed before."""
-        noted = _read(note)
+        noted = read_note(note)
         for reservation in [self._path / noted] if noted else self._path.iterdir():
-            if _read(reservation) == key:
+            if read_note(reservation) == key:
                 return int(reservation.name)
         return None
 
@@ -68,31 +73,32 @@ class UserIds:
         """Release those whose sandbox is gone: its program was killed while it did."""
         with waiting_lock(self._lock):
             for reservation in self._path.iterdir():
-                key = _read(reservation)
+                key = read_note(reservation)
                 if not key or not is_there(key):
                     reservation.unlink(missing_ok=True)
 
 
 def _claim_range(state: Path, registers: tuple[Path, ...]) -> int:
     """Return the first id of the range that belongs to this state directory and to no other of this machine."""
-    register = _open_register(registers)
+    register = open_register(registers)
     with waiting_lock(register / "lock"):
-        noted = _read(state / _NOTE)
+        noted = read_note(state / _NOTE)
         if not noted:
-            noted = next((number for number in map(str, range(RANGES)) if _owner(register, number) is None), "")
+            noted = next((number for number in map(str, range(RANGES)) if owner_of(register, number) is None), "")
         if not noted:
             raise SandboxUnavailable(f"all {RANGES} ranges of user ids are in use: remove state directories of Cove")
-        owner = _owner(register, noted)
+        owner = owner_of(register, noted)
         if owner is not None and not owner.samefile(state):
             raise SandboxUnavailable(
                 f"{state} and {owner} have the same user ids, one is a copy of the other: use only one on this machine"
             )
-        _write(register / noted, str(state))
-        _write(state / _NOTE, noted)
+        write_note(register / noted, str(state))
+        write_note(state / _NOTE, noted)
     return FIRST_USER_ID + int(noted) * USER_IDS
 
 
-def _open_register(registers: tuple[Path, ...]) -> Path:
+def open_register(registers: tuple[Path, ...]) -> Path:
+    """Return the first register that can be written."""
     for register in registers:
         with suppress(OSError):  # a file system that is read-only
             register.mkdir(mode=0o700, exist_ok=True)
@@ -102,13 +108,13 @@ def _open_register(registers: tuple[Path, ...]) -> Path:
     raise SandboxUnavailable(f"cannot keep the register of user ids: neither {places} can be written")
 
 
-def _owner(register: Path, number: str) -> Path | None:
+def owner_of(register: Path, number: str) -> Path | None:
     """The state directory that has this range; one that is gone, or has another range, has none."""
-    owner = _read(register / number)
-    return Path(owner) if owner and _read(Path(owner) / _NOTE) == number else None
+    owner = read_note(register / number)
+    return Path(owner) if owner and read_note(Path(owner) / _NOTE) == number else None
 
 
-def _has_processes(user_id: int) -> bool:
+def has_processes(user_id: int) -> bool:
     """Return whether a process runs as this user: getpriority(2) finds out without a look at every process."""
     try:
         os.getpriority(os.PRIO_USER, user_id)
@@ -117,13 +123,15 @@ def _has_processes(user_id: int) -> bool:
     return True
 
 
-def _read(path: Path) -> str:
+def read_note(path: Path) -> str:
+    """Read a small file; nothing where there is none."""
     try:
         return path.read_text()
     except (FileNotFoundError, NotADirectoryError):
         return ""  # never made, or released meanwhile by another program
 
 
-def _write(path: Path, text: str) -> None:
+def write_note(path: Path, text: str) -> None:
+    """Write a small file that is root's alone."""
     with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(text)

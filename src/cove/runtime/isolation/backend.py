@@ -18,7 +18,7 @@ from cove.runtime.mounts import OpenMounts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """Paths as code inside sees them."""
+    """Paths as code inside sees them, and the user who runs it, where there are several: core/users."""
 
     interpreter: tuple[str, ...]
     agent: str
@@ -27,6 +27,7 @@ class Inside:
     env: Mapping[str, str]
     interpreters: Interpreters
     bash: tuple[str, ...] = ("/bin/bash",)
+    user: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,8 @@ class Launch:
 
     `control` is the agent's end of the control socket. `info` is the write end of a pipe for `{"child-pid": N}`, the
     agent's pid on the host, which a backend with `tells_agent_pid` writes. `limits` are for setrlimit(2). The
-    sources of `mounts` are held open. `directories` are those that the sandbox writes to.
+    sources of `mounts` are held open. `directories` are those that the sandbox writes to. With `block` users are mapped
+    from outside, and a byte comes there when they are.
     """
 
     machine: Machine
@@ -47,6 +49,7 @@ class Launch:
     directories: Sequence[Path]
     control: int
     info: int
+    block: int | None = None
 
     @cached_property
     def host(self) -> Host:

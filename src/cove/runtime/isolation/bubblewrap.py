@@ -18,6 +18,7 @@ from cove.core.jail import (
     place_mark,
 )
 from cove.core.limits import GUARDED, guards
+from cove.core.users import User
 from cove.layers.record import System
 from cove.linux.descriptors import sealed_file
 from cove.runtime.home import Place
@@ -36,7 +37,7 @@ class Bubblewrap:
     def inside(self, machine: Machine, place: Place, system: System | None) -> Inside:
         """Give the fixed places of the jail."""
         if system is not None:
-            return _inside_image(machine, system)
+            return _inside_image(machine, place, system)
         return Inside(
             interpreter=(machine.interpreter_inside,),
             agent=AGENT_DIRECTORY,
@@ -51,7 +52,7 @@ class Bubblewrap:
     def command(self, launch: Launch, stack: ExitStack) -> tuple[list[str], list[int]]:
         """Run bwrap, which becomes the agent's parent."""
         machine, spec = launch.machine, launch.spec
-        program = stack.enter_context(sealed_file(machine.require_filter(emulates_root=_is_root(launch.system))))
+        program = stack.enter_context(sealed_file(machine.require_filter(emulates_root=_emulates_root(launch))))
         arguments = jail_arguments(
             spec,
             launch.host,
@@ -59,10 +60,12 @@ class Bubblewrap:
             launch.mounts.staged,
             info_descriptor=launch.info,
             filter_descriptor=program.fileno(),
+            block_descriptor=launch.block,
         )
         file = stack.enter_context(sealed_file(arguments.encode()))
         command = [machine.require_bubblewrap(), "--args", str(file.fileno()), *_agent(launch)]
-        return command, [launch.control, launch.info, file.fileno(), program.fileno()]
+        kept = [launch.control, launch.info, file.fileno(), program.fileno()]
+        return command, kept if launch.block is None else [*kept, launch.block]
 
 
 def _agent(launch: Launch) -> list[str]:
@@ -78,11 +81,12 @@ def _interpreter(machine: Machine, system: System | None) -> tuple[str, ...]:
     return (inside,) if system is None else machine.beside_image(inside)
 
 
-def _is_root(system: System | None) -> bool:
-    return system is not None and system.user_id == 0
+def _emulates_root(launch: Launch) -> bool:
+    """Where users are real there is nothing to pretend."""
+    return launch.system is not None and launch.system.user_id == 0 and launch.place.users == 1
 
 
-def _inside_image(machine: Machine, system: System) -> Inside:
+def _inside_image(machine: Machine, place: Place, system: System) -> Inside:
     bash = ("/bin/bash",) if system.has_bash else machine.beside_image(os.path.realpath("/bin/bash"), "bash")
     no_interpreters = inside_jail(False, None, system.home, has_packages=False)
     return Inside(
@@ -93,7 +97,12 @@ def _inside_image(machine: Machine, system: System) -> Inside:
         env={**image_environment(system.user, system.home), **system.env},
         interpreters=replace(no_interpreters, image=system.image),
         bash=bash,
+        user=_user(system).encode() if place.users > 1 else b"",
     )
+
+
+def _user(system: System) -> User:
+    return User(system.user_id, system.group_id, system.user, system.home, system.groups)
 
 
 def _own_limits() -> dict[str, float]:

@@ -14,6 +14,7 @@ from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxNotFound
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec
 from cove.runtime.home import SOCKET, Place
+from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
@@ -84,7 +85,7 @@ class SandboxOpener:
 
     async def prepare(self, spec: SandboxSpec) -> tuple[Sandbox, Place]:
         """Start a warm sandbox: it has no id yet, and no record."""
-        place = await in_thread((await self._examine()).home.allocate)
+        place = await in_thread(allocate, await self._examine(), spec)
         return await self._start_at(place, place.key, spec), place
 
     async def undo(self, opened: OpenedSandbox) -> None:
@@ -98,7 +99,7 @@ class SandboxOpener:
             raise LimitExceeded(f"this server has {most} sandboxes, which is the most it may have: destroy some")
 
     async def _start_new(self, request: Create, reservation: Reservation) -> tuple[Sandbox, Place]:
-        place = await in_thread((await self._examine()).home.allocate)
+        place = await in_thread(allocate, await self._examine(), request.spec)
         reservation.assign(place.key)
         return await self._start_at(place, request.id, request.spec), place
 
