@@ -135,7 +135,7 @@ def place(path: Path, key: str) -> str:
 
 
 def test_ranges_do_not_overlap_also_between_state_directories(tmp_path: Path, register: Path) -> None:
-    firsts = []
+    firsts: list[int] = []
     for name in ("first", "second", "first", "second"):
         home = tmp_path / name
         firsts.append(ranges(home, register).allocate(place(home, f"key{len(firsts)}")))
