@@ -82,7 +82,7 @@ def _interpreter(machine: Machine, system: System | None) -> tuple[str, ...]:
 
 
 def _emulates_root(launch: Launch) -> bool:
-    """Where users are real there is nothing to pretend."""
+    """Return whether root is to be pretended: where users are real there is nothing to pretend."""
     return launch.system is not None and launch.system.user_id == 0 and launch.place.users == 1
 
 
