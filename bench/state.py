@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable
 
+from bench import state_files, state_life
 from bench.harness import Figure, Plan, Skipped, Unit, at_most, interleave, timed_blocking
 from cove import AsyncSandbox
 from cove.api import CodeContext
@@ -38,7 +39,12 @@ _SMALL_STATE = "x=1; list=(a b c); f() { echo f; }; cd /tmp"
 
 async def run(plan: Plan) -> list[Figure]:
     """All parts."""
-    return [*await _context_fork(plan), *await _session_fork(plan)]
+    return [
+        *await _context_fork(plan),
+        *await _session_fork(plan),
+        *await state_life.run(plan),
+        *await state_files.run(plan),
+    ]
 
 
 async def _context_fork(plan: Plan) -> list[Figure]:
