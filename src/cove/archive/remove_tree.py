@@ -1,27 +1,54 @@
 """Remove a directory tree that hostile code has filled, and may still change, without following a link or recursing."""
 
+import errno
 import os
 import stat
 from contextlib import suppress
 
 _DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC
+# How often one call looks again at directories to which somebody has added something since it emptied them.
+_MOST_LOOKS = 1000
 
 
 def remove_tree(path: str) -> None:
-    """Remove path and all below it, however deep and whatever its modes; missing, or gone meanwhile, is fine."""
+    """Remove path and all below it, however deep and whatever its modes; missing, or gone meanwhile, is fine.
+
+    Several can remove the same tree, or one within another's, at once.
+    """
     try:
         top = _open(path)
     except FileNotFoundError:
         return
+    looks = _Looks()
     try:
-        _empty(top)
+        _empty(top, looks)
+        while not looks.remove(path):
+            _empty(top, looks)
     finally:
         os.close(top)
-    with suppress(FileNotFoundError):
-        os.rmdir(path)
 
 
-def _empty(top: int) -> None:
+class _Looks:
+    """Removes directories that were emptied, and says whether that is true of them still."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_LOOKS
+
+    def remove(self, name: str, parent: int | None = None) -> bool:
+        """Remove a directory; False when somebody has put something into it since, and it is to be emptied again."""
+        try:
+            os.rmdir(name, dir_fd=parent)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            self._left -= 1
+            if error.errno != errno.ENOTEMPTY or not self._left:
+                raise
+            return False
+        return True
+
+
+def _empty(top: int, looks: _Looks) -> None:
     """Sink every subdirectory to the top level before emptying it, so that depth costs nothing.
 
     A directory is renamed into `top` under a number; two descriptors are open at most.
@@ -46,8 +73,8 @@ def _empty(top: int) -> None:
                     pending.append(lifted)
         finally:
             os.close(directory)
-        with suppress(FileNotFoundError):
-            os.rmdir(name, dir_fd=top)
+        if not looks.remove(name, top):
+            pending.append(name)
 
 
 def _open(name: str, parent: int | None = None) -> int:
