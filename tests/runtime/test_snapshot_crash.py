@@ -73,7 +73,7 @@ STEPS = [
     "cove.layers.place PlaceLayers.make_upper",
     "cove.layers.place PlaceLayers.commit",
     "cove.layers.place PlaceLayers.seal",
-    "cove.layers.place PlaceLayers.drop_others",
+    "cove.layers.place PlaceLayers.drop",
     "cove.layers.store LayerStore.adopt",
     "cove.layers.store LayerStore.building",
     "cove.layers.store LayerStore.keep",

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.cancellation import cancel_after
+from support.servers import eventually
 
 from cove import AsyncSandbox, AsyncSnapshot
 from cove.errors import CoveError, TransactionOpen, ValidationFailed
@@ -97,7 +98,8 @@ class Model:
         assert (sandbox.layers.place.directories[0] / os.path.basename(mark)).exists()
         stack = sandbox.layers.place.stack
         assert stack is not None
-        assert os.listdir(sandbox.layers.place.upper_path(stack.upper).parent) == [stack.upper]
+        uppers = sandbox.layers.place.upper_path(stack.upper).parent
+        await eventually(lambda: os.listdir(uppers) == [stack.upper])
         assert stack.undo is None
 
     async def end(self, home: Path) -> None:

@@ -14,8 +14,20 @@ import pytest
 from support.servers import serving
 
 from cove import AsyncSandbox
-from cove.attach import Action, BindFile, Binds, MountOptions, MoveMounts, NetworkSetup, Sysctls, Target, actions, plan
-from cove.attach.visit import Process
+from cove.attach import (
+    Action,
+    BindFile,
+    Binds,
+    MountOptions,
+    MoveMounts,
+    NetworkSetup,
+    Sysctls,
+    Target,
+    actions,
+    plan,
+    visit,
+)
+from cove.attach.visit import Process, Request
 from cove.errors import (
     CoveError,
     FileNotFound,
@@ -417,15 +429,17 @@ def by_process(sandbox: AsyncSandbox) -> Jail:
 
 
 def before_step(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[Process], None]) -> list[bytes]:
-    """Have something done to the next helper before that step; returns the steps that are asked for."""
+    """Have something done to the next helper before that step; returns the steps, which are asked for one by one."""
     ask, asked = Process._ask, list[bytes]()
 
-    def meddle(self: Process, packet: bytes, descriptors: Sequence[int], until: float) -> list[int]:
+    def meddle(self: Process, requests: Sequence[Request], until: float) -> list[int]:
         if len(asked) == number:
             act(self)
-        asked.append(packet)
-        return ask(self, packet, descriptors, until)
+        ((step, _),) = requests
+        asked.append(step)
+        return ask(self, requests, until)
 
+    monkeypatch.setattr(visit, "_MOST_STEPS", 1)
     monkeypatch.setattr(Process, "_ask", meddle)
     return asked
 

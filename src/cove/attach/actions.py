@@ -186,7 +186,7 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One packet for the helper: attach/program.
+    """One step for the helper: attach/program.
 
     `source` is a file that goes along as a descriptor, with its path; `descriptor` goes along as it is. `otherwise` is
     done instead where the kernel does not have what the step needs.
@@ -203,6 +203,15 @@ class Step:
     def may_fail(self) -> bool:
         """Return whether the rest is done all the same."""
         return self.verb in ("sysctl", "options")
+
+    @property
+    def can_go_on(self) -> bool:
+        """Return whether something is done after its failure."""
+        return self.may_fail or self.otherwise is not None
+
+    def encode(self, *more: str) -> bytes:
+        """Write it as the helper reads it, with further fields."""
+        return "\0".join([self.verb, *self.fields, *more]).encode("utf-8", "surrogateescape")
 
 
 def plan(actions: Sequence[Action]) -> list[Step]:

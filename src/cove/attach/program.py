@@ -1,9 +1,10 @@
 """The helper that enters a jail's namespaces: performs steps that come one by one, passes descriptors back, and ends.
 
 It executes nothing, reads no file that lies inside and follows no link there. Every path inside is resolved once, by
-openat2(2); what is mounted is mounted by descriptor. Each packet on its socket is one step, `verb NUL field …`, with
-its descriptors; each is answered by `ok`, with descriptors, or by `error NUL errno NUL subject`. An alarm ends it,
-whatever it waits for.
+openat2(2); what is mounted is mounted by descriptor. A step is `verb NUL field …`, with its descriptors. A packet on
+its socket has steps that are performed in turn, up to the first that fails; a line before them says for each how many
+bytes and descriptors it has. It is answered by `ok`, with descriptors, or by `error NUL errno NUL which NUL subject`.
+An alarm ends the helper, whatever it waits for.
 
 Standard library only, and as little of that as possible: starts of jails wait for its import. Runs as a program, or in
 a fork of a process that has it imported; root performs some steps in a thread.
@@ -110,12 +111,13 @@ _syscall, _setns, _unshare, _mount, _umount2, _pivot_root, _prctl, _statx, _caps
 
 
 class Failed(Exception):
-    """A step that the kernel refused: `number` is its errno, `subject` what it was about."""
+    """A step that the kernel refused: `number` is its errno, `subject` what it was about, `at` its place."""
 
-    def __init__(self, number: int, subject: str) -> None:
+    def __init__(self, number: int, subject: str, at: int = 0) -> None:
         super().__init__(number, subject)
         self.number = number
         self.subject = subject
+        self.at = at
 
 
 def call(subject: str, function: _Function, *arguments: object) -> int:
@@ -129,8 +131,9 @@ def call(subject: str, function: _Function, *arguments: object) -> int:
 class Performer:
     """Performs steps in order.
 
-    `trees` are the detached mounts made so far; `clones`, which are such too, and `sockets` those to be given. `parts`
-    are detached mounts of merged layers by name, `bench` is where those are put together.
+    `trees` are the detached mounts made so far; `clones`, which are such too, and `sockets` those to be given, which
+    `given` has once they are. `parts` are detached mounts of merged layers by name, `bench` is where those are put
+    together.
     """
 
     def __init__(self) -> None:
@@ -140,7 +143,10 @@ class Performer:
         self.clones: list[int] = []
         self.descriptors = -1
         self.sockets: list[_socket.socket] = []
+        self.given: list[int] = []
         self.verbs = {
+            b"begin": self.begin,
+            b"give": self.give,
             b"become": self.become,
             b"user": self.enter_user,
             b"sysctl": self.set_sysctl,
@@ -172,9 +178,18 @@ class Performer:
             b"lead": self.lead,
         }
 
-    def perform(self, packet: bytes, descriptors: list[int]) -> None:
+    def perform_all(self, steps: list[tuple[bytes, list[int]]]) -> None:
+        """Perform steps up to the first that fails. Raises Failed."""
+        for at, (step, descriptors) in enumerate(steps):
+            try:
+                self.perform(step, descriptors)
+            except Failed as failure:
+                failure.at = at
+                raise
+
+    def perform(self, step: bytes, descriptors: list[int]) -> None:
         """Perform one step, whose descriptors are not closed. Raises Failed."""
-        verb, *fields = packet.split(b"\0")
+        verb, *fields = step.split(b"\0")
         try:
             self.verbs[verb](fields, descriptors)
         except OSError as error:
@@ -189,6 +204,14 @@ class Performer:
             posix.close(self.descriptors)
         for sock in self.sockets:
             sock.close()
+
+    def begin(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Let an alarm end this process after so many seconds."""
+        _signal.alarm(int(fields[0]))
+
+    def give(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Have the sockets and clones go with the answer."""
+        self.given = [*[each.fileno() for each in self.sockets], *self.clones]
 
     def become(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Drop to another user, in that user's group alone, for good: in a fork of root's process."""
@@ -631,27 +654,34 @@ def identify(descriptor: int) -> tuple[int, int]:
 
 
 def serve(sock: _socket.socket) -> None:
-    """Perform steps until the other end is closed. The first, `begin`, says how many seconds there are."""
+    """Perform packets of steps until the other end is closed. The first, `begin`, says how many seconds there are."""
     call("itself", _prctl, PR_SET_DUMPABLE, 0, 0, 0, 0)
     performer = Performer()
     while True:
         packet, descriptors = _receive(sock)
         if not packet:
             return
-        given: list[int] = []
         answer = b"ok"
         try:
-            if packet.startswith(b"begin"):
-                _signal.alarm(int(packet.split(b"\0")[1]))
-            elif packet == b"give":
-                given = [*(each.fileno() for each in performer.sockets), *performer.clones]
-            else:
-                performer.perform(packet, descriptors)
+            performer.perform_all(_split(packet, descriptors))
         except Failed as failure:
-            answer = b"error\0%d\0%s" % (failure.number, failure.subject.encode("utf-8", "surrogateescape"))
-        _answer(sock, answer, given)
+            subject = failure.subject.encode("utf-8", "surrogateescape")
+            answer = b"error\0%d\0%d\0%s" % (failure.number, failure.at, subject)
+        _answer(sock, answer, performer.given)
+        performer.given = []
         for descriptor in descriptors:
             posix.close(descriptor)
+
+
+def _split(packet: bytes, descriptors: list[int]) -> list[tuple[bytes, list[int]]]:
+    """Take a packet apart: `BYTES.DESCRIPTORS …` and a line's end, then the steps."""
+    steps = []
+    head, _, rest = packet.partition(b"\n")
+    for sizes in head.split():
+        length, count = map(int, sizes.split(b"."))
+        steps.append((rest[:length], descriptors[:count]))
+        rest, descriptors = rest[length:], descriptors[count:]
+    return steps
 
 
 def _receive(sock: _socket.socket) -> tuple[bytes, list[int]]:

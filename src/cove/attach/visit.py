@@ -8,9 +8,10 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,9 +23,16 @@ from cove.linux.thread_user import as_user
 
 SECONDS = 10.0
 _ANSWER_BYTES = 4096
+# Of one packet; the sizes and a long last step have room beside them.
+_MOST_STEPS = 128
+_STEPS_BYTES = program.PACKET_BYTES // 2
 _CONNECT_SECONDS = 1.0
 _CAP_SYS_ADMIN = 21
 _ABOUT_PATHS = frozenset({"tree", "place", "move", "clone", "attach", "unmount"})
+
+
+# A step for the helper, and the descriptors that go with it.
+Request = tuple[bytes, list[int]]
 
 
 class MountBusy(Exception):
@@ -88,7 +96,7 @@ class _Visit(threading.Thread):
     def run(self) -> None:
         performer = program.Performer()
         try:
-            self.attached.refused = _perform(self._target, self._steps, performer.perform)
+            self.attached.refused, _ = _perform(self._target, self._steps, partial(_perform_here, performer))
             self.attached.sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in performer.sockets]
         except (OSError, CoveError) as error:
             self.failure = error
@@ -107,20 +115,18 @@ class Process(Helper):
         self.process = process
         self._becomes = becomes
 
+    def wait_ready(self) -> None:
+        """Wait until it runs: what is performed then takes no more time than the kernel's. Raises as `perform` does."""
+        until = time.monotonic() + SECONDS
+        with _told(SECONDS):
+            self._ask([(step.encode(), []) for step in self._first_steps(SECONDS)], until)
+        self._becomes = None
+
     def perform(self, target: Target, actions: Sequence[Action], seconds: float = SECONDS) -> Attached:
         until = time.monotonic() + seconds
-        try:
-            self._ask(f"begin\0{seconds:.0f}".encode(), [], until)
-            if self._becomes is not None:
-                self._ask(f"become\0{self._becomes}".encode(), [], until)
-            refused = _perform(target, plan(actions), lambda packet, sent: self._ask(packet, sent, until))
-            given = self._ask(b"give", [], until)
-        except TimeoutError as error:
-            raise SandboxUnavailable(f"attaching to the sandbox took longer than {seconds:g} s") from error
-        except program.Failed as failure:
-            raise SandboxUnavailable(f"attaching to the sandbox failed: {os.strerror(failure.number)}") from failure
-        except ConnectionError as error:
-            raise SandboxUnavailable("the helper that attaches to the sandbox has ended: try again") from error
+        steps = [*self._first_steps(seconds), *plan(actions), Step("give")]
+        with _told(seconds):
+            refused, given = _perform(target, steps, lambda requests: self._ask(requests, until))
         clones = sum(isinstance(action, CloneTree) for action in actions)
         sockets, trees = given[: len(given) - clones], given[len(given) - clones :]
         return Attached([socket.socket(fileno=each) for each in sockets], trees, refused)
@@ -128,21 +134,28 @@ class Process(Helper):
     def isolate(self) -> None:
         """Have it enter a user namespace of its own, for others to map and to hold."""
         until = time.monotonic() + SECONDS
-        self._ask(f"begin\0{SECONDS:.0f}".encode(), [], until)
-        self._ask(b"isolate", [], until)
+        steps = [*self._first_steps(SECONDS), Step("isolate")]
+        self._ask([(step.encode(), []) for step in steps], until)
 
-    def _ask(self, packet: bytes, descriptors: Sequence[int], until: float) -> list[int]:
+    def _first_steps(self, seconds: float) -> list[Step]:
+        become = [] if self._becomes is None else [Step("become", (str(self._becomes),))]
+        return [Step("begin", (f"{seconds:.0f}",)), *become]
+
+    def _ask(self, requests: Sequence[Request], until: float) -> list[int]:
         self._sock.settimeout(max(until - time.monotonic(), 0.001))
+        sizes = " ".join(f"{len(step)}.{len(descriptors)}" for step, descriptors in requests)
+        descriptors = [each for _, sent in requests for each in sent]
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        self._sock.sendmsg([packet], rights)
+        self._sock.sendmsg([sizes.encode(), b"\n", *(step for step, _ in requests)], rights)
         answer, given, _, _ = socket.recv_fds(
             self._sock, _ANSWER_BYTES, program.MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
         if not answer:
             raise ConnectionResetError
-        kind, *fields = answer.split(b"\0", 2)
+        kind, *fields = answer.split(b"\0", 3)
         if kind == b"error":
-            raise program.Failed(int(fields[0]), fields[1].decode("utf-8", "surrogateescape"))
+            number, at, subject = fields
+            raise program.Failed(int(number), subject.decode("utf-8", "surrogateescape"), int(at))
         return given
 
     def close(self) -> None:
@@ -192,46 +205,76 @@ def start_process(command: Sequence[str], user_id: int | None) -> Process:
     return Process(ours, process)
 
 
+@contextmanager
+def _told(seconds: float) -> Iterator[None]:
+    """Say what became of the helper itself."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise SandboxUnavailable(f"attaching to the sandbox took longer than {seconds:g} s") from error
+    except program.Failed as failure:
+        raise SandboxUnavailable(f"attaching to the sandbox failed: {os.strerror(failure.number)}") from failure
+    except ConnectionError as error:
+        raise SandboxUnavailable("the helper that attaches to the sandbox has ended: try again") from error
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     path: str
     descriptor: int
 
 
-Perform = Callable[[bytes, list[int]], object]
+Perform = Callable[[Sequence[Request]], list[int]]
 
 
-def _perform(target: Target, steps: Sequence[Step], perform: Perform) -> list[str]:
-    """Perform the steps; returns what was refused and may be."""
-    refused = []
+def _perform(target: Target, steps: Sequence[Step], perform: Perform) -> tuple[list[str], list[int]]:
+    """Perform the steps; returns what was refused and may be, and the descriptors that were given."""
+    refused: list[str] = []
+    given: list[int] = []
     with ExitStack() as stack:
         wanted = {step.namespace for step in steps if step.namespace is not None}
         namespaces = stack.enter_context(target.open(wanted))
-        left = deque(steps)
+        left = deque((step, _request(step, namespaces, stack)) for step in steps)
         while left:
-            step = left.popleft()
+            packet = _take(left)
             try:
-                _perform_step(step, namespaces, stack, perform)
+                given += perform([request for _, request in packet])
             except program.Failed as failure:
+                step, _ = packet[failure.at]
                 if step.otherwise is not None and failure.number != errno.EADDRINUSE:
-                    left.extendleft(reversed(step.otherwise))
+                    others = [(each, _request(each, namespaces, stack)) for each in step.otherwise]
+                    left.extendleft(reversed(others))
                 elif step.may_fail:
                     refused.append(f"{failure.subject}: {os.strerror(failure.number)}")
                 else:
                     raise _translate(step, failure) from None
-    return refused
+    return refused, given
 
 
-def _perform_step(step: Step, namespaces: Mapping[Namespace, int], stack: ExitStack, perform: Perform) -> None:
-    fields, descriptors = list(step.fields), []
+def _take(left: "deque[tuple[Step, Request]]") -> list[tuple[Step, Request]]:
+    """Take the steps of the next packet: what is to go on after a failure goes alone."""
+    packet = [left.popleft()]
+    size = len(packet[0][1][0])
+    while left and not packet[-1][0].can_go_on and not left[0][0].can_go_on and len(packet) < _MOST_STEPS:
+        size += len(left[0][1][0])
+        if size > _STEPS_BYTES:
+            break
+        packet.append(left.popleft())
+    return packet
+
+
+def _perform_here(performer: program.Performer, requests: Sequence[Request]) -> list[int]:
+    performer.perform_all([*requests])
+    return []
+
+
+def _request(step: Step, namespaces: Mapping[Namespace, int], stack: ExitStack) -> Request:
     if step.namespace is not None:
-        descriptors = [namespaces[step.namespace]]
-    elif step.source is not None:
+        return step.encode(), [namespaces[step.namespace]]
+    if step.source is not None:
         source = _open_source(step.source, stack)
-        fields, descriptors = [*step.fields, source.path], [source.descriptor]
-    elif step.descriptor is not None:
-        descriptors = [step.descriptor]
-    perform("\0".join([step.verb, *fields]).encode("utf-8", "surrogateescape"), descriptors)
+        return step.encode(source.path), [source.descriptor]
+    return step.encode(), [] if step.descriptor is None else [step.descriptor]
 
 
 def _open_source(source: str | int, stack: ExitStack) -> _Source:

@@ -62,6 +62,8 @@ class PlaceLayers:
             return
         self._move_parts(self.stack.upper)
         self._adopt_layers()
+        for id in self.stack.layers:
+            self.store.tidy(id)
         if self.stack.undo is not None:
             upper = self.make_upper(self.stack.undo, self.stack.system)
             self.commit(msgspec.structs.replace(self.stack, layers=self.stack.undo, upper=upper, undo=None))
@@ -179,6 +181,10 @@ class PlaceLayers:
     def seal(self) -> None:
         """Take uppers that have become layers into the store."""
         self._adopt_layers()
+
+    def drop(self, upper: str) -> None:
+        """Remove an upper that the sandbox does not stand on any more."""
+        remove_tree(str(self.upper_path(upper)))
 
     def drop_others(self) -> None:
         """Remove uppers that nothing needs: of a swap that failed, or that was undone."""

@@ -79,9 +79,12 @@ class LayerStore:
         """Take a directory with `data` in, by renaming it. Idempotent: a killed caller does it again."""
         if not directory.exists():
             return
-        remove_tree(str(directory / "work"))
         replace_file(directory / _LAYER, msgspec.json.encode(layer))
         directory.rename(self.path / layer.id)
+
+    def tidy(self, id: str) -> None:
+        """Remove what only an upper needs from a layer that was one. Idempotent."""
+        remove_tree(str(self.path / id / "work"))
 
     def building(self) -> Path:
         """Return a new place for a layer that is being made: garbage unless `adopt` takes it in."""

@@ -11,9 +11,9 @@ from cove.attach import (
     BindFile,
     CloneTree,
     CopyTree,
-    Helper,
     MoveMounts,
     NoNamespaces,
+    Process,
     ShowLayers,
     Target,
     Thread,
@@ -34,7 +34,7 @@ class Attachment:
     machine: Machine
     user_id: int | None
     actions: Sequence[Action]
-    _helper: Helper | None = None
+    _helper: Process | None = None
 
     def prepare(self) -> None:
         """Begin what takes time: a fork of a server's zygote, or an interpreter, starts while the jail does."""
@@ -42,6 +42,11 @@ class Attachment:
             path = self.machine.attach_socket
             forked = None if path is None else fork_process(path, self.user_id)
             self._helper = forked or start_process(self.machine.attach_command, self.user_id)
+
+    def wait_ready(self) -> None:
+        """Wait until the helper runs, so that nobody has to while a jail stands still."""
+        if self._helper is not None:
+            self._helper.wait_ready()
 
     def perform(self, target: Target, seconds: float = SECONDS) -> Attached:
         """Do all, in a thread of ours what can be done there. Not before `prepare`."""

@@ -109,67 +109,84 @@ class SandboxLayers:
         """Return the parts of this sandbox's layers, and where they are inside."""
         return INSIDE if self.place.system is None else INSIDE_IMAGE
 
-    def seal(self, jail: Jail, ours: Collection[int]) -> tuple[tuple[str, ...], Moved]:
-        """Make layers of everything up to now; returns all of them. `ours` are pids inside that may be moved."""
-        stack = self.place.convert()
-        if self.method is SnapshotMethod.COPY:
-            with frozen(jail.groups, jail.pid):
-                return self._copy(jail, stack), Moved()
-        below = (*stack.layers, stack.upper)
-        new = msgspec.structs.replace(stack, layers=below, upper=self.place.make_upper(below, stack.system))
-        with self._showing(jail, stack, new) as show, frozen(jail.groups, jail.pid):
-            held = _Held.find(jail, self.inside)
-            moved = None if held.strangers(ours) else show(held, sealed=True)
-            if moved is None:
-                self._discard(stack, new)
-                return self._copy(jail, stack), Moved()
-        self.place.seal()
+    def seal(self, jail: Jail, ours: Collection[int], snapshot: str | None = None) -> tuple[tuple[str, ...], Moved]:
+        """Make layers of everything up to now; returns all of them. `ours` are pids inside that may be moved.
+
+        The sandbox then stands on that `snapshot`, unless its files were copied.
+        """
+        with self._attaching(self.method is not SnapshotMethod.COPY) as attachment:
+            stack = self.place.convert()
+            if attachment is None:
+                with frozen(jail.groups, jail.pid):
+                    return self._copy(jail, stack), Moved()
+            below = (*stack.layers, stack.upper)
+            upper = self.place.make_upper(below, stack.system)
+            new = msgspec.structs.replace(stack, layers=below, upper=upper, snapshot=snapshot or stack.snapshot)
+            with self._showing(attachment, jail, stack, new) as show, frozen(jail.groups, jail.pid):
+                held = _Held.find(jail, self.inside)
+                moved = None if held.strangers(ours) else show(held, sealed=True)
+                if moved is None:
+                    self._discard(stack, new)
+                    return self._copy(jail, stack), Moved()
+            self.place.seal()
         return new.layers, moved
 
     def replace(self, jail: Jail, new: Stack, ours: Collection[int]) -> Moved:
         """Let the sandbox stand on other layers, or the same, with nothing on top: what it has written is gone.
 
-        Processes that hold the old files end, but for those of `ours` that only stand there.
+        Processes that hold the old files end, but for those of `ours` that only stand there. The caller drops the old
+        upper.
         """
-        stack = self.place.convert()
-        new = msgspec.structs.replace(new, upper=self.place.make_upper(new.layers, new.system))
-        with self._showing(jail, stack, new) as show, frozen(jail.groups, jail.pid):
-            held = _Held.find(jail, self.inside)
-            for pid in held.strangers(ours):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)  # frozen: no other can have its pid
-            moved = show(held, sealed=False)
-            assert moved is not None  # only a mount that is to be sealed can be busy
-        self.place.drop_others()
+        with self._attaching() as attachment:
+            assert attachment is not None
+            stack = self.place.convert()
+            new = msgspec.structs.replace(new, upper=self.place.make_upper(new.layers, new.system))
+            with self._showing(attachment, jail, stack, new) as show, frozen(jail.groups, jail.pid):
+                held = _Held.find(jail, self.inside)
+                for pid in held.strangers(ours):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)  # frozen: no other can have its pid
+                moved = show(held, sealed=False)
+                assert moved is not None  # only a mount that is to be sealed can be busy
+        if self.place.on_disk_image:
+            self.place.drop(stack.upper)  # it takes of what the sandbox may have
         return moved
 
     @contextmanager
-    def _showing(self, jail: Jail, stack: Stack, new: Stack) -> Iterator["_Show"]:
-        """Have all ready to show the new stack in a frozen jail. The old one stays, and holds again, if that fails."""
+    def _attaching(self, is_needed: bool = True) -> Iterator[Attachment | None]:
+        """Begin with what takes most of the time: the start of who changes mounts in the jail."""
+        if not is_needed:
+            yield None
+            return
         attachment = Attachment(self._machine, self.place.user_id, [ShowLayers((), "", self.inside)])
         try:
-            with self._sources(new) as (layers, upper):
-                attachment.prepare()
-
-                def show(held: "_Held", *, sealed: bool) -> Moved | None:
-                    self.place.commit(new)
-                    attachment.actions = [ShowLayers(layers, upper, held.parts, held.below, sealed=sealed)]
-                    try:
-                        attachment.perform(jail.target)
-                    except MountBusy:
-                        return None
-                    return Moved({pid_inside(pid): path for pid, path in held.holders.standing.items()})
-
-                yield show
-        except BaseException as error:
-            self._discard(stack, new)
-            if isinstance(error, OSError):
-                raise SandboxUnavailable(
-                    f"the sandbox's layers cannot be changed: {error.strerror or error}"
-                ) from error
-            raise
+            attachment.prepare()
+            yield attachment
+        except OSError as error:
+            raise SandboxUnavailable(f"the sandbox's layers cannot be changed: {error.strerror or error}") from error
         finally:
             attachment.close()
+
+    @contextmanager
+    def _showing(self, attachment: Attachment, jail: Jail, stack: Stack, new: Stack) -> Iterator["_Show"]:
+        """Have all ready to show the new stack in a frozen jail. The old one stays, and holds again, if that fails."""
+
+        def show(held: "_Held", *, sealed: bool) -> Moved | None:
+            self.place.commit(new)
+            attachment.actions = [ShowLayers(layers, upper, held.parts, held.below, sealed=sealed)]
+            try:
+                attachment.perform(jail.target)
+            except MountBusy:
+                return None
+            return Moved({pid_inside(pid): path for pid, path in held.holders.standing.items()})
+
+        try:
+            with self._sources(new) as (layers, upper):
+                attachment.wait_ready()
+                yield show
+        except BaseException:
+            self._discard(stack, new)
+            raise
 
     def _discard(self, stack: Stack, new: Stack) -> None:
         self.place.commit(stack)

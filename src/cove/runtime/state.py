@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from cove.errors import CoveError, TransactionOpen, ValidationFailed
 from cove.layers.changes import find_changes
 from cove.layers.diff import find_diff
 from cove.layers.record import Snapshot, Stack, System
-from cove.local.threads import Stopped, finished, in_thread, kept_or_undone, start_transfer
+from cove.local.threads import Stopped, finished, kept_or_undone, start_transfer
 from cove.model import FileChange, ResetReport
 from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.jail import Jail
@@ -48,11 +49,15 @@ class Living:
 
 @dataclass(slots=True)
 class _Idle:
-    """Shells and executors of ours that wait; `moved` is set when another mount has taken the place of theirs."""
+    """Shells and executors of ours that wait; `moved` is set when another mount has taken the place of theirs.
+
+    `dropped` is the upper that nobody needs any more.
+    """
 
     sessions: Sequence[Session]
     pids: frozenset[int]
     moved: Moved = field(default_factory=Moved)
+    dropped: str | None = None
 
 
 class SandboxState:
@@ -90,22 +95,24 @@ class SandboxState:
             async with self._idle() as (living, idle), _captured(living.sessions, idle.sessions) as sessions:
                 sealing = start_transfer(self._keep, living.jail, idle, made, sessions)
                 kept = await kept_or_undone(sealing, lambda kept: self._layers.store.forget(kept.id))
-            living.background.start(in_thread(self._layers.store.sync, kept.id))
+            living.background.start(finished(self._settle, kept))
             return kept
 
     def _keep(self, jail: Jail, idle: _Idle, made: Snapshot, sessions: Sequence[Kept]) -> Snapshot:
         """Seal, and write down what the layers are kept for. Blocks."""
         store = self._layers.store
         with store.holding():
-            layers, idle.moved = self._layers.seal(jail, idle.pids)
+            layers, idle.moved = self._layers.seal(jail, idle.pids, made.id)
             kept = msgspec.structs.replace(made, layers=layers)
             if sessions:
                 close_sessions(keep_sessions(store.sessions(kept.id), sessions))
             store.keep(kept)
-        stack = self._stack
-        if stack is not None and stack.layers == layers:
-            self._layers.place.commit(msgspec.structs.replace(stack, snapshot=kept.id))
         return kept
+
+    def _settle(self, kept: Snapshot) -> None:
+        """Do what nobody has to wait for. Blocks."""
+        self._layers.store.sync(kept.id)
+        self._layers.store.tidy(kept.layers[-1])
 
     async def restore(self, id: str, quiet: Quiet = nullcontext) -> Snapshot:
         """Let the sandbox stand on a snapshot, while it is `quiet`: nothing runs."""
@@ -121,20 +128,20 @@ class SandboxState:
 
     async def begin(self, id: str) -> None:
         """Let a sandbox in which nothing has run stand on a snapshot from its beginning."""
-        await self.restore(id)
-        stack = self._stack
-        assert stack is not None
-        await in_thread(self._layers.place.commit, msgspec.structs.replace(stack, base=stack.layers))
+        async with self._turn:
+            begin = partial(self._replace, id=id, is_beginning=True)
+            await settled(self._change(nullcontext, begin))
 
-    def _replace(self, jail: Jail, idle: _Idle, id: str) -> Snapshot:
+    def _replace(self, jail: Jail, idle: _Idle, id: str, *, is_beginning: bool = False) -> Snapshot:
         store, stack = self._layers.store, self._stack
         with store.holding():
             snapshot = store.find(id)
             base = () if stack is None else stack.base
+            if is_beginning:
+                base = snapshot.layers
             check_system(snapshot, self._layers.place.system)
             new = Stack(upper="", layers=snapshot.layers, base=base, snapshot=id, system=snapshot.system)
-            idle.moved = self._layers.replace(jail, new, idle.pids)
-        store.collect()
+            self._stand_on(new, jail, idle)
         return snapshot
 
     async def begin_transaction(self, lease: float) -> str:
@@ -143,16 +150,18 @@ class SandboxState:
             self._check_transaction()
             async with self._idle() as (living, idle):
                 beginning = start_transfer(self._begin_transaction, living.jail, idle)
-                await kept_or_undone(beginning, lambda _: self._forget_undo())
+                sealed = await kept_or_undone(beginning, lambda _: self._forget_undo())
+            living.background.start(finished(self._layers.store.tidy, sealed))
             self._transaction = new_identifier(ID_LENGTH)
             self._lease(lease)
             return self._transaction
 
-    def _begin_transaction(self, jail: Jail, idle: _Idle) -> None:
+    def _begin_transaction(self, jail: Jail, idle: _Idle) -> str:
         with self._layers.store.holding():
             undo, idle.moved = self._layers.seal(jail, idle.pids)
             assert self._stack is not None
             self._layers.place.commit(msgspec.structs.replace(self._stack, undo=undo))
+        return undo[-1]
 
     async def renew_transaction(self, id: str, lease: float) -> None:
         """Put off the end of its lease."""
@@ -180,8 +189,7 @@ class SandboxState:
         assert stack is not None
         assert stack.undo is not None
         new = msgspec.structs.replace(stack, layers=stack.undo, undo=None)
-        idle.moved = self._layers.replace(jail, new, idle.pids)
-        self._layers.store.collect()
+        self._stand_on(new, jail, idle)
 
     def _lease(self, seconds: float) -> None:
         if not 0 < seconds < float("inf"):
@@ -223,8 +231,7 @@ class SandboxState:
     def _reset(self, jail: Jail, idle: _Idle) -> ResetReport:
         base = () if self._stack is None else self._stack.base
         new = Stack(upper="", layers=base, base=base, system=self._layers.place.system)
-        idle.moved = self._layers.replace(jail, new, idle.pids)
-        self._layers.store.collect()
+        self._stand_on(new, jail, idle)
         files = sum(len(os.listdir(path)) for path in self._layers.place.directories)
         return ResetReport(method="layers" if base else "empty", layers=base, files=files)
 
@@ -262,6 +269,18 @@ class SandboxState:
         if self._stack is not None and self._stack.undo is not None:
             raise TransactionOpen("a transaction is open in this sandbox: commit it or roll it back first")
 
+    def _stand_on(self, new: Stack, jail: Jail, idle: _Idle) -> None:
+        """Replace what the sandbox stands on; nobody has to wait until its upper, and layers, are removed. Blocks."""
+        before = self._layers.place.convert()
+        idle.moved = self._layers.replace(jail, new, idle.pids)
+        idle.dropped = before.upper
+
+    def _clear(self, upper: str) -> None:
+        """Remove what was replaced; what cannot be is removed at the next start. Blocks."""
+        with suppress(OSError):
+            self._layers.place.drop(upper)
+        self._layers.store.collect()
+
     @asynccontextmanager
     async def _idle(self) -> AsyncGenerator[tuple[Living, _Idle], None]:
         """Keep what waits from beginning anything; what was moved is told when it begins again."""
@@ -275,6 +294,8 @@ class SandboxState:
                 session.let_go(moved=session.pid in idle.moved.standing)
             for pid, context in contexts.items():
                 context.let_go(idle.moved.standing.get(pid))
+            if idle.dropped is not None:
+                living.background.start(finished(self._clear, idle.dropped))
 
 
 @asynccontextmanager
