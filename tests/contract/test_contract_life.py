@@ -149,6 +149,7 @@ async def test_an_idle_sandbox_stops_and_the_next_call_starts_it(where: Where) -
         await _until(sandbox, SandboxStatus.STOPPED)
         assert (await session.exec("echo $x")).stdout == "1\n"
         await sandbox.set_idle_timeout(0.05, action="pause")
+        await sandbox.exec("true")  # it may have stopped once more before it was told to pause
         await _until(sandbox, SandboxStatus.PAUSED)
         assert (await session.exec("echo $x")).stdout == "1\n"
         await sandbox.set_idle_timeout(None)

@@ -211,7 +211,7 @@ async def test_a_hundred_processes_are_killed_at_once(tree_kill: str) -> None:
 
 async def test_killing_one_tree_leaves_its_neighbours_alone(tree_kill: str) -> None:
     async with sandbox_with(tree_kill) as sandbox:
-        command = "setsid sleep 1000 & sleep 1001 & echo up; wait"
+        command = "setsid sleep 1000 & sleep 1001 & until [ $(pgrep -cx sleep -P $$) = 2 ]; do :; done; echo up; wait"
         one, other = [await sandbox.start_process(command) for _ in range(2)]
         for process in (one, other):
             await process.wait_for_log("up")

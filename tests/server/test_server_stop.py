@@ -83,7 +83,7 @@ async def test_a_wait_that_outlives_a_restart_ends_at_its_limit(other_home: Path
     with serving(other_home, "--port", port) as first:
         sandbox = await first.create("x")
         process = await sandbox.start_process("sleep 1000")
-        waiting = asyncio.ensure_future(process.wait_for_log("never", timeout=2))
+        waiting = asyncio.ensure_future(process.wait_for_log("never", timeout=6))
         await sandbox.exec("true")
         first.kill_all()
         with serving(other_home, "--port", port):
