@@ -13,7 +13,7 @@ from support.programs import wait_until_gone
 
 COVE = str(Path(sys.executable).parent / "cove")
 
-pytestmark = needs_python
+pytestmark = [needs_python, pytest.mark.pure]
 
 
 def cove_run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

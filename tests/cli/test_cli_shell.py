@@ -10,6 +10,8 @@ from support.inside import init_below, is_alive
 from support.leaks import processes_below
 from support.user_terminal import COVE, PLAIN_SHELL, PROMPT, User, cove_shell
 
+pytestmark = pytest.mark.pure
+
 
 def start_cat(user: User) -> None:
     """Until it answers, so that it has the terminal."""

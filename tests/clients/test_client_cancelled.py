@@ -16,7 +16,7 @@ from cove import AsyncSandbox
 from cove.client.connection_pool import Pool, parse_address
 from cove.client.transport import _CANCEL_SECONDS
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 Made = Callable[[AsyncSandbox], Awaitable[object]]
 

@@ -17,7 +17,7 @@ from cove.errors import ConnectionLost
 from cove.http import Answer, HttpServer, Request, Response, dead_peer
 from cove.wire import operations, requests
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 # The kernel's own patience is more than two minutes for an idle connection, and a quarter of an hour for a busy one.
 NOTICED_SECONDS = 20.0

@@ -14,7 +14,7 @@ from yarl import URL
 from cove import AsyncSandbox, Unauthorized
 from cove.wire.openapi import make_document
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 PATHS = cast(dict[str, dict[str, dict[str, object]]], make_document("0")["paths"])
 ROUTES = [

@@ -23,7 +23,7 @@ from cove import (
     ValidationFailed,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 AUTHOR = "Some Body <some@example.com>"
 ODD_NAMES = ["a b", "ü", "-n", "*", "new\nline", "\udcff\udcfe", "tab\t", '"quoted"', ":(top)x"]

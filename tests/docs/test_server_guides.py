@@ -14,6 +14,8 @@ from support.commands import COVE, Cli, cli_with_server
 from cove.cli.commands import COMMANDS
 from cove.server.configuration import Configuration, load
 
+pytestmark = pytest.mark.pure
+
 DOCS = Path(__file__).parent.parent.parent / "docs"
 DEFAULT_URL = "http://127.0.0.1:8787"
 

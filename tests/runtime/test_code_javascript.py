@@ -11,6 +11,7 @@ from cove.runtime.interpreters import find_node
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(find_node() is None, reason="there is no Node.js below /usr"),
+    pytest.mark.pure,
 ]
 
 VALUES = [

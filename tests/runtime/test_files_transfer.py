@@ -12,7 +12,7 @@ import pytest
 from cove import AsyncSandbox, CoveError, FileExists, IsDirectory, NotDirectory, PermissionDenied
 from cove.runtime.files import Files as LivingFiles
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 
 def fill(top: Path) -> None:

@@ -19,7 +19,7 @@ from cove import (
     ValidationFailed,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 # A file system without a disk, where many changes take little time.
 MEMORY = "/dev/shm"

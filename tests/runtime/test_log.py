@@ -17,7 +17,7 @@ from cove.errors import ValidationFailed
 from cove.model import Exit, Gap, LogEvent, Output
 from cove.runtime import log
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 # Told "stream size" a line, writes as many bytes of a known sequence to that stream.
 WRITER = """

@@ -18,7 +18,7 @@ from cove.api import Process
 from cove.model import Exit, Gap, LogEvent, Output, ProcessStatus
 from cove.runtime import log, processes
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cove.errors import ProcessExitedBeforeReady, ProcessReadyTimeout, Validatio
 from cove.model import LogMatch, ProcessStatus
 from cove.runtime import log
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 # Serves HTTP on the port and address given; each answer has the next of the statuses given, then the last again.
 SERVER = """

@@ -20,6 +20,7 @@ from support.programs import wait_until_gone
 
 import cove
 from cove import AsyncSandbox, Limits, Mount, Outcome, SandboxSpec
+from cove.client import retry
 from cove.errors import (
     ConnectionLost,
     FileNotFound,
@@ -283,6 +284,7 @@ async def test_a_refusal_of_bubblewrap_is_passed_on_and_leaves_nothing(reason: s
 
 
 async def test_a_server_that_is_not_there_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.2)
     with pytest.raises(SandboxUnavailable, match="cove serve"):
         await AsyncSandbox.create(url="http://127.0.0.1:1")
     monkeypatch.setenv("COVE_URL", "http://127.0.0.1:1")

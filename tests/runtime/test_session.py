@@ -16,7 +16,7 @@ from cove import (
 )
 from cove.runtime import sessions
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 
 async def test_environments_are_isolated_however_often_they_are_set() -> None:

@@ -8,7 +8,7 @@ from support.inside import commands_inside
 from cove import AsyncSandbox, ExecResult, Limits
 from cove.api import Session
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 SETUP = "x=1; f() { echo function; }; alias a='echo alias'; cd /tmp; mkfifo /tmp/fifo 2>/dev/null; set -- p q"
 STATE = "echo $x $PWD $*; f; a"

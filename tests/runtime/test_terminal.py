@@ -36,7 +36,7 @@ from cove.model import Outcome, Output, Ready
 from cove.runtime.link import Link
 from cove.runtime.terminals import MOST_REMEMBERED, Terminals
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 MEGABYTE = 1 << 20
 

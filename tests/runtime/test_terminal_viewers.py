@@ -16,7 +16,7 @@ from cove.errors import ValidationFailed
 from cove.model import Exit, Gap, Output, Ready, TerminalEvent
 from cove.runtime.terminal import SCROLLBACK_BYTES
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 # Twenty megabytes in which every place is different: nine bytes a line.
 LINES = 2_222_222

@@ -9,7 +9,7 @@ from support.loop_time import bounded_callbacks
 from cove import AsyncSandbox, CoveError, LimitExceeded
 from cove.api import Session
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 # Takes the shell's place and answers every `go`; what it says is made from one kind of forgery.
 PROGRAM = r"""

@@ -17,6 +17,8 @@ from cove.server.bridge import ids
 from cove.server.bridge.ids import UnusedIds
 from cove.server.sandboxes.directory import Directory
 
+pytestmark = pytest.mark.pure
+
 __all__ = ["bridge", "server"]  # fixtures
 
 

@@ -9,6 +9,8 @@ import pytest
 from support.bridge_client import BridgeClient
 from support.bridge_fixtures import bridge, server
 
+pytestmark = pytest.mark.pure
+
 __all__ = ["bridge", "server"]  # fixtures
 
 
