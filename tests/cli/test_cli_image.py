@@ -39,10 +39,12 @@ def test_an_image_is_loaded_listed_used_saved_and_forgotten(cove: Cli, at: dict[
         end = cove("image", "rm", "team/made:1", stdin=b"", **at)
         assert (end.returncode, b"stands on" in end.stderr) == (125, True), end
         assert run(cove, at, "prune") == ""
-        assert cove.text("exec", "--in", id, "echo $GREETING") == "hello\n"
+        assert cove.text("exec", "--in", id, "echo $GREETING; echo w > /workspace/w") == "hello\n"
+        assert cove.text("commit", id, "committed") == "committed:latest\n"
+    assert cove("exec", "--image", "committed", "cat w", stdin=b"", **at).stdout == b"w\n"
     run(cove, at, "load", path, "--name", "other")
     run(cove, at, "rm", "--force", "other")
-    assert run(cove, at, "prune") == "team/made:1\n"
+    assert run(cove, at, "prune") == "committed:latest\nteam/made:1\n"
     assert json.loads(run(cove, at, "ls", "--json")) == []
 
 

@@ -13,7 +13,7 @@ from support.servers import Server
 from support.serving import MakeSandbox, Where, address
 
 from cove import AsyncImage, AsyncSandbox, TransferProgress
-from cove.errors import FileNotFound, ImageInUse, ImageInvalid, ImageNotFound
+from cove.errors import FileNotFound, ImageInUse, ImageInvalid, ImageNotFound, ValidationFailed
 
 pytestmark = [pytest.mark.anyio, needs_busybox]
 
@@ -84,10 +84,11 @@ async def test_a_saved_image_is_loaded_again_and_saved_as_the_same_bytes(where: 
     await again.save(tmp_path / "two.tar")
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
     with tarfile.open(tmp_path / "one.tar") as archive:
-        assert len(archive.getnames()) == 7  # the layer that comes twice is there once
+        assert len(archive.getnames()) == 9  # the layer that comes twice is there once
     async with AsyncSandbox.create(image="saved", **where) as sandbox:
-        seen = await sandbox.exec("ls /var /opt; id -u; echo $GREETING; ls -ld /tmp; cat /zero | tail -c 3")
+        seen = await sandbox.exec("ls /var /opt; id -u; echo $GREETING; ls -ld /tmp; busybox tail -c 3 /zero")
         assert seen.stdout.startswith("/opt:\nnew\n\n/var:\nweb\n33\nhello\ndrwxrwxrwt"), seen
+        assert seen.stdout.endswith("end")
     await again.delete()
 
 
@@ -144,3 +145,56 @@ async def test_only_images_that_nothing_stands_on_are_pruned(where: Where, tmp_p
         assert await AsyncImage.prune(**where) == ["unused:latest"]
     await snapshot.delete()
     assert await AsyncImage.prune(**where) == ["kept-by-snapshot:latest", "used:latest"]
+
+
+async def test_a_sandbox_becomes_an_image_with_all_that_it_has_written(
+    where: Where, image: str, tmp_path: Path
+) -> None:
+    async with AsyncSandbox.create(image=image, user="root", **where) as sandbox:
+        await sandbox.exec(
+            "mkdir -p /usr/d && echo system > /usr/d/f; rm -r /var/web; rm /bin/tty; mkdir /var/web; "
+            "echo work > /workspace/w; mkdir /workspace/old; touch /workspace/old/x; echo home > /home/user/h; "
+            "busybox ln /usr/d/f /usr/d/same; echo mine >> /etc/hosts"
+        )
+        snapshot = await sandbox.snapshot()
+        await sandbox.exec("echo more > /usr/d/more; rm -r /workspace/old; mkdir /workspace/old; echo t > /tmp/t")
+        made = await sandbox.commit("made:1")
+    await snapshot.delete()
+    assert (await made.info()).env == ("GREETING=hello",)
+    seen = (
+        "cat /usr/d/f /usr/d/more /workspace/w /home/user/h /tmp/t; ls /bin/tty /var/web /workspace/old; id -u; pwd; "
+    )
+    seen += "busybox stat -c %h /usr/d/same"
+    expected = "system\nmore\nwork\nhome\nt\n/var/web:\n\n/workspace/old:\n0\n/workspace\n2\n"
+    async with AsyncSandbox.create(image="made:1", **where) as one:
+        assert (await one.exec(seen)).stdout == expected
+        assert (await one.exec("cat /etc/hosts; echo $GREETING; touch -r /usr/d/f x")).stdout.count("mine") == 0
+        await one.exec("rm /workspace/w; echo two > /home/user/h")
+        second = await one.commit("made:2")
+        await second.save(tmp_path / "made.tar")
+    for each in (made, second):
+        await each.delete(force=True)
+    loaded = await AsyncImage.load(tmp_path / "made.tar", **where)
+    async with AsyncSandbox.create(image="made:2", **where) as two:
+        result = await two.exec(seen)
+        assert result.stdout == expected.replace("work\nhome", "two"), result
+    await loaded.delete()
+
+
+async def test_an_image_is_made_of_any_sandbox_on_an_image(
+    make_sandbox: MakeSandbox, image: str, shared_server: Server
+) -> None:
+    async with make_sandbox(image=image) as sandbox:
+        assert (await sandbox.commit("team/made")).name == "team/made:latest"
+        with pytest.raises(ValidationFailed, match="no image"):
+            await sandbox.commit("Not A Name")
+    for place in (Where(), address(shared_server)):
+        for each in await AsyncImage.list(**place):
+            if each.name == "team/made:latest":
+                await (await AsyncImage.get(each.name, **place)).delete()
+
+
+async def test_a_sandbox_on_the_hosts_system_is_no_image(make_sandbox: MakeSandbox) -> None:
+    async with make_sandbox() as sandbox:
+        with pytest.raises(ValidationFailed, match="host's system"):
+            await sandbox.commit("made")

@@ -71,7 +71,7 @@ class AsyncImage(Named, ABC):
     ) -> None:
         """Write it to a path of yours as an OCI archive, which `load` and other tools take.
 
-        The same image gives the same bytes. Owners of files, set-id bits and attributes are not in it.
+        The same image gives the same bytes. Set-id bits and attributes are not in it; owners are, where they are real.
         """
 
     @abstractmethod

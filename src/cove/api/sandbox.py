@@ -9,6 +9,7 @@ from cove.api.backups import Backups
 from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
+from cove.api.image import AsyncImage
 from cove.api.mounts import Mounts
 from cove.api.named import Named
 from cove.api.ports import Ports
@@ -175,6 +176,14 @@ class AsyncSandbox(Named, ABC):
         aliases; one in the middle of a command as its state was last known before. It costs the same whatever there
         is; while a process stands in those directories or holds files of them open, what was written since the last
         snapshot is copied.
+        """
+
+    @abstractmethod
+    async def commit(self, name: str) -> AsyncImage:
+        """Make an image of a sandbox on an image: that image, and all that was written since, as it is now.
+
+        It has the sandbox's user and the variables and settings of its image; `set_env`, mounts and volumes are not in
+        it. An image with the same name is replaced. ValidationFailed for a sandbox on the host's system.
         """
 
     @abstractmethod

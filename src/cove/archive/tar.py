@@ -46,10 +46,11 @@ class Member:
     """One entry: `parts` are the checked names of its path, none of which leads anywhere else.
 
     A file with holes has `ranges`, where its data is. When it is read, `stored` is how much of the archive it takes
-    with the list of them, which `read_ranges` gives. `records` are more records of its extended header.
+    with the list of them, which `read_ranges` gives. `records` are more records of its extended header. `owner` is a
+    user and a group, and is not read.
     """
 
-    __slots__ = ("kind", "link", "mode", "mtime", "parts", "ranges", "records", "size", "stored")
+    __slots__ = ("kind", "link", "mode", "mtime", "owner", "parts", "ranges", "records", "size", "stored")
 
     def __init__(
         self, kind: bytes, parts: list[bytes], mode: int = 0o644, size: int = 0, mtime: int = 0, link: bytes = b""
@@ -63,6 +64,7 @@ class Member:
         self.ranges: list[tuple[int, int]] | None = None
         self.stored: int | None = None
         self.records: dict[bytes, bytes] = {}
+        self.owner = (0, 0)
 
 
 def padding(size: int) -> int:
@@ -83,7 +85,7 @@ def encode_member(member: Member) -> bytes:
             extended.append(pax_record(key, value))
     if member.size >= MOST_OCTAL:
         extended.append(pax_record(b"size", b"%d" % member.size))
-    plain = header(name[:100], member.kind, member.mode, member.size, member.mtime, member.link[:100])
+    plain = header(name[:100], member.kind, member.mode, member.size, member.mtime, member.link[:100], member.owner)
     if not extended:
         return plain
     data = b"".join(extended)
@@ -105,7 +107,7 @@ def encode_sparse(member: Member, name: bytes) -> bytes:
         facts[b"size"] = b"%d" % stored
     data = b"".join([pax_record(key, value) for key, value in facts.items()])
     first = header(b"@", PAX, 0o644, len(data), 0, b"")
-    plain = header(b"./GNUSparseFile.0", FILE, member.mode, stored, member.mtime, b"")
+    plain = header(b"./GNUSparseFile.0", FILE, member.mode, stored, member.mtime, b"", member.owner)
     return first + data + bytes(padding(len(data))) + plain + places
 
 
@@ -152,15 +154,17 @@ def pax_record(key: bytes, value: bytes) -> bytes:
     return b"%d" % length + rest
 
 
-def header(name: bytes, kind: bytes, mode: int, size: int, mtime: int, link: bytes) -> bytes:
+def header(
+    name: bytes, kind: bytes, mode: int, size: int, mtime: int, link: bytes, owner: tuple[int, int] = (0, 0)
+) -> bytes:
     """Return one block, with its checksum."""
     size = size if size < MOST_OCTAL else 0
     mtime = min(max(mtime, 0), MOST_OCTAL - 1)
     block = b"%-100b%07o\0%07o\0%07o\0%011o\0%011o\0        %c%-100bustar\x0000" % (
         name.ljust(100, b"\0"),
         mode & 0o1777,
-        0,
-        0,
+        owner[0],
+        owner[1],
         size,
         mtime,
         kind,

@@ -1161,6 +1161,14 @@ class Sandbox:
         """
         return Snapshot(self._portal.call(lambda: self._inner.snapshot(name, labels)), self._portal)
 
+    def commit(self, name: str) -> "Image":
+        """Make an image of a sandbox on an image: that image, and all that was written since, as it is now.
+
+        It has the sandbox's user and the variables and settings of its image; `set_env`, mounts and volumes are not in
+        it. An image with the same name is replaced. ValidationFailed for a sandbox on the host's system.
+        """
+        return Image(self._portal.call(lambda: self._inner.commit(name)), self._portal)
+
     def restore(self, snapshot: "str | HasId") -> None:
         """Go back to a snapshot, of this sandbox or of another: everything that runs is ended first.
 
@@ -1512,7 +1520,7 @@ class Image:
     ) -> None:
         """Write it to a path of yours as an OCI archive, which `load` and other tools take.
 
-        The same image gives the same bytes. Owners of files, set-id bits and attributes are not in it.
+        The same image gives the same bytes. Set-id bits and attributes are not in it; owners are, where they are real.
         """
         self._portal.call(lambda: self._inner.save(path, progress=progress))
 

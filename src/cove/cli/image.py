@@ -8,8 +8,9 @@ import typer
 from cove import AsyncImage
 from cove.cli.commands import make_program
 from cove.cli.connection import KeyOption, Server
+from cove.cli.connection import UrlOption as ServerUrlOption
 from cove.cli.descriptors import show
-from cove.cli.options import JsonOption
+from cove.cli.options import JsonOption, SandboxArgument
 from cove.cli.signals import finish
 from cove.cli.snapshot import show_progress
 from cove.cli.table import print_json, print_table
@@ -102,9 +103,20 @@ def prune(url: UrlOption = None, api_key: KeyOption = None) -> None:
     finish(_prune(url, api_key))
 
 
+def commit(id: SandboxArgument, name: NameArgument, url: ServerUrlOption = None, api_key: KeyOption = None) -> None:
+    """Make an image of a sandbox on an image as it is now, and print its name."""
+    finish(_commit(Server.named(url, api_key), id, name))
+
+
 async def _load(path: Path, name: str | None, url: str | None, api_key: str | None) -> int:
     where = await _where(url, api_key)
     show((await AsyncImage.load(path, name=name, progress=show_progress, **where)).name)
+    return 0
+
+
+async def _commit(server: Server, id: str, name: str) -> int:
+    async with server.sandbox(id) as sandbox:
+        show((await sandbox.commit(name)).name)
     return 0
 
 

@@ -1,37 +1,43 @@
 """Pack a layer as images have it: equal bytes mean equal content. Blocks.
 
 What overlayfs keeps as devices and attributes is written as OCI writes it (image-spec: layer.md, "Whiteouts"). Pipes,
-attributes and set-id bits are left out, and everything belongs to root.
+attributes and set-id bits are left out. Where sandboxes have several users, files have their owners.
 """
 
 import os
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from cove.archive import tar
 from cove.images.merged_view import OPAQUE
+from cove.images.parts import PLACES
 from cove.layers.layer_tar import FIFO, WHITEOUT
 from cove.layers.packing import Packing, Write
-from cove.layers.record import ROOT
+from cove.layers.record import ROOT, Layer
+from cove.layers.store import LayerStore
 from cove.linux.open_below import Opened
 
 # The parts of a layer that an image has, and where they are in it.
-PLACES: Final = {ROOT.encode(): b"", b"home": b"home/user", b"workspace": b"workspace"}
+_PLACES: Final = {ROOT.encode(): b"", **{part.encode(): b"/".join(place) for part, place in PLACES.items()}}
 _WHITEOUT, _OPAQUE = b".wh.", b".wh..wh..opq"
 
 
 def pack_image_layer(
-    data: Path, write: Write, check: Callable[[], object] = lambda: None, left_out: Collection[bytes] = ()
+    layers: LayerStore,
+    id: str,
+    write: Write,
+    check: Callable[[], object] = lambda: None,
+    left_out: Collection[bytes] = (),
 ) -> None:
-    """Write a layer, given by the directory with its parts, without the paths in it that are left out."""
+    """Write a layer, without the paths in it that are left out."""
+    data, layer = layers.data(id), layers.read(id)
     with ExitStack() as stack:
         top = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         stack.callback(os.close, top)
-        packing = _ImagePacking(top, write, check, left_out=left_out)
-        for part in PLACES:
+        packing = _ImagePacking(top, write, check, left_out=left_out, layer=layer)
+        for part in _PLACES:
             if os.path.isdir(data / os.fsdecode(part)):
                 packing.run(part)
         packing.finish()
@@ -41,14 +47,24 @@ def pack_image_layer(
 class _ImagePacking(Packing):
     """Writes the members of a layer by their paths in the image."""
 
-    left_out: Collection[bytes] = ()
+    left_out: Collection[bytes]
+    layer: Layer
+
+    def meet(self, found: os.stat_result) -> None:
+        self.owner = self._inside(found.st_uid), self._inside(found.st_gid)
+
+    def _inside(self, number: int) -> int:
+        """Return a user or group of the image by its number on the host; whoever is none of them is root."""
+        inside = number - self.layer.owner
+        return inside if 0 <= inside < self.layer.users else 0
 
     def is_left_out(self, path: bytes) -> bool:
         return path in self.left_out
 
     def directory(self, path: bytes, opened: Opened) -> None:
-        seconds = int(os.fstat(opened.descriptor).st_mtime)
-        self.member(tar.DIRECTORY, path, opened.mode, mtime=seconds)
+        found = os.fstat(opened.descriptor)
+        self.meet(found)
+        self.member(tar.DIRECTORY, path, opened.mode, mtime=int(found.st_mtime))
         if OPAQUE in os.listxattr(opened.descriptor):
             self.member(tar.FILE, path + b"/" + _OPAQUE, 0)
 
@@ -77,4 +93,4 @@ class _ImagePacking(Packing):
 def place_of(path: bytes) -> bytes:
     """Return the path in the image of a path in a layer."""
     part, slash, rest = path.partition(b"/")
-    return (PLACES[part] + slash + rest).strip(b"/")
+    return (_PLACES[part] + slash + rest).strip(b"/")

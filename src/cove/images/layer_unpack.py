@@ -21,6 +21,7 @@ from cove.archive.stream import Budget
 from cove.archive.tar import Refused
 from cove.images.layer_stream import LayerStream
 from cove.images.merged_view import MOST_DEPTH, OPAQUE, OPEN_DIRECTORY, MergedView, is_whiteout, look_at
+from cove.images.parts import is_apart
 
 MOST_ENTRIES = 1_000_000
 NOBODY = 65534
@@ -168,7 +169,7 @@ class LayerUnpacking:
         there = look_at(directory, hidden)
         if there is not None and stat.S_ISDIR(there.st_mode):
             os.setxattr(self._enter((*parents, hidden)), OPAQUE, b"y")
-        elif there is None and self._below.look((*parents, hidden)) is not None:
+        elif there is None and (is_apart((*parents, hidden)) or self._below.look((*parents, hidden)) is not None):
             os.mknod(hidden, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory)
 
     def _clear(self, directory: int, name: bytes) -> None:

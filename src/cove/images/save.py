@@ -82,6 +82,8 @@ class _Archive:
         self._at = 0
         self._names: set[str] = set()
         self.layers: list[tuple[str, int]] = []
+        for name in ("blobs/", "blobs/sha256/"):
+            self._write(tar.header(name.encode(), tar.DIRECTORY, 0o755, 0, 0, b""))
 
     def add(self, name: str, data: bytes) -> None:
         """Add a small file."""
@@ -99,7 +101,7 @@ class _Archive:
             self._write(data)
             self._progress(len(self.layers), self._at)
 
-        pack_image_layer(layers.data(id), write, lambda: self._progress(len(self.layers), self._at))
+        pack_image_layer(layers, id, write, lambda: self._progress(len(self.layers), self._at))
         size, name = self._at - start - tar.BLOCK, blob_path(f"sha256:{hashed.hexdigest()}")
         if size >= tar.MOST_OCTAL:
             raise FileTooLarge(f"a layer has more than {tar.MOST_OCTAL >> 30} GiB: it cannot be saved")

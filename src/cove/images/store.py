@@ -24,6 +24,7 @@ from cove.errors import ImageInUse, ImageInvalid, ImageNotFound
 from cove.images.layer_stream import Blob, LayerStream
 from cove.images.layer_unpack import unpack_layer
 from cove.images.manifest import ImageConfig, RootFs, Settings, chain_ids, digest_of, machine_architecture
+from cove.images.parts import split_parts
 from cove.images.record import ImageRecord
 from cove.images.reference import parse_reference
 from cove.images.sources import LayerBlob, Source, open_archive_source, open_source
@@ -112,6 +113,7 @@ class ImageStore:
                 digest, diff_id = stream.finish()
             except (Refused, OSError) as error:
                 raise ImageInvalid(f"a layer of the image cannot be unpacked: {error}") from error
+            split_parts(building / "data", [self.layers.data(lower) for lower in below], self._root)
             if expected.digest not in (None, digest) or expected.diff_id not in (None, diff_id):
                 raise ImageInvalid(f"a layer of the image is damaged: it is {diff_id}, not {expected.diff_id}")
             self._adopt(building, id or layer_id(diff_id), below, stream.size)

@@ -1,14 +1,14 @@
 """Make the system of a sandbox from an image: its user, environment and directory. What the image says is hostile."""
 
 import re
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from cove.archive.tar import Refused
 from cove.errors import ImageInvalid
 from cove.images.manifest import Settings
-from cove.images.merged_view import MergedView, opened_view
+from cove.images.merged_view import opened_view
+from cove.images.parts import has_directory
 from cove.images.record import ImageRecord
 from cove.images.users import find_image_user
 from cove.layers.record import ROOT, System
@@ -40,7 +40,7 @@ def _make_system(record: ImageRecord, layers: LayerStore, user: str | None) -> S
             home=found.home,
             groups=found.groups,
             env=_environment(settings),
-            workdir=_workdir(view, settings),
+            workdir=_workdir([layers.data(id) for id in record.layers], settings),
             has_bash=view.has("/bin/bash"),
         )
 
@@ -56,9 +56,8 @@ def _environment(settings: Settings) -> dict[str, str]:
     return {each[1]: each[2] for each in found if each is not None}
 
 
-def _workdir(view: MergedView, settings: Settings) -> str:
+def _workdir(data: Sequence[Path], settings: Settings) -> str:
     """Take the image's directory where it is one."""
     path = settings.WorkingDir
-    real = view.resolve(tuple(path.encode("utf-8", "replace").split(b"/"))) if path.startswith("/") else ()
-    found = view.look(real) if real else None
-    return path if found is not None and stat.S_ISDIR(found.st_mode) and "\0" not in path else _WORKSPACE
+    is_path = path.startswith("/") and "\0" not in path and path.isprintable()
+    return path if is_path and has_directory(data, path) else _WORKSPACE

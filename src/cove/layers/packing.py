@@ -63,6 +63,7 @@ class Packing:
     _entries: int = 0
     _bytes: int = 0
     _links: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
+    owner: tuple[int, int] = (0, 0)
 
     def run(self, part: bytes) -> None:
         """Pack one part: parents first, names in order, without recursion."""
@@ -80,6 +81,9 @@ class Packing:
         """Write the member of a directory."""
         self.member(tar.DIRECTORY, path, opened.mode, attributes=_attributes(opened.descriptor, True))
 
+    def meet(self, found: os.stat_result) -> None:
+        """Hear of the facts of what is written next: a member is nobody's here."""
+
     def is_left_out(self, path: bytes) -> bool:
         """Return whether a path, and all below it, is no part of the archive."""
         return False
@@ -95,6 +99,7 @@ class Packing:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
             return True
+        self.meet(found)
         full = path + b"/" + name
         if stat.S_ISLNK(found.st_mode):
             self.member(tar.SYMLINK, full, 0o777, link=os.readlink(name, dir_fd=directory))
@@ -178,6 +183,7 @@ class Packing:
             raise LimitExceeded(f"directories are nested too deeply: {tar.shown(path)}")
         member = tar.Member(kind, parts, mode & _MODES, size, mtime, link)
         member.ranges = ranges
+        member.owner = self.owner
         if attributes:
             member.records = records_of(attributes)
         self.put(tar.encode_member(member))

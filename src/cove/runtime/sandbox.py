@@ -11,6 +11,9 @@ from cove.api import AsyncSandbox, CodeContext, Process, Terminal
 from cove.core.command import Invocation, build_invocation, check_timeout, merge_environment
 from cove.core.mount import normalise
 from cove.errors import ValidationFailed
+from cove.images.commit import commit_image
+from cove.images.reference import parse_reference
+from cove.images.store import open_images
 from cove.local.threads import finished, in_thread
 from cove.model import (
     CodeContextInfo,
@@ -31,11 +34,12 @@ from cove.runtime.code_contexts import run_borrowed
 from cove.runtime.exec import run_command
 from cove.runtime.executor import Weighed
 from cove.runtime.gate import gated
+from cove.runtime.image import Image, describe
 from cove.runtime.kept_sessions import close_sessions
 from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 from cove.runtime.session import Session
 from cove.runtime.snapshot import Snapshot
-from cove.runtime.state import check_labels, check_system
+from cove.runtime.state import check_labels, check_system, in_transfer
 
 MOST_COPIES = 1000
 
@@ -49,6 +53,21 @@ class Sandbox(SandboxLifecycle):
         check_labels(labels or {})
         made = await self._state.snapshot(name, labels or {}, self._spec.env, self._spec.workdir)
         return Snapshot(self.layers.store, made.info(None))
+
+    async def commit(self, name: str) -> Image:
+        self._check_files()
+        parse_reference(name)
+        if self.layers.place.system is None:
+            raise ValidationFailed(
+                "this sandbox stands on the host's system, which is not its own: make images of sandboxes on an image"
+            )
+        snapshot = await self._state.snapshot(None, {}, self._spec.env, self._spec.workdir)
+        try:
+            images = await in_thread(open_images, self._machine.home.path, self.layers.store)
+            record = await in_transfer(lambda check: commit_image(images, snapshot, name, check))
+            return Image(images, describe(record))
+        finally:
+            await finished(self._forget_snapshot, snapshot.id)
 
     async def restore(self, snapshot: str | HasId) -> None:
         id = snapshot if isinstance(snapshot, str) else snapshot.id

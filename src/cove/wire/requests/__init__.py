@@ -28,7 +28,7 @@ from cove.wire.requests.git import (
     Push,
     Repository,
 )
-from cove.wire.requests.image import DeleteImage, LoadImage, PullImage
+from cove.wire.requests.image import CommitSandbox, DeleteImage, LoadImage, PullImage
 from cove.wire.requests.mount import AddMount, CreateVolume, MountTarget
 from cove.wire.requests.network import ConnectPort, ExposePort, NetworkLog, SetNetwork
 from cove.wire.requests.process import Exec, Kill, Logs, StartProcess, Terminate, Wait, WaitForLog, WaitForPort
@@ -56,6 +56,7 @@ __all__ = [
     "Checkout",
     "CloneRepository",
     "Commit",
+    "CommitSandbox",
     "Connect",
     "ConnectPort",
     "CreateBackup",

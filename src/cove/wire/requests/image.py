@@ -9,6 +9,12 @@ class LoadImage(Request, frozen=True):
     name: str | None = None
 
 
+class CommitSandbox(Request, frozen=True):
+    """The name that the image has."""
+
+    name: str
+
+
 class PullImage(Request, frozen=True):
     """The image in a registry: HOST/NAME:TAG."""
 

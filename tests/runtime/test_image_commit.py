@@ -1,0 +1,53 @@
+"""Images of sandboxes, and saved ones: owners are kept where users are real, and a cancelled call leaves nothing."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.busybox import needs_busybox, write_busybox
+from support.users import needs_users
+
+from cove import AsyncImage, AsyncSandbox
+
+pytestmark = [pytest.mark.anyio, needs_busybox]
+
+
+@needs_users
+async def test_owners_are_kept(tmp_path: Path) -> None:
+    image = await AsyncImage.load(write_busybox(tmp_path / "image.tar"), name="owned")
+    async with AsyncSandbox.create(image="owned", user="root") as sandbox:
+        await sandbox.exec(
+            "mkdir -p /srv/d; touch /srv/d/f /workspace/w; busybox ln -s x /srv/l; "
+            "chown 33:34 /srv/d /srv/d/f /workspace/w; chown -h 33:34 /srv/l; busybox chmod 700 /srv/d"
+        )
+        made = await sandbox.commit("owned:2")
+        await made.save(tmp_path / "saved.tar")
+    await made.delete()
+    loaded = await AsyncImage.load(tmp_path / "saved.tar", name="owned:3")
+    async with AsyncSandbox.create(image="owned:3", user="root") as sandbox:
+        listed = await sandbox.exec("cd /srv; ls -nd d d/f l /workspace/w; ls -nd /usr")
+        assert [line.split()[2:4] for line in listed.stdout.splitlines()] == [["33", "34"]] * 4 + [["0", "0"]]
+        await loaded.save(tmp_path / "again.tar")
+    for each in (image, loaded):
+        await each.delete()
+
+
+async def test_a_cancelled_commit_leaves_nothing(tmp_path: Path, cove_home: Path) -> None:
+    image = await AsyncImage.load(write_busybox(tmp_path / "image.tar"), name="base")
+    async with AsyncSandbox.create(image="base") as sandbox:
+        await sandbox.exec("head -c 30000000 /dev/urandom > /usr/large")
+        for steps in (1, 3, 6, 12):
+            committing = asyncio.ensure_future(sandbox.commit("cancelled"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            committing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await committing
+        assert [each.name for each in await AsyncImage.list()] == ["base:latest"]
+        assert await sandbox.changes() != []
+        made = await sandbox.commit("cancelled")
+        assert (await made.info()).layers > (await image.info()).layers
+        await made.delete()
+    await image.delete()
+    assert not list((cove_home / "images").glob(".*"))
+    assert not list((cove_home / "snapshots").glob("*"))
