@@ -1,47 +1,20 @@
 """A program that is killed at any step of a sandbox's life leaves nothing that the next one does not remove."""
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
+from support.crash import run_to_its_death
 from support.leaks import control_groups, processes_below
-from support.programs import places, program, read_line, run_program, wait_until_gone
+from support.programs import mounts_below, places, run_program, wait_until_gone
 
-# Kills this very program before or after the first call of a function, which is named by its module and its path there.
 PROGRAM = """
-import asyncio, functools, importlib, inspect, os, signal, sys
+import asyncio, sys
+from support.crash import arm_step
 from cove import AsyncSandbox, Limits, NetworkPolicy
 
-module, moment = {step!r}.split(), {moment!r}
-
-def arm():
-    owner = importlib.import_module(module[0])
-    *parents, name = module[1].split(".")
-    for parent in parents:
-        owner = getattr(owner, parent)
-    function = getattr(owner, name)
-
-    def die(now):
-        if now == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    if inspect.iscoroutinefunction(function):
-        async def wrapped(*args, **kwargs):
-            die("before")
-            result = await function(*args, **kwargs)
-            die("after")
-            return result
-    else:
-        def wrapped(*args, **kwargs):
-            die("before")
-            result = function(*args, **kwargs)
-            die("after")
-            return result
-    setattr(owner, name, functools.wraps(function)(wrapped))
-
 async def main():
-    arm()
+    arm_step({step!r}, {moment!r})
     sandbox = await AsyncSandbox.create(limits=Limits(memory=256 << 20, disk=32 << 20))
     await sandbox.exec("setsid sleep 1000 & echo x > f")
     session = await sandbox.create_session()
@@ -103,11 +76,6 @@ ROOT_ONLY = {"UserIds.allocate", "make_image", "mount_image", "_move_in"}
 GROUPS_ONLY = {"_join", "Group.create", "SandboxGroups.enter"}
 
 
-def mounts_below(home: Path) -> list[str]:
-    lines = Path("/proc/self/mounts").read_text().splitlines()
-    return [line.split()[1] for line in lines if line.split()[1].startswith(str(home))]
-
-
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_what_is_killed_at_a_step_is_removed_by_the_next_program(step: str, moment: str, other_home: Path) -> None:
@@ -115,12 +83,7 @@ def test_what_is_killed_at_a_step_is_removed_by_the_next_program(step: str, mome
     if os.geteuid() != 0 and name in ROOT_ONLY | GROUPS_ONLY:
         pytest.skip("needs root: only root does this step")
     before = set(processes_below(os.getpid()))
-    with program(PROGRAM.format(step=step, moment=moment), other_home) as process:
-        assert read_line(process) == "ready"
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-        assert process.wait(60) == -signal.SIGKILL, "the step was not reached"
+    run_to_its_death(PROGRAM.format(step=step, moment=moment), other_home)
     left = places(other_home) if (other_home / "sandboxes").exists() else []
     assert run_program(NEXT, other_home) == "ok"
     # What it has started belongs to this process since it died: prctl(2), PR_SET_CHILD_SUBREAPER.

@@ -63,3 +63,9 @@ def wait_until_gone(pids: list[int], seconds: float = 20.0) -> list[int]:
 def places(home: Path) -> list[str]:
     """The sandbox directories in that state directory."""
     return sorted(path.name for path in (home / "sandboxes").iterdir())
+
+
+def mounts_below(home: Path) -> list[str]:
+    """Where something is mounted below a directory."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line.split()[1] for line in lines if line.split()[1].startswith(str(home))]

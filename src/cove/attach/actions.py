@@ -160,11 +160,12 @@ COPY_OPTIONS = ("-a", "--reflink=auto", "-T")
 class CopyTree:
     """Copy a directory of the host with the rights of the jail's owner over the sandbox's files: whatever their modes.
 
-    Both are paths of the host. The target is not there yet.
+    Both are paths of the host. The target is not there yet. `name` is that of the program, among its arguments.
     """
 
     source: str
     target: str
+    name: str
 
 
 Action = (
@@ -241,7 +242,7 @@ def _outside(action: Action) -> list[Step]:
     if isinstance(action, Unmount):
         return [Step("names")]
     if isinstance(action, CopyTree):
-        return [Step("copytree", (COPY_PROGRAM, *COPY_OPTIONS, action.source, action.target))]
+        return [Step("copytree", (COPY_PROGRAM, action.name, *COPY_OPTIONS, action.source, action.target))]
     if isinstance(action, NoNamespaces):
         return [Step("setting", ("/proc/sys/user/max_user_namespaces", "0"))]
     if isinstance(action, Sysctls):

@@ -250,7 +250,7 @@ class Performer:
         call("rights", _capset, header, mask * 3 + bytes(12))
         for number in FILE_CAPABILITIES:
             call("rights", _prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number, 0, 0)
-        program = posix.posix_spawn(fields[0], fields, {})
+        program = posix.posix_spawn(fields[0], fields[1:], {})
         if posix.waitpid(program, 0)[1]:
             raise Failed(errno.EIO, b" to ".join(fields[-2:]).decode("utf-8", "replace"))
 

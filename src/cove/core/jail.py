@@ -139,6 +139,11 @@ def place_mark(key: str) -> str:
     return f"place={hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
 
+def copy_mark(key: str) -> str:
+    """Return the name under which the files of a sandbox are copied, by which the program that does it is found."""
+    return place_mark(key).replace("place", "copy", 1)
+
+
 def agent_command(
     interpreter: Sequence[str],
     directory: str,

@@ -7,7 +7,8 @@ written before anything is moved: `recover` finishes what a killed program had b
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -110,7 +111,14 @@ class PlaceLayers:
     def make_upper(self, layers: Sequence[str], system: System | None) -> str:
         """Make an empty upper whose directories look as those of the layers do: their modes are the upper's."""
         id = self._new_upper()
-        data = self.upper_path(id) / "data"
+        try:
+            self._furnish_upper(self.upper_path(id) / "data", layers, system)
+        except BaseException:
+            remove_tree(str(self.upper_path(id)))
+            raise
+        return id
+
+    def _furnish_upper(self, data: Path, layers: Sequence[str], system: System | None) -> None:
         for part in PARTS:
             self._make(data / part)
             like = next((path for path in self._tops(layers, part) if path.is_dir()), None)
@@ -121,7 +129,6 @@ class PlaceLayers:
         if system is not None:
             self._furnish_root(data / ROOT, is_new=is_of_image(layers[-1]))
             self._give_parts(data, system)
-        return id
 
     def _give_parts(self, data: Path, system: System) -> None:
         """Let the user of the sandbox have its own directories, where it is not the only one; all may enter them."""
@@ -151,8 +158,12 @@ class PlaceLayers:
         admit_group(self._uppers, self.user_id)
         id = new_identifier()
         path = self.upper_path(id)
-        for each in (path, path / "data", path / "work"):
-            self._make(each)
+        try:
+            for each in (path, path / "data", path / "work"):
+                self._make(each)
+        except BaseException:
+            remove_tree(str(path))
+            raise
         return id
 
     def _make(self, path: Path) -> None:
@@ -177,6 +188,27 @@ class PlaceLayers:
         """Write down what the sandbox stands on from here on."""
         replace_file(self.place / STACK, msgspec.json.encode(stack))
         self.stack = stack
+
+    @contextmanager
+    def trying(self, stack: Stack) -> Iterator[Callable[[], None]]:
+        """Stand on another stack; gives a function that goes back, which a full disk does not keep from that."""
+        before, old = self.stack, self.place / f".{STACK}.before"
+        assert before is not None
+        replace_file(old, msgspec.json.encode(before))
+
+        def go_back() -> None:
+            if old.exists():
+                old.rename(self.place / STACK)
+            self.stack = before
+
+        try:
+            self.commit(stack)
+            yield go_back
+        except BaseException:
+            go_back()
+            raise
+        finally:
+            old.unlink(missing_ok=True)
 
     def seal(self) -> None:
         """Take uppers that have become layers into the store."""

@@ -45,7 +45,10 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One snapshot: its layers, bottom first, and what of the sandbox's spec belongs to it."""
+    """One snapshot: its layers, bottom first, and what of the sandbox's spec belongs to it.
+
+    One with a `holder` is there only while the sandbox with that key is copied.
+    """
 
     id: str
     created_at: datetime
@@ -56,6 +59,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     workdir: str = "/workspace"
     system: System | None = None
+    holder: str | None = None
 
     def info(self, size: int | None) -> SnapshotInfo:
         """Describe it for a caller."""

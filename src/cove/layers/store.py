@@ -10,6 +10,7 @@ import builtins
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from cove.core.identifier import check_id, new_identifier
 from cove.errors import SnapshotNotFound
 from cove.layers.record import Layer, Snapshot, Stack, System
 from cove.linux.disk_usage import measure_disk
-from cove.linux.file_lock import shared_lock, try_exclusive
+from cove.linux.file_lock import is_locked, shared_lock, try_exclusive
 from cove.local.state import replace_file, sync_directory
 from cove.model import SnapshotInfo
 
@@ -30,6 +31,7 @@ IMAGE_LAYER = "sha256-"
 _LAYER = "layer.json"
 _BUILDING = ".new-"
 _SESSIONS = ".sessions"
+_MOST_COPY_SECONDS = 3600.0
 
 T = TypeVar("T")
 
@@ -100,9 +102,12 @@ class LayerStore:
             raise SnapshotNotFound(f"there is no snapshot {id}", id=id) from None
 
     def list(self) -> builtins.list[Snapshot]:
-        """Return all snapshots, oldest first."""
-        found = (self._read(path) for path in self.snapshots.glob("[!.]*.json"))
-        return sorted(filter(None, found), key=lambda snapshot: snapshot.created_at)
+        """Return all snapshots, oldest first, but for those that are there while a sandbox is copied."""
+        found = [each for each in self._read_all() if each.holder is None]
+        return sorted(found, key=lambda snapshot: snapshot.created_at)
+
+    def _read_all(self) -> Iterator[Snapshot]:
+        return filter(None, map(self._read, self.snapshots.glob("[!.]*.json")))
 
     @staticmethod
     def _read(path: Path) -> Snapshot | None:
@@ -110,6 +115,10 @@ class LayerStore:
         with suppress(FileNotFoundError, msgspec.DecodeError):
             return msgspec.json.decode(path.read_bytes(), type=Snapshot)
         return None
+
+    def lend(self, id: str, holder: str) -> None:
+        """Let a snapshot be there only while the sandbox with that key is copied."""
+        self.keep(msgspec.structs.replace(self.find(id), holder=holder))
 
     def keep(self, snapshot: Snapshot) -> None:
         """Write a snapshot down: from here on its layers are kept. `sync` makes that outlive a crash of the machine."""
@@ -166,6 +175,9 @@ class LayerStore:
         with try_exclusive(self._lock) as is_ours:
             if not is_ours:
                 return 0
+            for each in self._read_all():
+                if each.holder is not None and self._is_abandoned(each, each.holder):
+                    self.forget(each.id)
             try:
                 needed = self._needed()
             except msgspec.DecodeError:
@@ -178,6 +190,11 @@ class LayerStore:
 
     def _is_kept(self, sessions: Path) -> bool:
         return sessions.suffix == _SESSIONS and self._record(sessions.stem).exists()
+
+    def _is_abandoned(self, snapshot: Snapshot, holder: str) -> bool:
+        """Return whether nobody makes copies of it any more: it has ended, or whoever began was killed."""
+        age = (datetime.now(UTC) - snapshot.created_at).total_seconds()
+        return age > _MOST_COPY_SECONDS or not is_locked(self._sandboxes / holder / "lock")
 
     def _set_aside(self, path: Path) -> Path:
         """Rename what goes, so that nobody takes a half of it for a layer; removing it takes its time."""

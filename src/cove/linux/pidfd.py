@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _PARENT, _START_TIME = 1, 19  # of the fields after the name: proc(5)
+# A process that is killed ends at once, unless it waits for a disk.
+_KILL_SECONDS = 5.0
 
 
 def reap(pid: int) -> int | None:
@@ -76,9 +78,10 @@ def wait_for_end(pidfd: int, timeout: float | None) -> bool:
     return bool(poll.poll(None if timeout is None else timeout * 1000))
 
 
-def kill_orphans(mark: str) -> int:
-    """SIGKILL for every process that has exactly this argument; returns how many those were."""
-    return _end_all(lambda pid: mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+def kill_orphans(*marks: str) -> int:
+    """SIGKILL for every process that has exactly such an argument; returns how many those were. Waits for their end."""
+    wanted = {mark.encode() for mark in marks}
+    return _end_all(lambda pid: not wanted.isdisjoint(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")))
 
 
 def kill_processes_of(user_id: int, users: int = 1) -> int:
@@ -103,6 +106,7 @@ def _end(pid: int, is_meant: Callable[[int], bool]) -> bool:
         if not is_meant(pid):
             return False
         signal.pidfd_send_signal(process, signal.SIGKILL)
+        wait_for_end(process, _KILL_SECONDS)
     finally:
         os.close(process)
     return True

@@ -21,20 +21,30 @@ def default_home() -> Path:
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
     """Write and rename: a reader sees the old content or the new one, whole. One writer at a time.
 
+    What fails, as on a full disk, leaves the old one.
+
     With `durable` the new one is there after a crash of the machine too. That waits for the disk, which may be busy
     with what sandboxes write.
     """
     building = path.with_name(f".{path.name}.new")
-    descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        _write_file(building, content, mode, durable=durable)
+        building.rename(path)
+    except BaseException:
+        building.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def _write_file(path: Path, content: bytes, mode: int, *, durable: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, mode)
         file.write(content)
         if durable:
             file.flush()
             os.fsync(descriptor)
-    building.rename(path)
-    if durable:
-        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

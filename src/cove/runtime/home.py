@@ -7,13 +7,13 @@ its runtime. All calls here block; the runtime makes them in a thread.
 
 import os
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 
 from cove.archive.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
-from cove.core.jail import place_mark
+from cove.core.jail import copy_mark, place_mark
 from cove.core.users import RANGE_USERS
 from cove.errors import SandboxUnavailable
 from cove.layers.store import STACK, LayerStore
@@ -140,31 +140,34 @@ class Home:
 
     def allocate(self, *, many_users: bool = False) -> Place:
         """A new place with its own lock and, as root, its own user, or a range of users."""
-        key = new_identifier()
-        path = self.sandboxes / key
-        with self._changing_places():
-            path.mkdir(mode=0o700)
-            lock = make_locked(path / LOCK)
-        _sign(lock)
-        place = self._with_users(key, path, lock, many_users=many_users)
+        path = self.sandboxes / new_identifier()
         try:
-            self._furnish(place)
+            place = self._make_place(path)
+            try:
+                _sign(place.lock)
+                place = self._with_users(place, many_users=many_users)
+                self._furnish(place)
+            except BaseException:
+                self.release(place)
+                raise
         except OSError as error:
-            self.release(place)
             raise SandboxUnavailable(f"cannot prepare {path}: {error.strerror}") from error
         return place
 
-    def _with_users(self, key: str, path: Path, lock: FileIO, *, many_users: bool) -> Place:
-        """Reserve the users of a new place, which goes again if there are none."""
-        try:
-            if many_users:
-                return Place(key, path, lock, self._ranges.allocate(key), RANGE_USERS)
-            return Place(key, path, lock, self._users.allocate(key) if self._is_root else None)
-        except BaseException:
-            with self._changing_places():
+    def _make_place(self, path: Path) -> Place:
+        with self._changing_places():
+            path.mkdir(mode=0o700)
+            try:
+                return Place(path.name, path, make_locked(path / LOCK), None)
+            except BaseException:
                 remove_tree(str(path))
-            lock.close()
-            raise
+                raise
+
+    def _with_users(self, place: Place, *, many_users: bool) -> Place:
+        """Reserve the users of a new place."""
+        if many_users:
+            return replace(place, user_id=self._ranges.allocate(place.key), users=RANGE_USERS)
+        return replace(place, user_id=self._users.allocate(place.key)) if self._is_root else place
 
     def take(self, key: str, hierarchies: Hierarchies) -> Place | None:
         """A place that was kept, as its files were left and with nothing else in it; None while another has it."""
@@ -331,4 +334,5 @@ def _sign(lock: FileIO) -> None:
 def _end_groups(hierarchies: Hierarchies, key: str) -> None:
     trees = [Group(os.path.join(tree, key)) for tree in hierarchies.all]
     SandboxGroups(trees[0] if hierarchies.unified is not None else None, trees).remove()
-    kill_orphans(place_mark(key))  # a bwrap that lost its parent before the agent entered its groups
+    # A bwrap that lost its parent before the agent entered its groups, and whoever copied the files.
+    kill_orphans(place_mark(key), copy_mark(key))

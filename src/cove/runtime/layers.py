@@ -7,9 +7,9 @@ of a few mounts, whatever there is. A process that merely stands in the old moun
 is written later. Our own shells and executors that wait are told to enter their directories again; for any other, or
 for a writer, the upper is copied instead, and the sandbox goes on with the one that it has.
 
-The record of the place is written before the mounts are changed, and again when that fails. A program that is killed
-between finds the same files whichever of the two it reads: an upper that has become a layer, with an empty one on top,
-or the upper itself.
+The record of the place is written before the mounts are changed, and the old one comes back when that fails. A
+program that is killed between finds the same files whichever of the two it reads: an upper that has become a layer,
+with an empty one on top, or the upper itself.
 
 All calls here block, for a bounded time; a copy takes as long as there are bytes.
 """
@@ -28,13 +28,14 @@ import msgspec
 from cove.archive.remove_tree import remove_tree
 from cove.attach import COPY_OPTIONS, COPY_PROGRAM, Action, CopyTree, MountBusy, ShowLayers
 from cove.core.identifier import new_identifier
-from cove.core.jail import HOME, WORKSPACE
+from cove.core.jail import HOME, WORKSPACE, copy_mark
 from cove.errors import SandboxUnavailable
 from cove.images.store import ImageStore
 from cove.images.system import make_system
 from cove.layers.place import PlaceLayers
 from cove.layers.record import ROOT, Stack
 from cove.linux.mounts import detach_mount, map_owner, owner_mapping
+from cove.linux.pidfd import kill_orphans
 from cove.linux.references import Holders, MountPoint, bound_sockets, find_holders, pid_inside, read_mounts
 from cove.model import SandboxSpec, SnapshotMethod
 from cove.model.spec import HOST_IMAGE
@@ -73,6 +74,8 @@ class SandboxLayers:
     def __init__(self, machine: Machine, place: Place) -> None:
         self._machine = machine
         self.store = machine.home.layers
+        self._copy_name = copy_mark(place.key)
+        self._is_copying = False
         self.place = PlaceLayers(place.path, place.user_id, self.store, users=place.users)
 
     @property
@@ -122,11 +125,11 @@ class SandboxLayers:
             below = (*stack.layers, stack.upper)
             upper = self.place.make_upper(below, stack.system)
             new = msgspec.structs.replace(stack, layers=below, upper=upper, snapshot=snapshot or stack.snapshot)
-            with self._showing(attachment, jail, stack, new) as show, frozen(jail.groups, jail.pid):
+            with self._showing(attachment, jail, new) as show, frozen(jail.groups, jail.pid):
                 held = _Held.find(jail, self.inside)
                 moved = None if held.strangers(ours) else show(held, sealed=True)
                 if moved is None:
-                    self._discard(stack, new)
+                    self._discard(new)
                     return self._copy(jail, stack), Moved()
             self.place.seal()
         return new.layers, moved
@@ -141,7 +144,7 @@ class SandboxLayers:
             assert attachment is not None
             stack = self.place.convert()
             new = msgspec.structs.replace(new, upper=self.place.make_upper(new.layers, new.system))
-            with self._showing(attachment, jail, stack, new) as show, frozen(jail.groups, jail.pid):
+            with self._showing(attachment, jail, new) as show, frozen(jail.groups, jail.pid):
                 held = _Held.find(jail, self.inside)
                 for pid in held.strangers(ours):
                     with suppress(ProcessLookupError):
@@ -162,22 +165,21 @@ class SandboxLayers:
         try:
             attachment.prepare()
             yield attachment
-        except OSError as error:
-            raise SandboxUnavailable(f"the sandbox's layers cannot be changed: {error.strerror or error}") from error
         finally:
             attachment.close()
 
     @contextmanager
-    def _showing(self, attachment: Attachment, jail: Jail, stack: Stack, new: Stack) -> Iterator["_Show"]:
+    def _showing(self, attachment: Attachment, jail: Jail, new: Stack) -> Iterator["_Show"]:
         """Have all ready to show the new stack in a frozen jail. The old one stays, and holds again, if that fails."""
 
         def show(held: "_Held", *, sealed: bool) -> Moved | None:
-            self.place.commit(new)
             attachment.actions = [ShowLayers(layers, upper, held.parts, held.below, sealed=sealed)]
-            try:
-                attachment.perform(jail.target)
-            except MountBusy:
-                return None
+            with self.place.trying(new) as go_back:
+                try:
+                    attachment.perform(jail.target)
+                except MountBusy:
+                    go_back()
+                    return None
             return Moved({pid_inside(pid): path for pid, path in held.holders.standing.items()})
 
         try:
@@ -185,28 +187,38 @@ class SandboxLayers:
                 attachment.wait_ready()
                 yield show
         except BaseException:
-            self._discard(stack, new)
+            self._discard(new)
             raise
 
-    def _discard(self, stack: Stack, new: Stack) -> None:
-        self.place.commit(stack)
-        remove_tree(str(self.place.upper_path(new.upper)))
+    def _discard(self, new: Stack) -> None:
+        """Remove the upper of a stack that was not taken."""
+        if self.place.stack is None or self.place.stack.upper != new.upper:
+            remove_tree(str(self.place.upper_path(new.upper)))
 
     def _copy(self, jail: Jail, stack: Stack) -> tuple[str, ...]:
         """Copy the upper of a frozen sandbox into a new layer."""
         id = new_identifier()
         source, target = self.place.upper_path(stack.upper) / "data", self.store.building()
+        self._is_copying = True
         try:
             if self.place.user_id is None:
-                copy = CopyTree(str(source), str(target / "data"))
+                copy = CopyTree(str(source), str(target / "data"), self._copy_name)
                 jail.perform([copy], COPY_SECONDS)
             else:
-                copy_tree(str(source), str(target / "data"))
+                copy_tree(str(source), str(target / "data"), self._copy_name)
             self.store.adopt(target, self.place.describe(id, stack.layers[-1] if stack.layers else None))
         except BaseException:
+            kill_orphans(self._copy_name)  # nobody waits for it any more
             remove_tree(str(target))
             raise
+        finally:
+            self._is_copying = False
         return (*stack.layers, id)
+
+    def end_copy(self) -> None:
+        """End a copy that is being made: the sandbox is destroyed, and nobody is to wait for that."""
+        if self._is_copying:
+            kill_orphans(self._copy_name)
 
     @contextmanager
     def _sources(self, stack: Stack) -> Iterator[tuple[list[str | int], str | int]]:
@@ -245,10 +257,18 @@ def _detach(path: str, namespace: int | None, closing: ExitStack) -> int:
     return mount
 
 
-def copy_tree(source: str, target: str) -> None:
-    """Copy a tree with modes, owners, times, attributes, links among its files and holes; shared where it can be."""
+def copy_tree(source: str, target: str, name: str) -> None:
+    """Copy a tree with modes, owners, times, attributes, links among its files and holes; shared where it can be.
+
+    `name` is that of the program, among its arguments.
+    """
     end = subprocess.run(
-        [COPY_PROGRAM, *COPY_OPTIONS, source, target], capture_output=True, timeout=COPY_SECONDS, check=False, env={}
+        [name, *COPY_OPTIONS, source, target],
+        executable=COPY_PROGRAM,
+        capture_output=True,
+        timeout=COPY_SECONDS,
+        check=False,
+        env={},
     )
     if end.returncode:
         raise SandboxUnavailable(f"the files could not be copied: {end.stderr.decode('utf-8', 'replace')[-500:]}")

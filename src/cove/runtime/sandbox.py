@@ -10,7 +10,7 @@ import msgspec
 from cove.api import AsyncSandbox, CodeContext, Process, Terminal
 from cove.core.command import Invocation, build_invocation, check_timeout, merge_environment
 from cove.core.mount import normalise
-from cove.errors import ValidationFailed
+from cove.errors import SnapshotNotFound, ValidationFailed
 from cove.images.commit import commit_image
 from cove.images.reference import parse_reference
 from cove.images.store import open_images
@@ -79,9 +79,12 @@ class Sandbox(SandboxLifecycle):
         self._check_files()
         if not 0 < count <= MOST_COPIES:
             raise ValidationFailed(f"count must be from 1 to {MOST_COPIES}, not {count!r}")
-        snapshot = await self._state.snapshot(None, {}, self._spec.env, self._spec.workdir)
+        snapshot = await self._state.snapshot(None, {}, self._spec.env, self._spec.workdir, self._place.key)
         try:
             return await self.on_fork(self._spec_of_copy(snapshot.id), count)
+        except SnapshotNotFound:
+            self.life.check_alive()  # it goes with its sandbox
+            raise
         finally:
             await finished(self._forget_snapshot, snapshot.id)
 

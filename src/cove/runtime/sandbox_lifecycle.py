@@ -237,7 +237,10 @@ class SandboxLifecycle(SandboxLife):
     def _make_groups(self) -> SandboxGroups:
         limits, place = self._spec.limits, self._place
         has_disk = attach_disk(place.path, limits, place.user_id)
-        self.layers.prepare(self._spec, on_disk_image=has_disk)
+        try:
+            self.layers.prepare(self._spec, on_disk_image=has_disk)
+        except OSError as error:
+            raise SandboxUnavailable(f"the files of sandbox {self.id} cannot be prepared: {error.strerror}") from error
         return make_groups(self._machine.hierarchies, place.key, limits, has_disk=has_disk)
 
     async def open(self, jail: Jail, spawner: Spawner) -> None:
@@ -412,6 +415,7 @@ class SandboxLifecycle(SandboxLife):
             await end(self._idling)
         if self._has_jail:
             self._jail.kill()  # whoever has the turn waits for nothing inside any more
+            await in_thread(self.layers.end_copy)
         async with self.life.turn:
             self.life.status = SandboxStatus.STOPPED
             await self._end(Outcome.KILLED)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
 from cove.core.identifier import new_identifier
-from cove.errors import CoveError, TransactionOpen, ValidationFailed
+from cove.errors import CoveError, SandboxUnavailable, TransactionOpen, ValidationFailed
 from cove.layers.changes import find_changes
 from cove.layers.diff import find_diff
 from cove.layers.record import Snapshot, Stack, System
@@ -32,6 +32,7 @@ ID_LENGTH = 16
 # What shells have to say their state, all at the same time.
 _CAPTURE_SECONDS = 5.0
 
+P = ParamSpec("P")
 T = TypeVar("T")
 # Ends everything that runs; what comes back does so when it is left.
 Quiet = Callable[[], AbstractAsyncContextManager[None]]
@@ -75,9 +76,14 @@ class SandboxState:
         self._expiry: asyncio.TimerHandle | None = None
 
     async def snapshot(
-        self, name: str | None, labels: Mapping[str, str], env: Mapping[str, str], workdir: str
+        self,
+        name: str | None,
+        labels: Mapping[str, str],
+        env: Mapping[str, str],
+        workdir: str,
+        holder: str | None = None,
     ) -> Snapshot:
-        """Keep the files as they are now. A cancelled call leaves nothing."""
+        """Keep the files as they are now; with a `holder`, while that is copied. A cancelled call leaves nothing."""
         async with self._turn:
             self._check_transaction()
             parent = None if self._stack is None else self._stack.snapshot
@@ -91,9 +97,10 @@ class SandboxState:
                 env=dict(env),
                 workdir=workdir,
                 system=self._layers.place.system,
+                holder=holder,
             )
             async with self._idle() as (living, idle), _captured(living.sessions, idle.sessions) as sessions:
-                sealing = start_transfer(self._keep, living.jail, idle, made, sessions)
+                sealing = _start(self._keep, living.jail, idle, made, sessions)
                 kept = await kept_or_undone(sealing, lambda kept: self._layers.store.forget(kept.id))
             living.background.start(finished(self._settle, kept))
             return kept
@@ -102,7 +109,7 @@ class SandboxState:
         """Seal, and write down what the layers are kept for. Blocks."""
         store = self._layers.store
         with store.holding():
-            layers, idle.moved = self._layers.seal(jail, idle.pids, made.id)
+            layers, idle.moved = self._layers.seal(jail, idle.pids, made.id if made.holder is None else None)
             kept = msgspec.structs.replace(made, layers=layers)
             if sessions:
                 close_sessions(keep_sessions(store.sessions(kept.id), sessions))
@@ -124,7 +131,7 @@ class SandboxState:
     async def _change(self, quiet: Quiet, change: Callable[[Jail, _Idle], T]) -> T:
         """Change the files of a sandbox in which nothing runs. The caller shields it from cancel."""
         async with quiet(), self._idle() as (living, idle):
-            return await start_transfer(change, living.jail, idle)
+            return await _start(change, living.jail, idle)
 
     async def begin(self, id: str) -> None:
         """Let a sandbox in which nothing has run stand on a snapshot from its beginning."""
@@ -149,7 +156,7 @@ class SandboxState:
         async with self._turn:
             self._check_transaction()
             async with self._idle() as (living, idle):
-                beginning = start_transfer(self._begin_transaction, living.jail, idle)
+                beginning = _start(self._begin_transaction, living.jail, idle)
                 sealed = await kept_or_undone(beginning, lambda _: self._forget_undo())
             living.background.start(finished(self._layers.store.tidy, sealed))
             self._transaction = new_identifier(ID_LENGTH)
@@ -181,7 +188,7 @@ class SandboxState:
         async with self._turn:
             if id == self._transaction:
                 async with self._idle() as (living, idle):
-                    await settled(start_transfer(self._roll_back, living.jail, idle))
+                    await settled(_start(self._roll_back, living.jail, idle))
                 self.close()
 
     def _roll_back(self, jail: Jail, idle: _Idle) -> None:
@@ -296,6 +303,18 @@ class SandboxState:
                 context.let_go(idle.moved.standing.get(pid))
             if idle.dropped is not None:
                 living.background.start(finished(self._clear, idle.dropped))
+
+
+def _start(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> "asyncio.Future[T]":
+    """Begin in a thread; what the disk refuses is told as an error of ours."""
+
+    def change() -> T:
+        try:
+            return work(*args, **named)
+        except OSError as error:
+            raise SandboxUnavailable(f"the sandbox's files cannot be changed: {error.strerror or error}") from error
+
+    return start_transfer(change)
 
 
 @asynccontextmanager

@@ -52,8 +52,12 @@ class UserIds:
                 offset = (last + step) % (USER_IDS - 1)
                 reservation = self._path / str(first + offset)
                 if not reservation.exists() and not has_processes(first + offset):
-                    write_note(reservation, key)
-                    os.pwrite(lock, b"%-20d" % offset, 0)
+                    try:
+                        write_note(reservation, key)
+                        os.pwrite(lock, b"%-20d" % offset, 0)
+                    except OSError:
+                        reservation.unlink(missing_ok=True)
+                        raise
                     return first + offset
         raise SandboxUnavailable(f"all {USER_IDS - 1} user ids of {self._path} are in use: destroy some sandboxes")
 

@@ -232,6 +232,7 @@ class SandboxAnswers:
         path = f"{SANDBOXES}/{self.id}{operations.SNAPSHOT.path}"
         snapshot = decode_json(await post(self.directory.socket(record), path), SnapshotInfo)
         try:
+            await in_thread(LayerStore(self.directory.home).lend, snapshot.id, record.key)
             spec = msgspec.structs.replace(record.spec, snapshot=snapshot.id)
             return await self._make_all(spec, count)
         finally:

@@ -1,0 +1,135 @@
+"""Kill a program, or the runtime of a server, at any step: before the n-th change that it makes outside its memory.
+
+Such a change is a name made, moved or removed, a process started, or a packet with descriptors: what a program does to
+disks, namespaces and other processes goes through one of these. `program_text` is for programs of a test; a server's
+runtimes are armed by `crashing_runtimes` when they are forked.
+"""
+
+import functools
+import importlib
+import inspect
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.programs import program, read_line
+
+TESTS = Path(__file__).parent.parent
+_CHANGES = ("rename", "mkdir", "unlink", "rmdir", "link", "symlink")
+_ARM_RUNTIMES = """
+import os
+
+def arm():
+    from support.crash import arm_changes
+    arm_changes(trigger=os.environ["COVE_CRASH"])
+
+os.register_at_fork(after_in_child=arm)
+"""
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm_step(step: str, moment: str) -> None:
+    """Die before or after the first call of a function, which is named by its module and its path there."""
+    module, path = step.split()
+    owner: object = importlib.import_module(module)
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    function = getattr(owner, name)
+
+    async def awaited(*args: object, **named: object) -> object:
+        if moment == "before":
+            die()
+        result = await function(*args, **named)
+        die()
+        return result
+
+    def called(*args: object, **named: object) -> object:
+        if moment == "before":
+            die()
+        result = function(*args, **named)
+        die()
+        return result
+
+    setattr(owner, name, functools.wraps(function)(awaited if inspect.iscoroutinefunction(function) else called))
+
+
+def arm_changes(last: int = 0, trigger: str | None = None) -> Callable[[], int]:
+    """Die before that change; returns a function that counts those there were. 0 is none.
+
+    With a trigger, the number is that in the file of this name, and changes count as soon as it is there.
+    """
+    guard, seen = threading.Lock(), 0
+
+    def count() -> None:
+        nonlocal seen
+        wanted = last
+        if trigger is not None:
+            try:
+                with open(trigger) as file:
+                    wanted = int(file.read())
+            except FileNotFoundError:
+                return
+        with guard:
+            seen += 1
+            if seen == wanted:
+                die()
+
+    for owner, names in ((os, _CHANGES), (socket.socket, ("sendmsg",)), (subprocess.Popen, ("__init__",))):
+        for name in names:
+            setattr(owner, name, _counted(getattr(owner, name), count))
+    return lambda: seen
+
+
+def _counted(function: Callable[..., object], count: Callable[[], None]) -> Callable[..., object]:
+    @functools.wraps(function)
+    def call(*args: object, **named: object) -> object:
+        count()
+        return function(*args, **named)
+
+    return call
+
+
+def program_text(body: str) -> str:
+    """A program that can `from support.crash import ...`."""
+    return f"import sys; sys.path.insert(0, {str(TESTS)!r})\n{body}"
+
+
+def run_to_its_death(text: str, home: Path, seconds: float = 60.0) -> None:
+    """Run a program that prints `ready`, reads a line, and is then killed by itself."""
+    with program(program_text(text), home) as victim:
+        assert read_line(victim) == "ready"
+        assert victim.stdin is not None
+        victim.stdin.write("\n")
+        victim.stdin.flush()
+        assert victim.wait(seconds) == -signal.SIGKILL, "the step was not reached"
+
+
+@contextmanager
+def crashing_runtimes(directory: Path) -> Iterator[Path]:
+    """Let the runtimes of servers that are started meanwhile die before the change whose number is in a file.
+
+    Gives the path of that file, which nobody has written yet.
+    """
+    directory.mkdir(exist_ok=True)
+    (directory / "sitecustomize.py").write_text(_ARM_RUNTIMES)
+    trigger = directory / "trigger"
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "COVE_CRASH")}
+    paths = [str(directory), str(TESTS), *filter(None, [before["PYTHONPATH"]])]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "COVE_CRASH": str(trigger)}
+    try:
+        yield trigger
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
