@@ -84,6 +84,19 @@ async def test_copies_have_random_numbers_of_their_own() -> None:
         assert str(draws[0]).startswith("(0.13436424411240122,")  # the parent goes on as it was seeded
 
 
+async def test_handlers_around_a_fork_run_once_on_each_side() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        parent = await sandbox.create_code_context()
+        await parent.run(
+            "import os; seen = []\n"
+            "os.register_at_fork(before=lambda: seen.append('before'), after_in_parent=lambda: seen.append('parent'),"
+            " after_in_child=lambda: seen.append('child'))"
+        )
+        (copy,) = await parent.fork()
+        assert await value(copy, "seen") == "['before', 'child']"
+        assert await value(parent, "seen") == "['before', 'parent']"
+
+
 async def test_a_large_array_stays_shared() -> None:
     async with AsyncSandbox.create() as sandbox:
         parent = await sandbox.create_code_context()

@@ -236,8 +236,8 @@ def become_copy(streams: list[int], label: int) -> None:
     own = forking.leave_parent(_channel.detach(), streams, label, FIRST_CHANNEL_DESCRIPTOR)
     _channel = frames.Channel(socket.socket(fileno=own))
     _main, _pid = _thread.get_ident(), os.getpid()
-    reseed()
     _channel.send([frames.frame(frames.READY)])
+    reseed()  # before it takes any code, while the runtime hears that it can
 
 
 def on_interrupt(number: int, frame: object) -> None:

@@ -1,11 +1,13 @@
 """Fork an executor between two cells, so that the copy is a child of the launcher and shares nothing it must not.
 
 fork(2) is called twice, and the one in the middle ends: the copy then belongs to the launcher, which is a subreaper.
-It is `os.fork` and no raw clone(2), because Python and OpenBLAS have handlers to run around it.
+Python and OpenBLAS have handlers to run around it. The C library's own `fork` runs those of OpenBLAS; a raw clone(2)
+would not. Those of Python run once, around both forks, and not in the middle: they take about as long as a fork does.
 """
 
 from __future__ import annotations
 
+import _ctypes
 import contextlib
 import errno
 import fcntl
@@ -15,7 +17,6 @@ import resource
 import selectors
 import socket
 import sys
-import warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,24 @@ MOST_NAME_BYTES = 64
 PID_BYTES = 20
 # setrlimit(2), RLIMIT_LOCKS; Linux does not use it.
 LABEL_LIMIT = 10
+
+
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no subscript when it runs
+    _type_ = "i"
+
+
+class _Function(_ctypes.CFuncPtr):
+    """A function that is called with Python's lock held."""
+
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Int
+
+
+_library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # the program itself
+_fork, _before_fork, _after_fork_in_parent, _after_fork_in_child = [
+    _Function(_ctypes.dlsym(_library, name))
+    for name in ("fork", "PyOS_BeforeFork", "PyOS_AfterFork_Parent", "PyOS_AfterFork_Child")
+]
 
 
 class Copy(BaseException):
@@ -75,16 +94,21 @@ def fork_twice() -> tuple[int, int]:
     the copy, and OSError.
     """
     read, write = os.pipe()
-    with contextlib.ExitStack() as pipes, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads that must not matter
+    with contextlib.ExitStack() as pipes:
         pipes.callback(os.close, read)
         with contextlib.ExitStack() as given:
             given.callback(os.close, write)
-            middle = posix.fork()
+            _before_fork()
+            middle = _fork()
+            number = _ctypes.get_errno()
             if not middle:
                 fork_and_leave(write)
+                _after_fork_in_child()
                 raise Copy
+            _after_fork_in_parent()
         told = os.read(read, PID_BYTES)
+    if middle < 0:
+        raise OSError(number, "fork")
     if not told:
         reap(middle)
         raise OSError(errno.EAGAIN, "fork")
@@ -93,12 +117,10 @@ def fork_twice() -> tuple[int, int]:
 
 def fork_and_leave(write: int) -> None:
     """Fork the copy, which returns from here, and end."""
-    try:
-        pid = posix.fork()
-    except OSError:
-        posix._exit(1)
-    if pid:
+    pid = _fork()
+    if pid > 0:
         posix.write(write, b"%d" % pid)
+    if pid:
         posix._exit(0)
 
 
