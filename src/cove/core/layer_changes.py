@@ -30,6 +30,11 @@ class EntryKind(Enum):
     WHITEOUT = auto()
 
 
+# Looked up once, for the loops over all files.
+_FILE, _DIRECTORY = EntryKind.FILE, EntryKind.DIRECTORY
+_SAME_WHATEVER_IS_IN_THEM: Final = (EntryKind.DIRECTORY, EntryKind.OTHER)
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """The facts about one name; `mode` has the permission bits."""
 
@@ -64,8 +69,8 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_directory(self) -> bool:
-        """Return whether it is a directory."""
-        return self.entry is not None and self.entry.kind is EntryKind.DIRECTORY
+        """Return whether it is a directory: those are merged from at least one layer."""
+        return bool(self.merged)
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -139,10 +144,10 @@ class Comparison:
             self._found.append(Change(path, before, after))
             if len(self._found) > MOST_CHANGES:
                 raise LimitExceeded(f"more than {MOST_CHANGES} files have changed: they cannot be listed at once")
-        if before.is_directory and not after.is_directory:
+        if after.merged:
+            self._pending.append((path, before if before.merged else NOWHERE, after))
+        elif before.merged:
             self._pending.append((path, before, Place(hides=True)))
-        elif after.is_directory:
-            self._pending.append((path, before if before.is_directory else NOWHERE, after))
 
     def _differs(self, path: bytes, before: Place, after: Place) -> bool:
         was, now = before.entry, after.entry
@@ -150,7 +155,7 @@ class Comparison:
             return was is not now
         if was.kind is not now.kind or was.mode != now.mode:
             return True
-        if was.kind in (EntryKind.DIRECTORY, EntryKind.OTHER):
+        if was.kind in _SAME_WHATEVER_IS_IN_THEM:
             return False
         return was.size != now.size or not self._same(path, before, after)
 
@@ -161,13 +166,16 @@ def _names(path: bytes, layers: Iterable[Layer]) -> set[bytes]:
 
 def resolve(layers: Sequence[Layer], directory: bytes, name: bytes) -> Place | None:
     """Find what a name is in these layers, highest first; None where none has it."""
-    for at, layer in enumerate(layers):
+    for layer in layers:
         found = layer.find(directory, name)
         if found is None:
             continue
-        if found.kind is EntryKind.DIRECTORY:
-            return _merge(layers[at:], directory, name, found)
-        return Place(hides=True) if found.kind is EntryKind.WHITEOUT else Place(found, layer, (), True)
+        kind = found.kind
+        if kind is _FILE:
+            return Place(found, layer, (), True)
+        if kind is _DIRECTORY:
+            return _merge(layers[layers.index(layer) :], directory, name, found)
+        return Place(hides=True) if kind is EntryKind.WHITEOUT else Place(found, layer, (), True)
     return None
 
 

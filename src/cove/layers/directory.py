@@ -15,11 +15,12 @@ from cove.linux.open_below import DIRECTORY, FILE, Opened, open_below
 
 OPAQUE: Final = "user.overlay.opaque"
 _KINDS: Final = {
-    stat.S_IFREG: EntryKind.FILE,
     stat.S_IFDIR: EntryKind.DIRECTORY,
     stat.S_IFLNK: EntryKind.SYMLINK,
 }
 _FORMAT, _BITS = 0o170000, 0o7777
+_REGULAR: Final = stat.S_IFREG
+_FILE: Final = EntryKind.FILE
 _GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _NO_ATTRIBUTE: Final = (errno.ENODATA, errno.EOPNOTSUPP)
 
@@ -32,9 +33,9 @@ def is_whiteout(found: os.stat_result) -> bool:
 def make_entry(found: os.stat_result) -> Entry:
     """Describe a name."""
     mode = found.st_mode
+    if mode & _FORMAT == _REGULAR:
+        return Entry(_FILE, mode & _BITS, found.st_size)
     kind = _KINDS.get(mode & _FORMAT, EntryKind.OTHER)
-    if kind is EntryKind.FILE:
-        return Entry(kind, mode & _BITS, found.st_size)
     if kind is EntryKind.SYMLINK:
         return Entry(kind, 0, found.st_size)
     return Entry(EntryKind.WHITEOUT) if is_whiteout(found) else Entry(kind, mode & _BITS)
@@ -66,13 +67,14 @@ class DirectoryLayer:
 
     def find(self, directory: bytes, name: bytes) -> Entry | None:
         """Look one name up."""
-        descriptor = self._enter(directory)
+        if self._opened is None or self._path != directory:
+            self._enter(directory)
         if self._entries is not None:
             return self._entries.get(name)
-        if descriptor is None:
+        if self._opened is None:
             return None
         try:
-            return make_entry(os.stat(name, dir_fd=descriptor, follow_symlinks=False))
+            return make_entry(os.stat(name, dir_fd=self._opened.descriptor, follow_symlinks=False))
         except FileNotFoundError:
             return None
 
@@ -130,7 +132,7 @@ def _read_entries(descriptor: int) -> dict[bytes, Entry]:
     found: dict[bytes, Entry] = {}
     with os.scandir(descriptor) as entries:
         for entry in entries:
-            name = os.fsencode(entry.name)
+            name = entry.name.encode("utf-8", "surrogateescape")
             if name.startswith(TEMPORARY):
                 continue
             try:
