@@ -115,7 +115,7 @@ async def test_arguments_are_judged_on_every_abi_and_not_fooled_by_their_upper_h
         ["i386", 359, 10, 1, 262],
         ["x86_64", 41, 2, 10, 0],  # SOCK_PACKET
         ["x86_64", 41, 16, 3, 4],  # NETLINK_SOCK_DIAG
-        ["i386", 359, 16, 3, 9],  # NETLINK_AUDIT
+        ["i386", 359, 16, 3, 15],  # NETLINK_KOBJECT_UEVENT
         ["x86_64", 302, 1, 7, 1],  # prlimit of PID 1
         ["i386", 340, 1, 7, 1],
         ["x86_64", 144, 1, 0, 0],  # sched_setscheduler

@@ -251,11 +251,13 @@ class AsyncSandbox(Named, ABC):
         timeout: float | None = None,
         stdin: bytes | str | None = None,
         max_output: int | None = None,
+        user: str | None = None,
     ) -> ExecResult:
         """Run one command, wait for it, and give its result. No state is kept from call to call.
 
         A string is run as `bash -c` would; a list is run without a shell. When `timeout` is over, everything the
-        command started is ended and the result says `timed_out`.
+        command started is ended and the result says `timed_out`. With `user`, a name or number of the sandbox's, it
+        runs as that one, with its HOME; UserUnavailable where the sandbox has one user.
 
         It returns when the command has ended. To read output while it comes, start a process:
 
@@ -276,6 +278,7 @@ class AsyncSandbox(Named, ABC):
         stdin: bool = False,
         keep: bool = True,
         lossless: bool = False,
+        user: str | None = None,
     ) -> Process:
         """Start a process that lives on its own; returns once it runs.
 
@@ -312,6 +315,7 @@ class AsyncSandbox(Named, ABC):
         cwd: str | None = None,
         env: Mapping[str, str | None] | None = None,
         timeout: float | None = None,
+        user: str | None = None,
     ) -> Session:
         """A new shell; `timeout` is the default for its commands. An id whose shell has ended can be taken again."""
 
@@ -337,6 +341,7 @@ class AsyncSandbox(Named, ABC):
         env: Mapping[str, str | None] | None = None,
         cols: int = 80,
         rows: int = 24,
+        user: str | None = None,
     ) -> Terminal:
         """The terminal with that id, or a new one running `shell` (default: bash)."""
 
@@ -357,6 +362,7 @@ class AsyncSandbox(Named, ABC):
         cwd: str | None = None,
         env: Mapping[str, str | None] | None = None,
         timeout: float | None = None,
+        user: str | None = None,
     ) -> CodeContext:
         """A new executor process for python, javascript or typescript; `timeout` is the default for its runs."""
 

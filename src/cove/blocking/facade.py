@@ -187,7 +187,9 @@ class Files:
     """The sandbox's files, used with the sandbox's own rights.
 
     Paths are those inside. A relative one starts at the sandbox's working directory or, through a session, at the
-    session's. A name that is not UTF-8 comes and goes with surrogate escapes, as `os.fsdecode` makes them.
+    session's. A name that is not UTF-8 comes and goes with surrogate escapes, as `os.fsdecode` makes them. With `user`,
+    a name or number of the sandbox's, a call has that user's rights, and what it makes is that user's; UserUnavailable
+    where the sandbox has no other user.
     """
 
     def __init__(self, inner: api.Files, portal: Portal, *, owned: bool = True) -> None:
@@ -195,127 +197,137 @@ class Files:
         self._portal = portal
         self._owned = owned
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, user: str | None = None) -> bytes:
         """Read a regular file."""
-        return self._portal.call(lambda: self._inner.read(path))
+        return self._portal.call(lambda: self._inner.read(path, user=user))
 
-    def read_text(self, path: str, encoding: str = "utf-8") -> str:
+    def read_text(self, path: str, encoding: str = "utf-8", *, user: str | None = None) -> str:
         """Read a text file; raises ValidationFailed when it is not in that encoding."""
-        return self._portal.call(lambda: self._inner.read_text(path, encoding))
+        return self._portal.call(lambda: self._inner.read_text(path, encoding, user=user))
 
-    def read_stream(self, path: str, *, start: int = 0, end: int | None = None) -> Generator[bytes, None, None]:
+    def read_stream(
+        self, path: str, *, start: int = 0, end: int | None = None, user: str | None = None
+    ) -> Generator[bytes, None, None]:
         """Stream the bytes from `start` up to, not including, `end`; what is appended meanwhile is left out."""
-        return self._portal.iterate(self._inner.read_stream(path, start=start, end=end))
+        return self._portal.iterate(self._inner.read_stream(path, start=start, end=end, user=user))
 
-    def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
+    def write(self, path: str, data: bytes | str, *, mode: int | None = None, user: str | None = None) -> None:
         """Replace a file's content at once: readers see the old or the new one. Missing directories are made.
 
         What the code inside could not write raises PermissionDenied. The file keeps its owner, extended attributes and,
         unless `mode` is given, its mode. A link is followed. A file with several names, or whose directory does not let
         it be replaced, is written in place. Text is written as UTF-8.
         """
-        self._portal.call(lambda: self._inner.write(path, data, mode=mode))
+        self._portal.call(lambda: self._inner.write(path, data, mode=mode, user=user))
 
-    def write_stream(self, path: str, chunks: Iterable[bytes], *, mode: int | None = None) -> int:
+    def write_stream(
+        self, path: str, chunks: Iterable[bytes], *, mode: int | None = None, user: str | None = None
+    ) -> int:
         """Write a file from pieces; returns how many bytes there were. If a piece fails, the old file stays."""
-        return self._portal.call(lambda: self._inner.write_stream(path, self._portal.feed(chunks), mode=mode))
+        return self._portal.call(
+            lambda: self._inner.write_stream(path, self._portal.feed(chunks), mode=mode, user=user)
+        )
 
-    def append(self, path: str, data: bytes | str) -> None:
+    def append(self, path: str, data: bytes | str, *, user: str | None = None) -> None:
         """Add to the end of a file, which is made if it is missing."""
-        self._portal.call(lambda: self._inner.append(path, data))
+        self._portal.call(lambda: self._inner.append(path, data, user=user))
 
-    def mkdir(self, path: str, *, parents: bool = True) -> None:
+    def mkdir(self, path: str, *, parents: bool = True, user: str | None = None) -> None:
         """Make a directory. With `parents` those above it too, and one that is there already is fine."""
-        self._portal.call(lambda: self._inner.mkdir(path, parents=parents))
+        self._portal.call(lambda: self._inner.mkdir(path, parents=parents, user=user))
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, user: str | None = None) -> None:
         """Remove a file or a link, not what it points to; a directory raises IsDirectory."""
-        self._portal.call(lambda: self._inner.remove(path))
+        self._portal.call(lambda: self._inner.remove(path, user=user))
 
-    def remove_tree(self, path: str) -> None:
+    def remove_tree(self, path: str, *, user: str | None = None) -> None:
         """Remove a directory and all that is in it, whatever its modes; no link is followed."""
-        self._portal.call(lambda: self._inner.remove_tree(path))
+        self._portal.call(lambda: self._inner.remove_tree(path, user=user))
 
-    def rename(self, old: str, new: str) -> None:
+    def rename(self, old: str, new: str, *, user: str | None = None) -> None:
         """Give a file or directory another name on the same file system, as rename(2): a file there is replaced."""
-        self._portal.call(lambda: self._inner.rename(old, new))
+        self._portal.call(lambda: self._inner.rename(old, new, user=user))
 
-    def move(self, source: str, destination: str) -> None:
+    def move(self, source: str, destination: str, *, user: str | None = None) -> None:
         """Move as `mv`: into `destination` if that is a directory, also to another file system."""
-        self._portal.call(lambda: self._inner.move(source, destination))
+        self._portal.call(lambda: self._inner.move(source, destination, user=user))
 
-    def copy(self, source: str, destination: str) -> None:
+    def copy(self, source: str, destination: str, *, user: str | None = None) -> None:
         """Copy as `cp -r`: a file or a directory with all that is in it, into `destination` if that is a directory.
 
         Modes and times are kept, links are copied as links; a file in the way is replaced.
         """
-        self._portal.call(lambda: self._inner.copy(source, destination))
+        self._portal.call(lambda: self._inner.copy(source, destination, user=user))
 
-    def list(self, path: str = ".", *, recursive: bool = False, hidden: bool = True) -> builtins.list[FileInfo]:
+    def list(
+        self, path: str = ".", *, recursive: bool = False, hidden: bool = True, user: str | None = None
+    ) -> builtins.list[FileInfo]:
         """List a directory, sorted by path; without `hidden` no names that begin with a dot."""
-        return self._portal.call(lambda: self._inner.list(path, recursive=recursive, hidden=hidden))
+        return self._portal.call(lambda: self._inner.list(path, recursive=recursive, hidden=hidden, user=user))
 
-    def stat(self, path: str) -> FileInfo:
+    def stat(self, path: str, *, user: str | None = None) -> FileInfo:
         """Describe the entry under that name; a link is not followed."""
-        return self._portal.call(lambda: self._inner.stat(path))
+        return self._portal.call(lambda: self._inner.stat(path, user=user))
 
-    def exists(self, path: str) -> bool:
+    def exists(self, path: str, *, user: str | None = None) -> bool:
         """Return whether there is anything; a link counts when what it points to exists."""
-        return self._portal.call(lambda: self._inner.exists(path))
+        return self._portal.call(lambda: self._inner.exists(path, user=user))
 
-    def chmod(self, path: str, mode: int) -> None:
+    def chmod(self, path: str, mode: int, *, user: str | None = None) -> None:
         """Change the permission bits of a file; a link is followed."""
-        self._portal.call(lambda: self._inner.chmod(path, mode))
+        self._portal.call(lambda: self._inner.chmod(path, mode, user=user))
 
-    def glob(self, pattern: str, *, root: str = ".") -> builtins.list[str]:
+    def glob(self, pattern: str, *, root: str = ".", user: str | None = None) -> builtins.list[str]:
         """Find the paths below `root`, relative and sorted, that match: `*`, `?`, `[a-z]`, and `**` for any depth.
 
         As in a shell, names that begin with a dot must be asked for by one. A pattern with `..` is refused.
         """
-        return self._portal.call(lambda: self._inner.glob(pattern, root=root))
+        return self._portal.call(lambda: self._inner.glob(pattern, root=root, user=user))
 
     def search(
-        self, pattern: str, path: str = ".", *, glob: str | None = None, limit: int = 1000
+        self, pattern: str, path: str = ".", *, glob: str | None = None, limit: int = 1000, user: str | None = None
     ) -> builtins.list[SearchMatch]:
         """Search text files for lines that match a regular expression, up to `limit`; `glob` chooses the files.
 
         Binary files (with a NUL byte), files over 64 MiB, and `.git` are left out. After 60 s it is LimitExceeded.
         """
-        return self._portal.call(lambda: self._inner.search(pattern, path, glob=glob, limit=limit))
+        return self._portal.call(lambda: self._inner.search(pattern, path, glob=glob, limit=limit, user=user))
 
-    def replace(self, path: str, old: str, new: str, *, count: int | None = 1) -> int:
+    def replace(self, path: str, old: str, new: str, *, count: int | None = 1, user: str | None = None) -> int:
         """Put `new` where exactly `old` stands; returns how often. Raises ValidationFailed if it is absent.
 
         It must stand there exactly `count` times, once by default; with None any number will do. Beyond 1 GiB, before
         or afterwards, it is FileTooLarge.
         """
-        return self._portal.call(lambda: self._inner.replace(path, old, new, count=count))
+        return self._portal.call(lambda: self._inner.replace(path, old, new, count=count, user=user))
 
-    def upload(self, local: str | PathLike[str], path: str) -> None:
+    def upload(self, local: str | PathLike[str], path: str, *, user: str | None = None) -> None:
         """Copy a file, or what is in a directory, from this program's machine to `path`.
 
         A directory is merged into one that is there. If anything is refused or fails, the old tree stays.
         """
-        self._portal.call(lambda: self._inner.upload(local, path))
+        self._portal.call(lambda: self._inner.upload(local, path, user=user))
 
-    def download(self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES) -> None:
+    def download(
+        self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES, user: str | None = None
+    ) -> None:
         """Copy a file, or what is in a directory, from the sandbox to `local` on this program's machine.
 
         What comes is not trusted: links that lead out of it are refused, and no set-user-id bit survives. More than
         `max_bytes`, 16 GiB by default, raises FileTooLarge; holes count, and stay holes.
         """
-        self._portal.call(lambda: self._inner.download(path, local, max_bytes=max_bytes))
+        self._portal.call(lambda: self._inner.download(path, local, max_bytes=max_bytes, user=user))
 
-    def read_archive(self, path: str = ".") -> Generator[bytes, None, None]:
+    def read_archive(self, path: str = ".", *, user: str | None = None) -> Generator[bytes, None, None]:
         """Stream a directory as an uncompressed tar archive, with names relative to it."""
-        return self._portal.iterate(self._inner.read_archive(path))
+        return self._portal.iterate(self._inner.read_archive(path, user=user))
 
-    def write_archive(self, path: str, chunks: Iterable[bytes]) -> None:
+    def write_archive(self, path: str, chunks: Iterable[bytes], *, user: str | None = None) -> None:
         """Unpack a tar stream into a directory, as `upload` does.
 
         Absolute names, `..`, links that lead out and devices are refused; if anything fails, the old tree stays.
         """
-        self._portal.call(lambda: self._inner.write_archive(path, self._portal.feed(chunks)))
+        self._portal.call(lambda: self._inner.write_archive(path, self._portal.feed(chunks), user=user))
 
     def watch(
         self,
@@ -324,12 +336,15 @@ class Files:
         recursive: bool = True,
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
+        user: str | None = None,
     ) -> Generator[FileEvent, None, None]:
         """Watch a directory tree, or a file (inotify). First comes `watching`: from then on nothing is missed.
 
         Patterns match a name or a path below `path`. It ends when `path` itself is removed or moved away.
         """
-        return self._portal.iterate(self._inner.watch(path, recursive=recursive, include=include, exclude=exclude))
+        return self._portal.iterate(
+            self._inner.watch(path, recursive=recursive, include=include, exclude=exclude, user=user)
+        )
 
     def check_changes(
         self,
@@ -339,10 +354,13 @@ class Files:
         recursive: bool = True,
         include: Sequence[str] = (),
         exclude: Sequence[str] = (".git", "node_modules"),
+        user: str | None = None,
     ) -> Changes:
         """Compare a tree with that version. Without `since`: `unchanged`, and a version to begin with."""
         return self._portal.call(
-            lambda: self._inner.check_changes(path, since=since, recursive=recursive, include=include, exclude=exclude)
+            lambda: self._inner.check_changes(
+                path, since=since, recursive=recursive, include=include, exclude=exclude, user=user
+            )
         )
 
 
@@ -1233,11 +1251,13 @@ class Sandbox:
         timeout: float | None = None,
         stdin: bytes | str | None = None,
         max_output: int | None = None,
+        user: str | None = None,
     ) -> ExecResult:
         """Run one command, wait for it, and give its result. No state is kept from call to call.
 
         A string is run as `bash -c` would; a list is run without a shell. When `timeout` is over, everything the
-        command started is ended and the result says `timed_out`.
+        command started is ended and the result says `timed_out`. With `user`, a name or number of the sandbox's, it
+        runs as that one, with its HOME; UserUnavailable where the sandbox has one user.
 
         It returns when the command has ended. To read output while it comes, start a process:
 
@@ -1246,7 +1266,9 @@ class Sandbox:
             exit = await process.wait()
         """
         return self._portal.call(
-            lambda: self._inner.exec(command, cwd=cwd, env=env, timeout=timeout, stdin=stdin, max_output=max_output)
+            lambda: self._inner.exec(
+                command, cwd=cwd, env=env, timeout=timeout, stdin=stdin, max_output=max_output, user=user
+            )
         )
 
     def start_process(
@@ -1260,6 +1282,7 @@ class Sandbox:
         stdin: bool = False,
         keep: bool = True,
         lossless: bool = False,
+        user: str | None = None,
     ) -> "Process":
         """Start a process that lives on its own; returns once it runs.
 
@@ -1270,7 +1293,15 @@ class Sandbox:
         return Process(
             self._portal.call(
                 lambda: self._inner.start_process(
-                    command, id=id, cwd=cwd, env=env, timeout=timeout, stdin=stdin, keep=keep, lossless=lossless
+                    command,
+                    id=id,
+                    cwd=cwd,
+                    env=env,
+                    timeout=timeout,
+                    stdin=stdin,
+                    keep=keep,
+                    lossless=lossless,
+                    user=user,
                 )
             ),
             self._portal,
@@ -1303,10 +1334,11 @@ class Sandbox:
         cwd: str | None = None,
         env: Mapping[str, str | None] | None = None,
         timeout: float | None = None,
+        user: str | None = None,
     ) -> "Session":
         """A new shell; `timeout` is the default for its commands. An id whose shell has ended can be taken again."""
         return Session(
-            self._portal.call(lambda: self._inner.create_session(id=id, cwd=cwd, env=env, timeout=timeout)),
+            self._portal.call(lambda: self._inner.create_session(id=id, cwd=cwd, env=env, timeout=timeout, user=user)),
             self._portal,
         )
 
@@ -1331,10 +1363,13 @@ class Sandbox:
         env: Mapping[str, str | None] | None = None,
         cols: int = 80,
         rows: int = 24,
+        user: str | None = None,
     ) -> "Terminal":
         """The terminal with that id, or a new one running `shell` (default: bash)."""
         return Terminal(
-            self._portal.call(lambda: self._inner.terminal(id=id, shell=shell, cwd=cwd, env=env, cols=cols, rows=rows)),
+            self._portal.call(
+                lambda: self._inner.terminal(id=id, shell=shell, cwd=cwd, env=env, cols=cols, rows=rows, user=user)
+            ),
             self._portal,
         )
 
@@ -1354,11 +1389,12 @@ class Sandbox:
         cwd: str | None = None,
         env: Mapping[str, str | None] | None = None,
         timeout: float | None = None,
+        user: str | None = None,
     ) -> "CodeContext":
         """A new executor process for python, javascript or typescript; `timeout` is the default for its runs."""
         return CodeContext(
             self._portal.call(
-                lambda: self._inner.create_code_context(language, id=id, cwd=cwd, env=env, timeout=timeout)
+                lambda: self._inner.create_code_context(language, id=id, cwd=cwd, env=env, timeout=timeout, user=user)
             ),
             self._portal,
         )

@@ -34,27 +34,29 @@ class Counted:
         self._files = files
         self._count = count
 
-    async def stat(self, path: str) -> FileInfo:
+    async def stat(self, path: str, *, user: str | None = None) -> FileInfo:
         """Describe the entry under that name."""
-        return await self._files.stat(path)
+        return await self._files.stat(path, user=user)
 
-    def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
+    def read_stream(self, path: str, *, user: str | None = None) -> AsyncGenerator[bytes, None]:
         """Read a file in pieces."""
-        return self._read(self._files.read_stream(path))
+        return self._read(self._files.read_stream(path, user=user))
 
-    def read_archive(self, path: str) -> AsyncGenerator[bytes, None]:
+    def read_archive(self, path: str, *, user: str | None = None) -> AsyncGenerator[bytes, None]:
         """Read a directory as a tar stream."""
-        return self._read(self._files.read_archive(path))
+        return self._read(self._files.read_archive(path, user=user))
 
-    async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:
+    async def write_stream(
+        self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None, user: str | None = None
+    ) -> int:
         """Replace a file."""
         async with aclosing(self._pass(chunks)) as counted:
-            return await self._files.write_stream(path, counted, mode=mode)
+            return await self._files.write_stream(path, counted, mode=mode, user=user)
 
-    async def write_archive(self, path: str, chunks: AsyncIterable[bytes]) -> None:
+    async def write_archive(self, path: str, chunks: AsyncIterable[bytes], *, user: str | None = None) -> None:
         """Unpack a tar stream."""
         async with aclosing(self._pass(chunks)) as counted:
-            await self._files.write_archive(path, counted)
+            await self._files.write_archive(path, counted, user=user)
 
     async def _read(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         async with aclosing(chunks), aclosing(self._pass(chunks)) as counted:

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Annotated, assert_never
 
 import typer
@@ -67,18 +68,30 @@ def exec(
     cove exec -- python3 -c 'print(1)'
 
     cove exec --in my-sandbox 'tail -n 5 report.txt'
+
+    cove exec --in my-sandbox --user root 'apt-get install -y jq'
     """
-    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk, image, user)
+    own = user if inside is None else None
+    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk, image, own)
     workplace = choose_workplace(inside, url, api_key, shape)
-    finish(_run(workplace, parse_command(command), cwd, parse_variables(env), timeout))
+    how = _How(cwd, parse_variables(env), timeout, None if inside is None else user)
+    finish(_run(workplace, parse_command(command), how))
 
 
-async def _run(
-    workplace: Workplace, command: str | list[str], cwd: str | None, env: dict[str, str], timeout: float | None
-) -> int:
+@dataclass(frozen=True, slots=True)
+class _How:
+    """The options of one command. `user` is given where the sandbox is there already."""
+
+    cwd: str | None
+    env: dict[str, str]
+    timeout: float | None
+    user: str | None
+
+
+async def _run(workplace: Workplace, command: str | list[str], how: _How) -> int:
     async with workplace.open() as sandbox:
         try:
-            code = _exit_code(await _run_in(sandbox, command, cwd, env, timeout), timeout)
+            code = _exit_code(await _run_in(sandbox, command, how), how.timeout)
         except BrokenPipeError:
             return BROKEN_PIPE
     first = command if isinstance(command, str) else command[0]
@@ -87,11 +100,11 @@ async def _run(
     return code
 
 
-async def _run_in(
-    sandbox: AsyncSandbox, command: str | list[str], cwd: str | None, env: dict[str, str], timeout: float | None
-) -> Exit:
+async def _run_in(sandbox: AsyncSandbox, command: str | list[str], how: _How) -> Exit:
     streams = Streams()
-    process = await sandbox.start_process(command, stdin=True, cwd=cwd, env=env, timeout=timeout, lossless=True)
+    process = await sandbox.start_process(
+        command, stdin=True, cwd=how.cwd, env=how.env, timeout=how.timeout, user=how.user, lossless=True
+    )
     feeding = owned(_feed(process, streams))
     try:
         return await _print(process, streams)

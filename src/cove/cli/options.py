@@ -37,7 +37,9 @@ IsolationOption = Annotated[
     Isolation | None, typer.Option(help="`none` runs unconfined, for trusted code only; bubblewrap by default.")
 ]
 ImageOption = Annotated[str | None, typer.Option(metavar="NAME", help="The image that is its system: `cove image ls`.")]
-UserOption = Annotated[str | None, typer.Option(metavar="USER", help="With --image: the user of the image, as root.")]
+UserOption = Annotated[
+    str | None, typer.Option(metavar="USER", help="With --image or --in: a user of the image, as root.")
+]
 MemoryOption = Annotated[
     str | None, typer.Option(metavar="SIZE", help="At most so much memory, as 512M or 2G; at least 16M.")
 ]

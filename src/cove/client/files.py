@@ -41,18 +41,18 @@ _MODE_BEHIND_A_LINK = 0o644  # `stat` describes the link itself
 class Files(Handle, api.Files, target=Target.FILES):
     """Relative paths are resolved there."""
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, *, user: str | None = None) -> bytes:
         backoff = Backoff()
         while True:
             try:
-                return await self._read(path)
+                return await self._read(path, user=user)
             except ConnectionLost:
                 await backoff.pause()
 
-    async def _read(self, path: str) -> bytes:
+    async def _read(self, path: str, *, user: str | None = None) -> bytes:
         parts: list[bytes] = []
         size = 0
-        async with aclosing(self.read_stream(path)) as chunks:
+        async with aclosing(self.read_stream(path, user=user)) as chunks:
             async for chunk in chunks:
                 parts.append(chunk)
                 size += len(chunk)
@@ -60,69 +60,73 @@ class Files(Handle, api.Files, target=Target.FILES):
                     raise FileTooLarge(f"{path} is too large: read it in pieces with read_stream, or download it")
         return b"".join(parts)
 
-    async def read_text(self, path: str, encoding: str = "utf-8") -> str:
-        data = await self.read(path)
+    async def read_text(self, path: str, encoding: str = "utf-8", *, user: str | None = None) -> str:
+        data = await self.read(path, user=user)
         try:
             return data.decode(encoding)
         except (UnicodeDecodeError, LookupError) as error:
             raise ValidationFailed(f"{path} is not {encoding} text: {error}") from None
 
-    async def write(self, path: str, data: bytes | str, *, mode: int | None = None) -> None:
-        request = requests.WriteFile.of(path=path, mode=mode)
+    async def write(self, path: str, data: bytes | str, *, mode: int | None = None, user: str | None = None) -> None:
+        request = requests.WriteFile.of(path=path, mode=mode, user=user)
         await self._calls.call(operations.WRITE_FILE, request=request, content=encode_content(data))
 
-    async def upload(self, local: str | PathLike[str], path: str) -> None:
-        await upload(self, os.fspath(local), path)
+    async def upload(self, local: str | PathLike[str], path: str, *, user: str | None = None) -> None:
+        await upload(self, os.fspath(local), path, user)
 
-    async def download(self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES) -> None:
-        await download(self, path, os.fspath(local), max_bytes)
+    async def download(
+        self, path: str, local: str | PathLike[str], *, max_bytes: int = MOST_DOWNLOAD_BYTES, user: str | None = None
+    ) -> None:
+        await download(self, path, os.fspath(local), max_bytes, user)
 
 
 class Contents(Protocol):
     """The part of `api.Files` that a transfer needs."""
 
-    async def stat(self, path: str) -> FileInfo:
+    async def stat(self, path: str, *, user: str | None = None) -> FileInfo:
         """Describe the entry under that name."""
 
-    def read_stream(self, path: str) -> AsyncGenerator[bytes, None]:
+    def read_stream(self, path: str, *, user: str | None = None) -> AsyncGenerator[bytes, None]:
         """A file in pieces."""
 
-    def read_archive(self, path: str) -> AsyncGenerator[bytes, None]:
+    def read_archive(self, path: str, *, user: str | None = None) -> AsyncGenerator[bytes, None]:
         """A directory as a tar stream."""
 
-    async def write_stream(self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None) -> int:
+    async def write_stream(
+        self, path: str, chunks: AsyncIterable[bytes], *, mode: int | None = None, user: str | None = None
+    ) -> int:
         """Replace a file."""
 
-    async def write_archive(self, path: str, chunks: AsyncIterable[bytes]) -> None:
+    async def write_archive(self, path: str, chunks: AsyncIterable[bytes], *, user: str | None = None) -> None:
         """Unpack a tar stream."""
 
 
-async def upload(files: Contents, local: str, path: str) -> None:
+async def upload(files: Contents, local: str, path: str, user: str | None = None) -> None:
     """A file or a directory from here to there."""
     if await finished(os.path.isdir, local):
         async with aclosing(read_tree(local)) as chunks:
-            await files.write_archive(path, chunks)
+            await files.write_archive(path, chunks, user=user)
         return
     with translated(local):
         source = await finished(open_local, local)
         try:
             mode = os.fstat(source).st_mode & 0o777
             async with aclosing(read_descriptor(source)) as chunks:
-                await files.write_stream(path, chunks, mode=mode)
+                await files.write_stream(path, chunks, mode=mode, user=user)
         finally:
             os.close(source)
 
 
-async def download(files: Contents, path: str, local: str, max_bytes: int) -> None:
+async def download(files: Contents, path: str, local: str, max_bytes: int, user: str | None = None) -> None:
     """A file or a directory from there to here."""
     check_most(max_bytes)
     with limited(path, max_bytes):
         try:
-            await _download_file(files, path, local, max_bytes)
+            await _download_file(files, path, local, max_bytes, user)
         except IsDirectory:
             if await finished(os.path.isfile, local):
                 raise
-            await _download_tree(files, path, local, max_bytes)
+            await _download_tree(files, path, local, max_bytes, user)
 
 
 async def at_most(max_bytes: int, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -168,13 +172,13 @@ def _pack_into(local: str, write: int, stop: Stop) -> None:
         os.close(write)
 
 
-async def _download_file(files: Contents, path: str, local: str, max_bytes: int) -> None:
-    found = await files.stat(path)
+async def _download_file(files: Contents, path: str, local: str, max_bytes: int, user: str | None) -> None:
+    found = await files.stat(path, user=user)
     is_file = found.kind is FileKind.FILE
     if is_file and found.size > max_bytes:
         raise FileTooLarge(f"more than {max_bytes} bytes")
     with translated(local):
-        async with aclosing(at_most(max_bytes, files.read_stream(path))) as chunks:
+        async with aclosing(at_most(max_bytes, files.read_stream(path, user=user))) as chunks:
             first = await anext(chunks, b"")
             write, temporary = await finished(make_local, local)
             try:
@@ -193,7 +197,7 @@ async def _download_file(files: Contents, path: str, local: str, max_bytes: int)
                 os.close(write)
 
 
-async def _download_tree(files: Contents, path: str, local: str, max_bytes: int) -> None:
+async def _download_tree(files: Contents, path: str, local: str, max_bytes: int, user: str | None) -> None:
     read, write = make_pipe()
     os.set_blocking(read, False)
     stdin = Stdin(write)
@@ -202,7 +206,7 @@ async def _download_tree(files: Contents, path: str, local: str, max_bytes: int)
             unpacking = start_transfer(_unpack_from, read, local, max_bytes, stop)
             unpacking.add_done_callback(lambda _: stdin.close())
             try:
-                await _feed(stdin, files, path)
+                await _feed(stdin, files, path, user)
                 with translated(local):
                     await settled(unpacking)
             finally:
@@ -214,9 +218,9 @@ async def _download_tree(files: Contents, path: str, local: str, max_bytes: int)
         os.close(read)
 
 
-async def _feed(stdin: Stdin, files: Contents, path: str) -> None:
+async def _feed(stdin: Stdin, files: Contents, path: str, user: str | None) -> None:
     """An unpacker that takes no more has ended, and says itself why."""
-    async with aclosing(files.read_archive(path)) as chunks:
+    async with aclosing(files.read_archive(path, user=user)) as chunks:
         async for chunk in chunks:
             try:
                 await stdin.write(chunk)

@@ -50,11 +50,11 @@ class Invocation:
     user: bytes = b""
 
 
-def build_invocation(command: Command, *, cwd: str, env: Mapping[str, str]) -> Invocation:
+def build_invocation(command: Command, *, cwd: str, env: Mapping[str, str], user: bytes = b"") -> Invocation:
     """Validate and encode one command; raises ValidationFailed before anything has run."""
     argv, script = _argv(command)
     files = {} if script is None else {SCRIPT_DESCRIPTOR: script}
-    return Invocation(argv=argv, env=encode_environment(env), cwd=encode_text(cwd, "cwd"), files=files)
+    return Invocation(argv=argv, env=encode_environment(env), cwd=encode_text(cwd, "cwd"), files=files, user=user)
 
 
 def merge_environment(*layers: Environment | None) -> dict[str, str]:

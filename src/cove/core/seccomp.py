@@ -45,6 +45,8 @@ from cove.core.system_calls import (
 ALLOW = 0x7FFF0000
 REFUSE = 0x00050000 | errno.EPERM
 UNKNOWN = 0x00050000 | errno.ENOSYS
+# As on a kernel without it: who reports to the audit system of the kernel does without.
+NO_PROTOCOL = 0x00050000 | errno.EPROTONOSUPPORT
 # Nothing is done, and the caller is told that it was.
 PRETEND = 0x00050000
 
@@ -82,6 +84,8 @@ IOPRIO_WHO_PROCESS = 1
 # ip(7): unspecified, ICMP, TCP, UDP, ICMPv6. Others are rare, and much of their code is loaded on demand.
 IP_PROTOCOLS = (0, 1, 6, 17, 58)
 NETLINK_ROUTE = 0
+NETLINK_AUDIT = 9
+AF_NETLINK = 16
 # socket(2): the families that may be used with their protocols, where those are not left to the kernel.
 AF_INET = 2
 SOCKET_PROTOCOLS: Mapping[int, tuple[int, ...] | None] = {
@@ -89,7 +93,7 @@ SOCKET_PROTOCOLS: Mapping[int, tuple[int, ...] | None] = {
     1: None,  # unix
     AF_INET: IP_PROTOCOLS,
     10: IP_PROTOCOLS,  # inet6
-    16: (NETLINK_ROUTE,),
+    AF_NETLINK: (NETLINK_ROUTE,),
 }
 # packet(7): an old name for the family AF_PACKET; the type shares its argument with flags.
 SOCK_PACKET = 10
@@ -228,6 +232,8 @@ def _check_protocol(family: int, protocols: tuple[int, ...] | None) -> Program:
     if protocols is None:
         return give(ALLOW)
     allowed = _allow_values(2, protocols)
+    if family == AF_NETLINK:
+        return [*_argument(2), *if_equal(NETLINK_AUDIT, give(NO_PROTOCOL)), *allowed]
     if family != AF_INET:
         return allowed
     kind = [*_argument(1), *clear_bits(~SOCKET_TYPE_BITS & 0xFFFFFFFF)]

@@ -64,6 +64,7 @@ class CodeContexts:
         self._contexts: dict[str, CodeContext | None] = {}
         self._languages: dict[str, str] = {}
         self._servers = ForkServers(spawner, interpreters, self._renew_spares)
+        self._servers_of: dict[bytes, ForkServers] = {b"": self._servers}
         self._spare: dict[str, builtins.list[_Spare]] = {}
         self._refilling: set[str] = set()
 
@@ -72,7 +73,14 @@ class CodeContexts:
         self._refill("python", cwd, env)
 
     async def create(
-        self, language: str, *, id: str | None, cwd: str, env: Mapping[str, str], timeout: float | None
+        self,
+        language: str,
+        *,
+        id: str | None,
+        cwd: str,
+        env: Mapping[str, str],
+        timeout: float | None,
+        user: bytes = b"",
     ) -> CodeContext:
         """A new context with an executor of its own."""
         language = check_language(language)
@@ -84,7 +92,7 @@ class CodeContexts:
         self._contexts[id] = None
         self._languages[id] = language
         try:
-            executor = await self._start(language, cwd, env)
+            executor = await self._start(language, cwd, env, user)
         except BaseException:
             self._release(id)
             raise
@@ -156,7 +164,8 @@ class CodeContexts:
 
     async def close(self) -> None:
         """Free everything, after the sandbox has ended."""
-        await self._servers.close()
+        for servers in self._servers_of.values():
+            await servers.close()
         for context in filter(None, list(self._contexts.values())):
             await context.settled()
             context.executor.close()
@@ -214,10 +223,10 @@ class CodeContexts:
             spare.end()
             self._refill("python", spare.cwd, spare.env)
 
-    async def _start(self, language: str, cwd: str, env: Mapping[str, str]) -> Executor:
+    async def _start(self, language: str, cwd: str, env: Mapping[str, str], user: bytes = b"") -> Executor:
         """A clean executor that has said that it is ready."""
         try:
-            return await self._start_executor(language, cwd, env)
+            return await self._start_executor(language, cwd, env, user)
         except (SandboxDestroyed, InterpreterNotReady, SpawnFailed) as error:
             if self._spawner.closed:
                 raise self._spawner.link.explain(True) from None
@@ -225,21 +234,28 @@ class CodeContexts:
                 raise
             raise SpawnFailed("the Python that contexts are forked from was killed. Nothing was started.") from error
 
-    async def _start_executor(self, language: str, cwd: str, env: Mapping[str, str]) -> Executor:
+    async def _start_executor(self, language: str, cwd: str, env: Mapping[str, str], user: bytes) -> Executor:
         if language != "python":
             argv = tuple(word.encode() for word in self._interpreters.node_command(language))
-            return await self._spawn_executor(self._spawner, language, argv, cwd, env)
-        server = await self._servers.get(env)
+            return await self._spawn_executor(self._spawner, language, argv, cwd, env, user)
+        servers = self._servers_of.setdefault(user, ForkServers(self._spawner, self._interpreters, lambda: None, user))
+        server = await servers.get(env)
         with server.starting() as spawner:
             executor = await self._spawn_executor(spawner, language, (b"python",), cwd, env)
-        executor.process.ended.add_done_callback(lambda _: self._servers.end_idle())
+        executor.process.ended.add_done_callback(lambda _: servers.end_idle())
         return executor
 
     async def _spawn_executor(
-        self, spawner: Spawner, language: str, argv: tuple[bytes, ...], cwd: str, env: Mapping[str, str]
+        self,
+        spawner: Spawner,
+        language: str,
+        argv: tuple[bytes, ...],
+        cwd: str,
+        env: Mapping[str, str],
+        user: bytes = b"",
     ) -> Executor:
         executor, given = open_executor(self._servers.want_packages, can_be_stuck=language != "python")
-        invocation = Invocation(argv=argv, env=encode_environment(env), cwd=encode_text(cwd, "cwd"))
+        invocation = Invocation(argv=argv, env=encode_environment(env), cwd=encode_text(cwd, "cwd"), user=user)
         expect = partial(executor.expect, spawner=spawner)
         try:
             try:

@@ -69,7 +69,9 @@ class ForkServer:
         self._ending.start(self._close)
 
 
-async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[str, str], cwd: str) -> ForkServer:
+async def start_fork_server(
+    spawner: Spawner, command: list[str], env: Mapping[str, str], cwd: str, user: bytes = b""
+) -> ForkServer:
     """Start it and wait until everything is imported."""
     ours, theirs = socket_pair()
     complaint = Capture(_COMPLAINT_BYTES)
@@ -77,6 +79,7 @@ async def start_fork_server(spawner: Spawner, command: list[str], env: Mapping[s
         argv=tuple(word.encode() for word in [*command, str(_CONTROL)]),
         env=encode_environment(env),
         cwd=cwd.encode(),
+        user=user,
     )
     with theirs:
         try:
@@ -132,8 +135,11 @@ class ForkServers:
     further contexts are made, one that has imported them takes its place: from then on they cost nothing.
     """
 
-    def __init__(self, spawner: Spawner, interpreters: Interpreters, on_replaced: Callable[[], None]) -> None:
+    def __init__(
+        self, spawner: Spawner, interpreters: Interpreters, on_replaced: Callable[[], None], user: bytes = b""
+    ) -> None:
         self._spawner = spawner
+        self._user = user
         self._interpreters = interpreters
         self._on_replaced = on_replaced
         self._current: asyncio.Future[ForkServer] | None = None
@@ -173,7 +179,7 @@ class ForkServers:
 
     async def _start(self, env: Mapping[str, str], *, preload: bool) -> ForkServer:
         command = self._interpreters.python_command(preload=preload)
-        return await start_fork_server(self._spawner, command, env, "/")
+        return await start_fork_server(self._spawner, command, env, "/", self._user)
 
     async def _replace(self, env: Mapping[str, str]) -> None:
         try:

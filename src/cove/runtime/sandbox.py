@@ -40,6 +40,7 @@ from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 from cove.runtime.session import Session
 from cove.runtime.snapshot import Snapshot
 from cove.runtime.state import check_labels, check_system, in_transfer
+from cove.runtime.users import environment_of
 
 MOST_COPIES = 1000
 
@@ -161,8 +162,9 @@ class Sandbox(SandboxLifecycle):
         timeout: float | None = None,
         stdin: bytes | str | None = None,
         max_output: int | None = None,
+        user: str | None = None,
     ) -> ExecResult:
-        invocation = self._invocation(command, cwd, env)
+        invocation = await self._invocation(command, cwd, env, user)
         mark = self._egress.mark()
         result = await run_command(
             self._spawner,
@@ -187,8 +189,9 @@ class Sandbox(SandboxLifecycle):
         stdin: bool = False,
         keep: bool = True,
         lossless: bool = False,
+        user: str | None = None,
     ) -> Process:
-        invocation = self._invocation(command, cwd, env)
+        invocation = await self._invocation(command, cwd, env, user)
         return await self._processes.start(
             command, invocation, id=id, timeout=check_timeout(timeout), stdin=stdin, keep=keep, lossless=lossless
         )
@@ -220,10 +223,12 @@ class Sandbox(SandboxLifecycle):
         cwd: str | None = None,
         env: Mapping[str, str | None] | None = None,
         timeout: float | None = None,
+        user: str | None = None,
     ) -> Session:
         self._check_running()
-        merged = merge_environment(self._env, env)
-        return await self._sessions.create(id=id, cwd=self._resolve(cwd), env=merged, timeout=timeout)
+        who, by = await self._find_user(user)
+        merged = merge_environment(self._env, who, env)
+        return await self._sessions.create(id=id, cwd=self._resolve(cwd), env=merged, timeout=timeout, user=by)
 
     async def get_session(self, id: str) -> Session:
         self._check_running()
@@ -246,9 +251,10 @@ class Sandbox(SandboxLifecycle):
         env: Mapping[str, str | None] | None = None,
         cols: int = 80,
         rows: int = 24,
+        user: str | None = None,
     ) -> Terminal:
         command = [shell] if isinstance(shell, str) else shell or ["/bin/bash"]
-        invocation = self._invocation(command, cwd, {"TERM": "xterm-256color", **(env or {})})
+        invocation = await self._invocation(command, cwd, {"TERM": "xterm-256color", **(env or {})}, user)
         return await self._terminals.get_or_create(id, invocation, cols, rows)
 
     async def get_terminal(self, id: str) -> Terminal:
@@ -267,10 +273,12 @@ class Sandbox(SandboxLifecycle):
         cwd: str | None = None,
         env: Mapping[str, str | None] | None = None,
         timeout: float | None = None,
+        user: str | None = None,
     ) -> CodeContext:
         self._check_running()
-        merged = merge_environment(self._env, env)
-        return await self._contexts.create(language, id=id, cwd=self._resolve(cwd), env=merged, timeout=timeout)
+        who, by = await self._find_user(user)
+        merged, where = merge_environment(self._env, who, env), self._resolve(cwd)
+        return await self._contexts.create(language, id=id, cwd=where, env=merged, timeout=timeout, user=by)
 
     async def get_code_context(self, id: str) -> CodeContext:
         self._check_running()
@@ -327,12 +335,22 @@ class Sandbox(SandboxLifecycle):
         cwd = self._resolve(None)
         return run_borrowed(self._contexts, language, code, cwd=cwd, env=self._env, timeout=timeout)
 
-    def _invocation(
-        self, command: str | Sequence[str], cwd: str | None, env: Mapping[str, str | None] | None
+    async def _invocation(
+        self,
+        command: str | Sequence[str],
+        cwd: str | None,
+        env: Mapping[str, str | None] | None,
+        user: str | None,
     ) -> Invocation:
         self._check_running()
-        merged = self._env if not env else merge_environment(self._env, env)
-        return build_invocation(command, cwd=self._resolve(cwd), env=merged)
+        who, by = await self._find_user(user)
+        merged = self._env if not env and not who else merge_environment(self._env, who, env)
+        return build_invocation(command, cwd=self._resolve(cwd), env=merged, user=by)
+
+    async def _find_user(self, user: str | None) -> tuple[dict[str, str], bytes]:
+        """Return the variables of a user, and who that is for the agent; nothing for the sandbox's own."""
+        found = None if user is None else await self.users.find(user)
+        return environment_of(found), b"" if found is None else found.encode()
 
     def _resolve(self, cwd: str | None) -> str:
         if cwd is None:

@@ -64,7 +64,7 @@ SET_LABELS = row("set_labels", "PUT /labels", _S, "set_labels", "Replace the lab
 RESTART = row("restart_sandbox", "POST /restart", _S, "restart", "End what runs, start again on the same files", Nothing, NOTHING, by=By.RUNNING)
 
 USAGE = row("get_usage", "GET /usage", _S, "usage", "What a sandbox uses of the machine", Nothing, plain(Usage))
-EXEC = row("exec", "POST /exec", _S, "exec", "Run one command", requests.Exec, replies.EXEC)
+EXEC = row("exec", "POST /exec", _S, "exec", "Run one command", requests.ExecAs, replies.EXEC)
 SET_ENV = row("set_env", "PATCH /env", _S, "set_env", "Change the environment of what starts later", requests.SetEnv, NOTHING)
 
 SNAPSHOT = row("snapshot_sandbox", "POST /snapshots", _S, "snapshot", "Keep the files as they are now", requests.MakeSnapshot, replies.SNAPSHOT, makes=True, success=201)
@@ -89,7 +89,7 @@ DELETE_SNAPSHOT = row("delete_snapshot", f"DELETE {SNAPSHOTS}/{{snapshot}}", Tar
 SET_NETWORK = row("set_network", "PUT /network", _S, "set_network", "Change the network policy", requests.SetNetwork, NOTHING)
 NETWORK_LOG = row("network_log", "GET /network/log", _S, "network_log", "What the policy allowed and refused, from a cursor on", requests.NetworkLog, replies.NETWORK_EVENT, Form.EVENTS)
 
-START_PROCESS = row("start_process", "POST /processes", _S, "start_process", "Start a process", requests.StartProcess, replies.PROCESS, makes=True)
+START_PROCESS = row("start_process", "POST /processes", _S, "start_process", "Start a process", requests.StartProcessAs, replies.PROCESS, makes=True)
 LIST_PROCESSES = row("list_processes", "GET /processes", _S, "list_processes", "All running and remembered processes", Nothing, replies.PROCESSES)
 KILL_ALL_PROCESSES = row("kill_all_processes", "POST /kill_all_processes", _S, "kill_all_processes", "Signal every process", requests.Kill, replies.COUNT)
 CLEANUP_PROCESSES = row("cleanup_processes", "POST /cleanup_processes", _S, "cleanup_processes", "Forget the ended processes", Nothing, replies.COUNT)

@@ -109,6 +109,7 @@ SOCKET_PROTOCOLS = {
     "netlink_sock_diag": (16, socket.SOCK_RAW, 4),
     "netlink_generic": (16, socket.SOCK_RAW, 16),
     "netlink_uevent": (16, socket.SOCK_RAW, 15),
+    "netlink_audit": (16, socket.SOCK_RAW, 9),
 }
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 

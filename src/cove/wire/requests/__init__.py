@@ -31,7 +31,18 @@ from cove.wire.requests.git import (
 from cove.wire.requests.image import CommitSandbox, DeleteImage, LoadImage, PullImage
 from cove.wire.requests.mount import AddMount, CreateVolume, MountTarget
 from cove.wire.requests.network import ConnectPort, ExposePort, NetworkLog, SetNetwork
-from cove.wire.requests.process import Exec, Kill, Logs, StartProcess, Terminate, Wait, WaitForLog, WaitForPort
+from cove.wire.requests.process import (
+    Exec,
+    ExecAs,
+    Kill,
+    Logs,
+    StartProcess,
+    StartProcessAs,
+    Terminate,
+    Wait,
+    WaitForLog,
+    WaitForPort,
+)
 from cove.wire.requests.request import Nothing, Request, Waiting
 from cove.wire.requests.sandbox import (
     CreateSandbox,
@@ -67,6 +78,7 @@ __all__ = [
     "DiffSince",
     "DiffRepository",
     "Exec",
+    "ExecAs",
     "ExposePort",
     "FilePath",
     "ForkContext",
@@ -105,6 +117,7 @@ __all__ = [
     "SetNetwork",
     "Since",
     "StartProcess",
+    "StartProcessAs",
     "Terminate",
     "Transfer",
     "Wait",

@@ -14,6 +14,7 @@ class CreateCodeContext(Request, frozen=True):
     cwd: str | None = None
     env: Environment | None = None
     timeout: Seconds = None
+    user: str | None = None
 
 
 class RunInContext(Request, frozen=True):

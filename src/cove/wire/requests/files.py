@@ -3,13 +3,19 @@
 from cove.wire.requests.request import Request
 
 
-class FilePath(Request, frozen=True):
+class FileRequest(Request, frozen=True):
+    """The user who asks, where it is not the sandbox's own."""
+
+    user: str | None = None
+
+
+class FilePath(FileRequest, frozen=True, kw_only=True):
     """One file."""
 
     path: str
 
 
-class ReadFile(Request, frozen=True):
+class ReadFile(FileRequest, frozen=True, kw_only=True):
     """A file, or the bytes from `start` up to, not including, `end`."""
 
     path: str
@@ -17,35 +23,35 @@ class ReadFile(Request, frozen=True):
     end: int | None = None
 
 
-class WriteFile(Request, frozen=True):
+class WriteFile(FileRequest, frozen=True, kw_only=True):
     """The file that the content goes to."""
 
     path: str
     mode: int | None = None
 
 
-class MakeDirectory(Request, frozen=True):
+class MakeDirectory(FileRequest, frozen=True, kw_only=True):
     """With `parents` those above it too."""
 
     path: str
     parents: bool = True
 
 
-class Rename(Request, frozen=True):
+class Rename(FileRequest, frozen=True, kw_only=True):
     """On one file system."""
 
     old: str
     new: str
 
 
-class Transfer(Request, frozen=True):
+class Transfer(FileRequest, frozen=True, kw_only=True):
     """As `mv` and `cp -r`."""
 
     source: str
     destination: str
 
 
-class ListFiles(Request, frozen=True):
+class ListFiles(FileRequest, frozen=True, kw_only=True):
     """The directory to list."""
 
     path: str = "."
@@ -53,21 +59,21 @@ class ListFiles(Request, frozen=True):
     hidden: bool = True
 
 
-class ChangeMode(Request, frozen=True):
+class ChangeMode(FileRequest, frozen=True, kw_only=True):
     """Permission bits."""
 
     path: str
     mode: int
 
 
-class Glob(Request, frozen=True):
+class Glob(FileRequest, frozen=True, kw_only=True):
     """The pattern that paths below `root` must match."""
 
     pattern: str
     root: str = "."
 
 
-class Search(Request, frozen=True):
+class Search(FileRequest, frozen=True, kw_only=True):
     """The regular expression that lines must match."""
 
     pattern: str
@@ -76,7 +82,7 @@ class Search(Request, frozen=True):
     limit: int = 1000
 
 
-class Replace(Request, frozen=True):
+class Replace(FileRequest, frozen=True, kw_only=True):
     """Exact text."""
 
     path: str
@@ -85,7 +91,7 @@ class Replace(Request, frozen=True):
     count: int | None = 1
 
 
-class Watch(Request, frozen=True):
+class Watch(FileRequest, frozen=True, kw_only=True):
     """A tree or a file."""
 
     path: str = "."
@@ -94,7 +100,7 @@ class Watch(Request, frozen=True):
     exclude: tuple[str, ...] = (".git", "node_modules")
 
 
-class CheckChanges(Watch, frozen=True):
+class CheckChanges(Watch, frozen=True, kw_only=True):
     """The version to compare with."""
 
     since: str | None = None

@@ -39,6 +39,15 @@ class Exec(Request, frozen=True):
         }
 
 
+class ExecAs(Exec, frozen=True):
+    """One command of the sandbox's: `user` is who runs it."""
+
+    user: str | None = None
+
+    def arguments(self) -> dict[str, object]:
+        return {**super().arguments(), "user": self.user}
+
+
 class StartProcess(Request, frozen=True):
     """A process that lives on its own."""
 
@@ -50,6 +59,12 @@ class StartProcess(Request, frozen=True):
     stdin: bool = False
     keep: bool = True
     lossless: bool = False
+
+
+class StartProcessAs(StartProcess, frozen=True):
+    """A process of the sandbox's: `user` is who runs it."""
+
+    user: str | None = None
 
 
 class Kill(Request, frozen=True):

@@ -10,6 +10,7 @@ class CreateSession(Request, frozen=True):
     cwd: str | None = None
     env: Environment | None = None
     timeout: Seconds = None
+    user: str | None = None
 
 
 class OpenTerminal(Request, frozen=True):
@@ -21,6 +22,7 @@ class OpenTerminal(Request, frozen=True):
     env: Environment | None = None
     cols: int = 80
     rows: int = 24
+    user: str | None = None
 
     @property
     def makes_new(self) -> bool:
