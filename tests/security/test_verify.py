@@ -10,12 +10,17 @@ import pytest
 
 from cove.verify import battery
 from cove.verify.findings import Attempt, Finding, Report, Verdict, judge, make_report
-from cove.verify.inside import calls, harness, network, policy, privilege, processes, resources, view
+from cove.verify.inside import calls, harness, network, policy, privilege, processes, resources, root, view
 from cove.verify.outside import PROBES
 
 COVE = str(Path(sys.executable).parent / "cove")
 INSIDE = list(harness.PROBES)
-assert all((battery, calls, network, policy, privilege, processes, resources, view))
+AS_ROOT = [
+    f"{name}{battery.AS_ROOT}"
+    for name, probe in harness.PROBES.items()
+    if probe.area in (*battery.PLAIN_AREAS.split(","), battery.LIMITED_AREAS) and name not in battery.OWN_TO_ROOT
+]
+assert all((battery, calls, network, policy, privilege, processes, resources, root, view))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def findings(report: Report) -> dict[str, Finding]:
 
 
 def test_there_are_at_least_a_hundred_attempts_in_ten_areas(findings: dict[str, Finding]) -> None:
-    assert len(findings) == len(INSIDE) + len(PROBES) >= 100
+    assert len(findings) == len(INSIDE) + len(AS_ROOT) + len(PROBES) >= 100
     assert len({finding.area for finding in findings.values()}) >= 10
 
 
@@ -44,7 +49,7 @@ def test_the_controls_prove_most_attempts(findings: dict[str, Finding]) -> None:
     assert len(proven) > (150 if os.geteuid() == 0 else 60)
 
 
-@pytest.mark.parametrize("name", [*INSIDE, *(each.name for each in PROBES)])
+@pytest.mark.parametrize("name", [*INSIDE, *AS_ROOT, *(each.name for each in PROBES)])
 def test_an_attempt_is_blocked(name: str, findings: dict[str, Finding]) -> None:
     finding = findings[name]
     if finding.verdict is Verdict.NOT_TESTABLE:

@@ -62,6 +62,13 @@ class Binds:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadOnly:
+    """Make directories read-only by mounts of their own. Only before anything runs inside, or is mounted below them."""
+
+    paths: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class MoveMounts:
     """Move mounts below the staging directory to their targets, making what is missing on the way; then detach it."""
 
@@ -174,6 +181,7 @@ Action = (
     | NetworkSysctls
     | MountOptions
     | Binds
+    | ReadOnly
     | MoveMounts
     | BindFile
     | CloneTree
@@ -252,10 +260,8 @@ def _outside(action: Action) -> list[Step]:
 
 def _in_mounts(action: Action, trees: Sequence[BindFile]) -> list[Step]:
     match action:
-        case MountOptions(options):
-            return [Step("options", (path, *text.split(","))) for path, text in options.items()]
-        case Binds(sources):
-            return [Step("bind", tuple(word for target, source in sources.items() for word in (source, target)))]
+        case MountOptions() | Binds() | ReadOnly():
+            return _before_code(action)
         case MoveMounts(staging, targets):
             return [*(Step("move", pair) for pair in targets.items()), Step("detach", (staging,))]
         case BindFile(_, target, if_there):
@@ -277,6 +283,16 @@ def _in_mounts(action: Action, trees: Sequence[BindFile]) -> list[Step]:
             return []
         case _:
             assert_never(action)
+
+
+def _before_code(action: MountOptions | Binds | ReadOnly) -> list[Step]:
+    match action:
+        case MountOptions(options):
+            return [Step("options", (path, *text.split(","))) for path, text in options.items()]
+        case Binds(sources):
+            return [Step("bind", tuple(word for target, source in sources.items() for word in (source, target)))]
+        case ReadOnly(paths):
+            return [Step("seal", (path,)) for path in paths]
 
 
 def _within(paths: Sequence[str], target: str) -> list[str]:

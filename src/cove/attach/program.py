@@ -162,6 +162,7 @@ class Performer:
             b"mounts": self.enter_mounts,
             b"options": self.reconfigure,
             b"bind": self.bind,
+            b"seal": self.seal,
             b"move": self.move,
             b"detach": self.detach,
             b"place": self.place_tree,
@@ -433,6 +434,16 @@ class Performer:
         """Bind sources to targets, in pairs. By path: for a jail in which nothing runs yet."""
         for source, target in zip(fields[::2], fields[1::2], strict=True):
             call(target.decode("utf-8", "surrogateescape"), _mount, source, target, None, MS_BIND, None)
+
+    def seal(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Let nobody write below a directory. By path: for a jail in which nothing runs yet."""
+        path = fields[0].decode("utf-8", "surrogateescape")
+        call(path, _mount, fields[0], fields[0], None, MS_BIND, None)
+        place = open_path(path)
+        try:
+            set_attributes(place, path, MOUNT_ATTRIBUTES)
+        finally:
+            posix.close(place)
 
     def reconfigure(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Set options of a file system, `name=value` each; keeps all others. For a jail in which nothing runs yet."""

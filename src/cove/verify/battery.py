@@ -21,10 +21,20 @@ from cove.verify import agent, file_api, inside, lifecycle, mounts, neighbours  
 from cove.verify.findings import Attempt, Finding, Verdict, judge
 from cove.verify.inside.harness import BLOCKED
 from cove.verify.outside import run_outside
+from cove.verify.system import system_of_the_host
 
 PLAIN_AREAS = "system calls,files,/proc and /sys,processes,privilege,network"
 LIMITED_AREAS = "resources"
 POLICY_AREAS = "network policy"
+ROOT_AREA = "root"
+# What root may do with what is the sandbox's own: the attempts of the area `root` try how far that goes.
+OWN_TO_ROOT = frozenset(
+    (
+        *("become_root", "become_another_user", "change_groups", "have_capabilities", "use_a_set_user_id_program"),
+        *("give_a_file_away", "set_file_capabilities", "set_a_secure_bit", "write_etc"),
+    )
+)
+AS_ROOT = "_as_root"
 LIMITS = Limits(memory=96 << 20, pids=100, cpus=0.5, disk=24 << 20, inodes=1000, open_files=256)
 
 LIMIT_OF = {
@@ -55,8 +65,30 @@ async def verify(facts: Mapping[str, str]) -> AsyncIterator[Finding]:
     async with AsyncSandbox.create(network=policy) as sandbox, AsyncSandbox.create(isolation="none") as control:
         async for finding in _compare(sandbox, control, {**facts, "areas": POLICY_AREAS}):
             yield finding
+    async for finding in _verify_root(facts):
+        yield finding
     async for finding in run_outside(facts):
         yield finding
+
+
+async def _verify_root(facts: Mapping[str, str]) -> AsyncIterator[Finding]:
+    """Try it all once more as root of a system that is the sandbox's own."""
+    async with system_of_the_host() as image:
+        for areas, limits in ((f"{PLAIN_AREAS},{ROOT_AREA}", Limits()), (LIMITED_AREAS, LIMITS)):
+            async with (
+                AsyncSandbox.create(image=image, user="root", limits=limits) as sandbox,
+                AsyncSandbox.create(isolation="none") as control,
+            ):
+                async for finding in _compare(sandbox, control, {**facts, "areas": areas}):
+                    if finding.name not in OWN_TO_ROOT:
+                        yield _as_root(finding)
+
+
+def _as_root(finding: Finding) -> Finding:
+    """Name an attempt that was made as root, unless nobody else makes it."""
+    if finding.area == ROOT_AREA:
+        return finding
+    return msgspec.structs.replace(finding, name=f"{finding.name}{AS_ROOT}", area=f"{finding.area}, as root")
 
 
 async def _compare(sandbox: AsyncSandbox, control: AsyncSandbox, facts: Mapping[str, str]) -> AsyncIterator[Finding]:

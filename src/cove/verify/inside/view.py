@@ -212,7 +212,8 @@ def find_the_environment(facts: Facts) -> str:
 @probe(KERNEL, "mounts name directories of the host's people")
 def find_people_in_mounts(facts: Facts) -> str:
     text = Path("/proc/self/mountinfo").read_text()
-    roots = {line.split()[3] for line in text.splitlines()}
+    # Directories of an overlay and of /proc are of no disk: nothing of the host is named by them.
+    roots = {line.split()[3] for line in text.splitlines() if " - overlay " not in line and " - proc " not in line}
     allowed = (
         "/usr",
         "/etc/",
