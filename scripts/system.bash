@@ -23,7 +23,9 @@ fi
 if ! command -v rclone >/dev/null; then
     missing+=(rclone fuse3) # for the tests of buckets
 fi
-
+if ! command -v docker-registry >/dev/null; then
+    missing+=(docker-registry) # for the tests of pulls
+fi
 if ! [ -e /bin/busybox ]; then
     missing+=(busybox-static) # for the tests of images
 fi
