@@ -12,7 +12,10 @@ import pytest
 from support.executors import needs_python
 
 import cove
-from cove.cli.doctor import Status, judge_buckets, judge_core_pattern, judge_inotify, judge_ports
+from cove.cli.check import Status
+from cove.cli.check_kernel import judge_core_pattern, judge_inotify
+from cove.cli.check_programs import judge_buckets
+from cove.cli.check_trials import judge_ports
 
 # Ctrl-C comes while the subcommand is being imported, which takes most of the time that a short one takes.
 INTERRUPTED_START = """

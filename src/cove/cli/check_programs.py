@@ -1,0 +1,126 @@
+"""Check the programs, directories and users that Cove works with."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from cove.cli.check import Check, Status, install, is_root, missing, ok, warning
+from cove.core.jail import SYSTEM_PATH, USER_ID
+from cove.errors import CoveError
+from cove.linux.interpreter import find_interpreter
+from cove.local.state import default_home
+from cove.runtime.home import Home
+from cove.runtime.interpreters import find_node
+
+_TRIAL_SECONDS = 30.0
+_OLDEST_NODE = 20
+_FUSE = Path("/dev/fuse")
+_ELSEWHERE = "Set COVE_HOME to a directory you can write."
+
+
+def check_python() -> Check:
+    """Name the Python that runs Cove."""
+    return ok("Python", f"{platform.python_version()}, {sys.executable}")
+
+
+def check_interpreter() -> Check:
+    """Look for a Python that the sandbox can read."""
+    found = find_interpreter(0 if is_root() else None)
+    if found is None:
+        return missing(
+            "interpreter for the sandbox",
+            "no Python 3.10 or newer that the sandbox's user can read",
+            f"{install('python3')} One below a private home directory cannot be used when Cove runs as root.",
+        )
+    return ok("interpreter for the sandbox", f"{'.'.join(map(str, found.version))}, {found.path}")
+
+
+def check_user() -> Check:
+    """Say which user a sandbox has on the machine."""
+    if not is_root():
+        return ok("user of the sandbox", f"your own (uid {os.geteuid()}); inside it is uid {USER_ID}")
+    return ok("user of the sandbox", f"one of its own for each; inside it is uid {USER_ID}")
+
+
+def check_home() -> Check:
+    """Open the state directory."""
+    path = default_home()
+    try:
+        Home(path).open()
+    except CoveError as error:
+        return missing("state directory", str(path), error.message)
+    except OSError as error:
+        return missing("state directory", f"{path}: {error.strerror}", _ELSEWHERE)
+    if not os.access(path / "sandboxes", os.W_OK):
+        return missing("state directory", f"{path} cannot be written: it is another user's", _ELSEWHERE)
+    return ok("state directory", str(path))
+
+
+def _check_program(name: str, purpose: str) -> Check:
+    """Only the system's directories are visible inside, so only those are searched."""
+    path = shutil.which(name, path=SYSTEM_PATH)
+    if path is not None:
+        return ok(f"{name} (optional)", path)
+    elsewhere = shutil.which(name)
+    found = f"{elsewhere} is not visible inside" if elsewhere else "not installed"
+    package = "nodejs" if name == "node" else name
+    return warning(f"{name} (optional)", found, f"needed for {purpose}: {install(package)}")
+
+
+def check_node() -> Check:
+    """Look for a Node.js that is new enough."""
+    check = _check_program("node", "JavaScript and TypeScript")
+    if check.status is not Status.OK:
+        return check
+    path = find_node()
+    version = None if path is None else _node_version(path)
+    if path is None or version is None or version < _OLDEST_NODE:
+        found = f"{check.found} is {'not below /usr' if path is None else version or 'not usable'}"
+        return warning(check.name, found, f"JavaScript and TypeScript need Node.js {_OLDEST_NODE}: {install('nodejs')}")
+    return ok(check.name, f"{version}, {path}")
+
+
+def _node_version(path: str) -> int | None:
+    try:
+        end = subprocess.run([path, "--version"], check=True, capture_output=True, text=True, timeout=_TRIAL_SECONDS)
+        return int(end.stdout.lstrip("v").partition(".")[0])
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+def check_git() -> Check:
+    """Look for git."""
+    return _check_program("git", "repositories")
+
+
+def check_buckets() -> Check:
+    """Look for what mounts buckets."""
+    return judge_buckets(
+        has_rclone=shutil.which("rclone", path=SYSTEM_PATH) is not None,
+        has_fuse=shutil.which("fusermount3", path=SYSTEM_PATH) is not None,
+        can_open=_FUSE.exists() and (is_root() or os.access(_FUSE, os.R_OK | os.W_OK)),
+    )
+
+
+def judge_buckets(*, has_rclone: bool, has_fuse: bool, can_open: bool) -> Check:
+    """Say whether buckets can be mounted, copied, or neither."""
+    name = "buckets (optional)"
+    if not has_rclone:
+        return warning(name, "rclone is not installed", f"needed for buckets: {install('rclone')}")
+    if not has_fuse:
+        return warning(name, "fusermount3 is missing: they are copied", f"to mount them: {install('fuse3')}")
+    if not can_open:
+        return warning(name, f"{_FUSE} cannot be opened: they are copied", f"to mount them: `sudo chmod 666 {_FUSE}`")
+    return ok(name, "rclone can mount them")
+
+
+def check_image_users() -> Check:
+    """Say whether the users of an image are real."""
+    name = "users of images"
+    if is_root():
+        return ok(name, "real: each sandbox on an image has 65536 users of its own")
+    advice = "root is emulated for sandboxes that are made with user='root'; run Cove as root to have every user."
+    return warning(name, "one for each sandbox", advice)
