@@ -3,12 +3,23 @@
 import builtins
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from os import PathLike
+from typing import Literal
 
 from cove.api.named import Named
 from cove.api.provider import provider_for
-from cove.model import ImageInfo, TransferProgress
+from cove.model import (
+    BuildEvent,
+    BuildSpec,
+    ImageInfo,
+    Limits,
+    Network,
+    NetworkPolicy,
+    SandboxSpec,
+    TransferProgress,
+    make_spec,
+)
 
 
 class AsyncImage(Named, ABC):
@@ -45,6 +56,50 @@ class AsyncImage(Named, ABC):
         allows, with credentials of its own. Raises ImageNotFound, ImageInvalid, Unauthorized, PermissionDenied.
         """
         return await provider_for(url, api_key).pull_image(reference)
+
+    @classmethod
+    async def build(
+        cls,
+        directory: str | None = None,
+        *,
+        name: str | None = None,
+        dockerfile: str = "Dockerfile",
+        build_args: Mapping[str, str] | None = None,
+        target: str | None = None,
+        preset: str | None = None,
+        base: str | None = None,
+        network: "Network | NetworkPolicy | Literal['none', 'internet', 'host'] | None" = None,
+        limits: Limits | None = None,
+        timeout: float | None = None,
+        cache: bool = True,
+        progress: "Callable[[BuildEvent], object] | None" = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> "AsyncImage":
+        """Build an image from a directory with a Dockerfile; one with the same name is replaced.
+
+        With `preset` it is one of Cove's own recipes, `python`, `node` or `data`, on the image `base`, which is
+        `debian:bookworm` unless you say another; its network is then the preset `packages`, otherwise none.
+
+        Each RUN has a sandbox of its own on the image so far, which reaches what `network` allows and has `limits`.
+        Steps that were done before are taken from the build cache, unless `cache` is false. `target` names the stage
+        to build, the last by default. `timeout` is for the whole build. `progress` is called with each step, and with
+        what it prints. Raises BuildFailed with the line, the exit code and the last output of a step that failed,
+        ValidationFailed for what cannot be read, ImageNotFound for an image in FROM.
+        """
+        spec = BuildSpec(
+            name=name,
+            dockerfile=dockerfile,
+            build_args=dict(build_args or {}),
+            target=target,
+            preset=preset,
+            base=base,
+            network=None if network is None else make_spec(SandboxSpec(), {"network": network}).network,
+            limits=limits or Limits(),
+            timeout=timeout,
+            cache=cache,
+        )
+        return await provider_for(url, api_key).build_image(directory, spec, progress)
 
     @classmethod
     async def get(cls, name: str, *, url: str | None = None, api_key: str | None = None) -> "AsyncImage":

@@ -7,7 +7,17 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cove.model import ImageInfo, SandboxInfo, SandboxSpec, SandboxStatus, SnapshotInfo, TransferProgress, VolumeInfo
+from cove.model import (
+    BuildEvent,
+    BuildSpec,
+    ImageInfo,
+    SandboxInfo,
+    SandboxSpec,
+    SandboxStatus,
+    SnapshotInfo,
+    TransferProgress,
+    VolumeInfo,
+)
 
 if TYPE_CHECKING:
     from cove.api.image import AsyncImage
@@ -63,6 +73,11 @@ class Provider(Protocol):
 
     async def pull_image(self, reference: str) -> "AsyncImage":
         """Pull an image from a registry."""
+
+    async def build_image(
+        self, directory: str | None, spec: BuildSpec, progress: "Callable[[BuildEvent], object] | None" = None
+    ) -> "AsyncImage":
+        """Build an image from a directory."""
 
     async def get_image(self, name: str) -> "AsyncImage":
         """Find the image with that name."""

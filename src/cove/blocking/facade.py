@@ -12,6 +12,7 @@ from cove.blocking.portal import Portal, get_portal
 from cove.model import (
     AnyMount,
     BackupInfo,
+    BuildEvent,
     Changes,
     CodeContextInfo,
     CodeEvent,
@@ -28,6 +29,7 @@ from cove.model import (
     GitStatus,
     IdleAction,
     ImageInfo,
+    Limits,
     LogEvent,
     LogMatch,
     Network,
@@ -1531,6 +1533,58 @@ class Image:
         allows, with credentials of its own. Raises ImageNotFound, ImageInvalid, Unauthorized, PermissionDenied.
         """
         return Image(get_portal().call(lambda: api.AsyncImage.pull(reference, url=url, api_key=api_key)), get_portal())
+
+    @classmethod
+    def build(
+        cls,
+        directory: str | None = None,
+        *,
+        name: str | None = None,
+        dockerfile: str = "Dockerfile",
+        build_args: Mapping[str, str] | None = None,
+        target: str | None = None,
+        preset: str | None = None,
+        base: str | None = None,
+        network: "Network | NetworkPolicy | Literal['none', 'internet', 'host'] | None" = None,
+        limits: Limits | None = None,
+        timeout: float | None = None,
+        cache: bool = True,
+        progress: "Callable[[BuildEvent], object] | None" = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> "Image":
+        """Build an image from a directory with a Dockerfile; one with the same name is replaced.
+
+        With `preset` it is one of Cove's own recipes, `python`, `node` or `data`, on the image `base`, which is
+        `debian:bookworm` unless you say another; its network is then the preset `packages`, otherwise none.
+
+        Each RUN has a sandbox of its own on the image so far, which reaches what `network` allows and has `limits`.
+        Steps that were done before are taken from the build cache, unless `cache` is false. `target` names the stage
+        to build, the last by default. `timeout` is for the whole build. `progress` is called with each step, and with
+        what it prints. Raises BuildFailed with the line, the exit code and the last output of a step that failed,
+        ValidationFailed for what cannot be read, ImageNotFound for an image in FROM.
+        """
+        return Image(
+            get_portal().call(
+                lambda: api.AsyncImage.build(
+                    directory,
+                    name=name,
+                    dockerfile=dockerfile,
+                    build_args=build_args,
+                    target=target,
+                    preset=preset,
+                    base=base,
+                    network=network,
+                    limits=limits,
+                    timeout=timeout,
+                    cache=cache,
+                    progress=progress,
+                    url=url,
+                    api_key=api_key,
+                )
+            ),
+            get_portal(),
+        )
 
     @classmethod
     def get(cls, name: str, *, url: str | None = None, api_key: str | None = None) -> "Image":

@@ -10,6 +10,7 @@ from cove.cli.commands import make_program
 from cove.cli.connection import KeyOption, Server
 from cove.cli.connection import UrlOption as ServerUrlOption
 from cove.cli.descriptors import show
+from cove.cli.image_build import build
 from cove.cli.options import JsonOption, SandboxArgument
 from cove.cli.signals import finish
 from cove.cli.snapshot import show_progress
@@ -72,6 +73,9 @@ def save(
 ) -> None:
     """Write an image as an OCI archive, which `load` and other tools take."""
     finish(_save(name, path, url, api_key))
+
+
+image.command()(build)
 
 
 @image.command("ls")

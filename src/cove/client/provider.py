@@ -20,7 +20,7 @@ from cove.client.volume import Volume
 from cove.core.identifier import check_sandbox_id
 from cove.errors import Unauthorized, ValidationFailed
 from cove.local.state import default_home
-from cove.model import TransferProgress
+from cove.model import BuildEvent, BuildSpec, TransferProgress
 from cove.model.mount import check_volume_name
 from cove.wire import operations
 from cove.wire.target import Target
@@ -60,6 +60,12 @@ class RemoteProvider(Handle, Provider, target=Target.SERVER):
         """Send what is at a path of this program's."""
         async with opened_source(path, progress) as chunks:
             return await self.load_image_archive(chunks, name=name)
+
+    async def build_image(
+        self, directory: str | None, spec: BuildSpec, progress: Callable[[BuildEvent], object] | None = None
+    ) -> AsyncImage:
+        """Refuse."""
+        raise ValidationFailed("a server builds no images: build it here, without url, and load what you save there")
 
     async def get_image(self, name: str) -> AsyncImage:
         """Find an image."""

@@ -44,6 +44,7 @@ from cove.errors.git import (
 from cove.errors.kernel import from_errno
 from cove.errors.refused import (
     BackupExpired,
+    BuildFailed,
     ImageInvalid,
     LimitExceeded,
     MethodNotAllowed,
@@ -114,6 +115,7 @@ __all__ = [
     "GitNothingToCommit",
     "GitRejected",
     "GitTimeout",
+    "BuildFailed",
     "ImageAlreadyExists",
     "ImageInUse",
     "ImageInvalid",

@@ -51,6 +51,21 @@ class ImageInvalid(RequestError):
     code = "IMAGE_INVALID"
 
 
+class BuildFailed(RequestError):
+    """A step of a build failed: its line, the command with its exit code, and what it printed last."""
+
+    code = "BUILD_FAILED"
+
+    def __init__(
+        self, message: str, *, line: int = 0, command: str = "", exit_code: int | None = None, output: str = ""
+    ) -> None:
+        super().__init__(message, line=line, command=command, exit_code=exit_code, output=output)
+        self.line = line
+        self.command = command
+        self.exit_code = exit_code
+        self.output = output
+
+
 class BackupExpired(RequestError):
     """The backup has passed its time, and is no longer restored."""
 

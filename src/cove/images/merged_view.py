@@ -15,6 +15,7 @@ from cove.archive.tar import Refused
 
 MOST_DEPTH = 200
 MOST_LINKS = 40
+_MOST_ID = 65535
 OPAQUE = "user.overlay.opaque"
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -25,9 +26,13 @@ Parts = tuple[bytes, ...]
 
 @dataclass(frozen=True, slots=True)
 class MergedView:
-    """Layers by descriptors of their top directories, the highest first."""
+    """Layers by descriptors of their top directories, the highest first.
+
+    `owners` are for each the host user that stands for root; without them everything is root's.
+    """
 
     tops: Sequence[int]
+    owners: Sequence[int] = ()
 
     def resolve(self, parts: Parts) -> Parts:
         """Return where a path really is: no name on the way, nor the last, is a symbolic link. It need not exist."""
@@ -41,7 +46,7 @@ class MergedView:
             if name == b"..":
                 del real[-1:]
                 continue
-            link = self._read_link((*real, name))
+            link = self.read_link((*real, name))
             if link is None:
                 real.append(name)
                 continue
@@ -55,26 +60,49 @@ class MergedView:
 
     def look(self, parts: Parts) -> os.stat_result | None:
         """Return the facts of what the highest layer has there; None where it is deleted or never was."""
+        with self._find(parts) as found:
+            return None if found is None or is_whiteout(found[1]) else found[1]
+
+    def owner(self, parts: Parts) -> tuple[int, int]:
+        """Return the user and group of the image that something belongs to."""
+        with self._find(parts) as found:
+            if found is None or not self.owners:
+                return 0, 0
+            first = self.owners[found[2]]
+            user, group = (each - first for each in (found[1].st_uid, found[1].st_gid))
+            return user if 0 <= user < _MOST_ID else 0, group if 0 <= group < _MOST_ID else 0
+
+    def names(self, parts: Parts) -> list[bytes]:
+        """Return the names in a directory, in order. The parts are real ones: see `resolve`."""
+        at = self.place(parts)
+        seen: dict[bytes, bool] = {}
         for top in self.tops:
-            with _parent(top, parts) as directory:
-                found = None if directory is None else look_at(directory, parts[-1])
-            if found is not None:
-                return None if is_whiteout(found) else found
-            if _hides(top, parts[:-1]):
+            with _parent(top, (*at, b"")) as directory:
+                for name in [] if directory is None else map(os.fsencode, os.listdir(directory)):
+                    if name not in seen and directory is not None:
+                        there = look_at(directory, name)
+                        seen[name] = there is not None and not is_whiteout(there)
+            if _hides(top, at):
+                break
+        return sorted(name for name, is_there in seen.items() if is_there)
+
+    def open(self, parts: Parts) -> int | None:
+        """Open a regular file for reading by its real parts; None where there is none."""
+        with self._find(parts) as found:
+            if found is None or not stat.S_ISREG(found[1].st_mode):
                 return None
-        return None
+            return os.open(self.place(parts)[-1], _OPEN_FILE, dir_fd=found[0])
 
     def read(self, path: str, most: int) -> bytes | None:
         """Return a small regular file by its absolute path, through links; None where there is none."""
         real = self.resolve(tuple(os.fsencode(path).split(b"/")))
-        for top in self.tops if real else ():
-            with _parent(top, real) as directory:
-                found = None if directory is None else look_at(directory, real[-1])
-                if found is not None and directory is not None:
-                    return _read(directory, real[-1], most) if stat.S_ISREG(found.st_mode) else None
-            if _hides(top, real[:-1]):
-                return None
-        return None
+        fd = self.open(real) if real else None
+        if fd is None:
+            return None
+        try:
+            return os.read(fd, most)
+        finally:
+            os.close(fd)
 
     def has(self, path: str) -> bool:
         """Return whether there is a file at an absolute path, through links."""
@@ -82,17 +110,33 @@ class MergedView:
         found = self.look(real) if real else None
         return found is not None and stat.S_ISREG(found.st_mode)
 
-    def _read_link(self, parts: Parts) -> bytes | None:
+    def read_link(self, parts: Parts) -> bytes | None:
         """Return the target, where the highest layer that has this name has a symbolic link there."""
-        for top in self.tops:
-            with _parent(top, parts) as directory:
-                found = None if directory is None else look_at(directory, parts[-1])
-                if found is not None and directory is not None:
-                    is_link = stat.S_ISLNK(found.st_mode)
-                    return os.readlink(parts[-1], dir_fd=directory) if is_link else None
-            if _hides(top, parts[:-1]):
+        with self._find(parts) as found:
+            if found is None or not stat.S_ISLNK(found[1].st_mode):
                 return None
-        return None
+            return os.readlink(self.place(parts)[-1], dir_fd=found[0])
+
+    def place(self, parts: Parts) -> Parts:
+        """Return where in a layer something is."""
+        return parts
+
+    @contextmanager
+    def _find(self, parts: Parts) -> Iterator[tuple[int, os.stat_result, int] | None]:
+        """Find the highest layer that has this name: its directory there, open, the facts, and which layer it is.
+
+        The facts may say that it is deleted.
+        """
+        at = self.place(parts)
+        for number, top in enumerate(self.tops if at else ()):
+            with _parent(top, at) as directory:
+                found = None if directory is None else look_at(directory, at[-1])
+                if found is not None and directory is not None:
+                    yield directory, found, number
+                    return
+            if _hides(top, at[:-1]):
+                break
+        yield None
 
 
 @contextmanager
@@ -118,14 +162,6 @@ def look_at(directory: int, name: bytes) -> os.stat_result | None:
 def is_whiteout(status: os.stat_result) -> bool:
     """Return whether an entry says that what is below it is deleted."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-
-
-def _read(directory: int, name: bytes, most: int) -> bytes:
-    fd = os.open(name, _OPEN_FILE, dir_fd=directory)
-    try:
-        return os.read(fd, most)
-    finally:
-        os.close(fd)
 
 
 @contextmanager

@@ -28,8 +28,8 @@ from cove.images.parts import split_parts
 from cove.images.record import ImageRecord
 from cove.images.reference import parse_reference
 from cove.images.sources import LayerBlob, Source, open_archive_source, open_source
-from cove.layers.record import ROOT, Layer
-from cove.layers.store import IMAGES, LayerStore
+from cove.layers.record import ROOT, Layer, Owners
+from cove.layers.store import BUILD_CACHE, IMAGES, LayerStore
 from cove.linux.user_map import can_map_users
 from cove.local.state import replace_file
 
@@ -51,6 +51,11 @@ class ImageStore:
     def _root(self) -> int | None:
         """The host user whose number root's files get, where sandboxes can have several users."""
         return IMAGE_OWNER if can_map_users(FIRST_RANGE, RANGES * RANGE_USERS) else None
+
+    @property
+    def owners(self) -> Owners:
+        """The users that files of new layers belong to."""
+        return Owners(os.geteuid(), 1) if self._root is None else Owners(self._root, RANGE_USERS)
 
     def open(self) -> None:
         """Make the directory: nobody but us may enter it."""
@@ -125,8 +130,8 @@ class ImageStore:
     def _adopt(self, building: Path, id: str, below: Sequence[str], size: int) -> None:
         layer = Layer(
             id=id,
-            owner=os.geteuid() if self._root is None else self._root,
-            users=1 if self._root is None else RANGE_USERS,
+            owner=self.owners.first,
+            users=self.owners.users,
             created_at=datetime.now(UTC),
             parent=below[-1] if below else None,
             size=size,
@@ -195,10 +200,11 @@ class ImageStore:
         self.layers.collect()
 
     def prune(self) -> builtins.list[str]:
-        """Forget all images that no sandbox and no snapshot stands on; returns their names."""
+        """Forget the build cache, and all images that no sandbox and no snapshot stands on; returns their names."""
         gone = [record.name for record in self.list() if not self.is_used(record)]
-        for name in gone:
-            self._file(name).unlink(missing_ok=True)
+        keys = (self.path / BUILD_CACHE).glob("*.json")
+        for path in (*map(self._file, gone), *keys):
+            path.unlink(missing_ok=True)
         self.layers.collect()
         return gone
 

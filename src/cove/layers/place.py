@@ -38,7 +38,8 @@ _ROOT_DIRECTORIES = {
 }
 
 
-_ROOT_FILES = ("hosts", "hostname", "resolv.conf")
+# Files of /etc that tell about the network of this one sandbox.
+ROOT_FILES = ("hosts", "hostname", "resolv.conf")
 
 
 @dataclass(slots=True)
@@ -145,7 +146,7 @@ class PlaceLayers:
             (root / name).chmod(mode)
         if is_new:
             (root.parent / "tmp").chmod(_ROOT_DIRECTORIES["tmp"])
-        for name in _ROOT_FILES if is_new else ():
+        for name in ROOT_FILES if is_new else ():
             self._write(root / "etc" / name, SYNTHETIC_ETC[name].encode())
 
     def _tops(self, layers: Sequence[str], part: str) -> list[Path]:

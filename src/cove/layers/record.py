@@ -1,6 +1,7 @@
 """Records of layers, of snapshots, and of what one sandbox stands on, as they are kept on disk."""
 
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -8,6 +9,18 @@ from cove.model import SnapshotInfo
 
 PARTS = ("workspace", "home", "tmp")
 ROOT = "root"
+
+
+class Owners(NamedTuple):
+    """The host users that files of a layer belong to: `first` stands for root, the numbers after it for others."""
+
+    first: int
+    users: int
+
+    @property
+    def root(self) -> int | None:
+        """The number of root's files, where users have numbers of their own."""
+        return self.first if self.users > 1 else None
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from cove.model import SnapshotInfo
 
 STACK = "layers.json"
 IMAGES = "images"
+BUILD_CACHE = "cache"
 IMAGE_LAYER = "sha256-"
 _LAYER = "layer.json"
 _BUILDING = ".new-"
@@ -212,8 +213,8 @@ class LayerStore:
         return needed
 
     def _of_images(self) -> Iterator[str]:
-        """As with snapshots, a record that cannot be read fails all."""
-        for path in self._images.glob("[!.]*.json"):
+        """Those of the build cache too. As with snapshots, a record that cannot be read fails all."""
+        for path in (*self._images.glob("[!.]*.json"), *self._images.glob(f"{BUILD_CACHE}/[!.]*.json")):
             with suppress(FileNotFoundError):
                 yield from msgspec.json.decode(path.read_bytes(), type=_Named).layers
 

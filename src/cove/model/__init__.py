@@ -1,6 +1,7 @@
 """Values that travel between caller, runtime and server; no behaviour."""
 
 from cove.model.backup import BackupInfo, ExportInfo, TransferProgress
+from cove.model.build import BuildEvent, BuildOutput, BuildSpec, BuildStep
 from cove.model.code import (
     CodeContextInfo,
     CodeError,
@@ -56,6 +57,10 @@ from cove.model.spec import IdleAction, Isolation, Limits, SandboxSpec, SpecFiel
 __all__ = [
     "ExportInfo",
     "ImageInfo",
+    "BuildEvent",
+    "BuildOutput",
+    "BuildSpec",
+    "BuildStep",
     "TransferProgress",
     "BackupInfo",
     "AnyMount",

@@ -30,6 +30,7 @@ from cove.attach import COPY_OPTIONS, COPY_PROGRAM, Action, CopyTree, MountBusy,
 from cove.core.identifier import new_identifier
 from cove.core.jail import HOME, WORKSPACE, copy_mark
 from cove.errors import SandboxUnavailable
+from cove.images.record import ImageRecord
 from cove.images.store import ImageStore
 from cove.images.system import make_system
 from cove.layers.place import PlaceLayers
@@ -77,6 +78,7 @@ class SandboxLayers:
         self._copy_name = copy_mark(place.key)
         self._is_copying = False
         self.place = PlaceLayers(place.path, place.user_id, self.store, users=place.users)
+        self.image: ImageRecord | None = None  # one that has no name yet
 
     @property
     def method(self) -> SnapshotMethod:
@@ -92,7 +94,7 @@ class SandboxLayers:
                 self.place.begin(snapshot.layers, snapshot.id, snapshot.system)
         elif self.place.stack is None and spec.image != HOST_IMAGE:
             with self.store.holding():
-                image = ImageStore(self._machine.home.path, self.store).find(spec.image)
+                image = self.image or ImageStore(self._machine.home.path, self.store).find(spec.image)
                 self.place.begin(image.layers, system=make_system(image, self.store, spec.user))
         if self.place.stack is not None:
             self.place.renew_work()

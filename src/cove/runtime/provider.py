@@ -11,9 +11,12 @@ from typing import Final
 from cove.api import AsyncImage, AsyncSandbox, AsyncSnapshot
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
+from cove.images.record import ImageRecord
 from cove.images.store import ImageStore, open_images
 from cove.local.threads import in_thread
 from cove.model import (
+    BuildEvent,
+    BuildSpec,
     ImageInfo,
     SandboxInfo,
     SandboxSpec,
@@ -23,6 +26,7 @@ from cove.model import (
     TransferProgress,
     VolumeInfo,
 )
+from cove.runtime.build import build_image
 from cove.runtime.image import Image, describe, list_images, load_chunks, load_image, pull_image
 from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, examine_machine
@@ -142,6 +146,24 @@ class EmbeddedProvider:
         store = await self._images()
         return Image(store, await pull_image(store, reference))
 
+    async def build_image(
+        self, directory: str | None, spec: BuildSpec, progress: Callable[[BuildEvent], object] | None = None
+    ) -> AsyncImage:
+        """An image from a directory with a Dockerfile."""
+        store = await self._images()
+        layers = (await self._examine()).home.layers
+        record = await build_image(store, layers, directory, spec, self._start_on, progress or (lambda _: None))
+        return Image(store, describe(record))
+
+    async def _start_on(self, spec: SandboxSpec, image: ImageRecord) -> Sandbox:
+        """A sandbox on an image that has no name, for its caller alone; a cancelled start leaves nothing."""
+        opening = owned(self._start(new_identifier(), spec, image))
+        try:
+            return await shared(opening)
+        except asyncio.CancelledError:
+            await settled(_undo(opening))
+            raise
+
     async def get_image(self, name: str) -> AsyncImage:
         """An image in this program's state directory."""
         store = await self._images()
@@ -178,13 +200,14 @@ class EmbeddedProvider:
         sandbox.rest_when_idle()
         return sandbox
 
-    async def _start(self, id: str, spec: SandboxSpec) -> Sandbox:
+    async def _start(self, id: str, spec: SandboxSpec, image: ImageRecord | None = None) -> Sandbox:
         machine = await self._examine()
         if spec.mounts:
             spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
         place = await in_thread(allocate, machine, spec)
         try:
             sandbox = Sandbox(id, spec, machine, place)
+            sandbox.layers.image = image
             await sandbox.open_first()
         except BaseException:
             await in_thread(machine.home.release, place)

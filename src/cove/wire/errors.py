@@ -9,7 +9,15 @@ from cove.wire.coding import decode_json, encode_json
 
 STATUS: Mapping[str, int] = {
     **dict.fromkeys(
-        ("VALIDATION_FAILED", "UNSUPPORTED_LANGUAGE", "USER_UNAVAILABLE", "IMAGE_INVALID", "BACKUP_EXPIRED"), 400
+        (
+            "VALIDATION_FAILED",
+            "UNSUPPORTED_LANGUAGE",
+            "USER_UNAVAILABLE",
+            "IMAGE_INVALID",
+            "BUILD_FAILED",
+            "BACKUP_EXPIRED",
+        ),
+        400,
     ),
     **dict.fromkeys(("UNAUTHORIZED", "GIT_AUTH_FAILED"), 401),
     **dict.fromkeys(("PERMISSION_DENIED", "NETWORK_DENIED"), 403),
