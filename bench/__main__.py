@@ -31,6 +31,7 @@ SUBJECTS = {
     "preview": "bench.preview",
     "network": "bench.network",
     "state_export": "bench.state_export",
+    "images": "bench.images",
     "bombs": "bench.bombs",
     "scale": "bench.scale",
 }
