@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.busybox import needs_busybox, write_busybox
 from support.programs import program, read_line, run_program
+from support.users import needs_users
 
 from cove import AsyncImage, AsyncSandbox, Image
 from cove.blocking.portal import get_portal
@@ -117,6 +118,32 @@ RUN readlink /proc/self/exe
     assert await run("cat out ~/who /workspace/kept; pwd; echo $GREETING; cat /etc/resolv.conf") == (
         "a notehello you\n33\nkept\n/srv/app\nhello you\nnameserver 127.0.0.53\n"
     )
+
+
+@needs_users
+async def test_owners_are_those_that_the_steps_say(builder: Builder) -> None:
+    builder.write(
+        """
+FROM base AS one
+COPY --chown=web a /data/one
+COPY --chown=7:8 a /data/two
+COPY a /data/three
+RUN cp /data/three /data/four && chown 9:10 /data/four
+USER web
+RUN touch /data/refused; touch /var/web/mine
+FROM base
+COPY --from=one --chown=web /data/two /data/
+COPY --from=one /data/four /var/web/mine /data/
+RUN ls -ln /data /var/web
+""",
+        a="1",
+    )
+    await builder.build()
+    owners = {line.split()[-1]: line.split()[2:4] for line in builder.output.decode().splitlines() if line[:1] == "-"}
+    assert owners == {"two": ["33", "34"], "four": ["9", "10"], "mine": ["33", "34"]}
+    assert b"/data/refused: Permission denied" in builder.output
+    with pytest.raises(BuildFailed, match=r"line 2: COPY.*no user 'other'"):
+        await builder.build("FROM base\nCOPY --chown=other a /\n")
 
 
 async def test_stages_copy_from_one_another_and_only_those_that_are_needed_are_built(builder: Builder) -> None:
