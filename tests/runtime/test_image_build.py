@@ -219,6 +219,8 @@ async def test_a_step_that_fails_says_where_and_why_and_leaves_no_image(builder:
         await builder.build("FROM base\nCOPY ../x /\n")
     with pytest.raises(BuildFailed, match="line 2: COPY Dockerfile /bin/sh/x: /bin/busybox is no directory"):
         await builder.build("FROM base\nCOPY Dockerfile /bin/sh/x\n")
+    with pytest.raises(BuildFailed, match="line 3: RUN true: the image has no user 'somebody'"):
+        await builder.build("FROM base\nUSER somebody\nRUN true\n")
     with pytest.raises(ImageNotFound, match="no image other"):
         await builder.build("FROM other\n")
 

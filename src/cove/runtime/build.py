@@ -17,7 +17,7 @@ from textwrap import shorten
 import msgspec
 
 from cove.archive.tar import Refused
-from cove.errors import BuildFailed, ImageNotFound, SandboxUnavailable, ValidationFailed
+from cove.errors import BuildFailed, ImageInvalid, ImageNotFound, SandboxUnavailable, ValidationFailed
 from cove.images.build_cache import BuildCache, Built, step_key
 from cove.images.build_copy import LayerMaker, opened_context
 from cove.images.build_order import Order, make_order, read_dockerfile
@@ -203,7 +203,10 @@ class Build:
         if found is not None:
             return found
         spec = msgspec.structs.replace(self.order.sandbox, image=self.order.name)
-        sandbox = await self.start(spec, self._record(image))
+        try:
+            sandbox = await self.start(spec, self._record(image))
+        except (ValidationFailed, ImageInvalid) as error:
+            raise _failed(step, error.message) from error
         try:
             await self._execute(sandbox, image, step)
             await sandbox.close()
