@@ -5,6 +5,7 @@ import base64
 import hashlib
 import re
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 
@@ -110,6 +111,35 @@ async def test_what_comes_behind_an_answer_is_no_part_of_it_and_no_other_answer(
         for _ in range(3):
             assert await transport.call(operations.LIST, operations.LIST.path) == b"[]"
     assert len(connections) == 3
+
+
+async def test_a_call_that_a_local_server_has_not_read_is_repeated() -> None:
+    """It stops on idle connections, one of which just carries a call: the kernel says that nobody read it."""
+    calls: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        calls.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]")
+        await reader.read()
+
+    def close_unread(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        assert connection.recv(1, socket.MSG_PEEK)
+        connection.close()
+
+    with tempfile.TemporaryDirectory(prefix="local-") as directory, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{directory}/socket")
+        listener.listen()
+        listener.settimeout(20)
+        async with client(f"unix://{directory}/socket") as transport:
+            closing = asyncio.ensure_future(asyncio.to_thread(close_unread, listener))
+            calling = asyncio.ensure_future(
+                transport.call(operations.EXEC, "/v1/sandboxes/x/exec", requests.Exec("ls"))
+            )
+            await closing
+            async with scripted(answer, lambda begin: asyncio.start_unix_server(begin, sock=listener)):
+                assert await calling == b"[]"
+    assert len(calls) == 1
 
 
 async def test_a_message_of_a_terabyte_is_not_waited_for() -> None:

@@ -3,17 +3,20 @@
 import asyncio
 import json
 import logging
+import os
 import re
 import socket
-from collections.abc import AsyncGenerator
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, suppress
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.event_loops import each_event_loop, until_still
-from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve, talk
+from support.raw_http import TIMEOUT_SECONDS, Client, connect, serve, serve_unix, talk
 
 from cove.errors import SandboxNotFound
 from cove.http import Answer, HttpLimits, Ping, Request, Response, Stream, Upgrade
@@ -26,6 +29,13 @@ anyio_backend = each_event_loop
 MEGABYTE = 1 << 20
 HOST = b"Host: localhost\r\n"
 GET = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
+
+
+@pytest.fixture
+def socket_path() -> Iterator[Path]:
+    """A short one, as unix(7) wants it."""
+    with tempfile.TemporaryDirectory(prefix="http-") as directory:
+        yield Path(directory, "socket")
 
 
 async def echo(request: Request) -> Answer:
@@ -662,6 +672,46 @@ async def test_a_server_that_closes_tells_a_request_on_its_way_that_it_was_not_r
             reply = await client.reply()
             assert (reply.status, json.loads(reply.body)["code"]) == (408, "SANDBOX_UNAVAILABLE")
             await closing
+
+
+async def test_a_server_that_closes_says_nothing_behind_an_answer_on_a_unix_socket(socket_path: Path) -> None:
+    async with serve_unix(echo, socket_path) as server, connect(socket_path) as client:
+        assert (await client.ask()).status == 200
+        server.shut_down()
+        assert await client.rest() == b""
+
+
+async def test_a_server_that_closes_resets_a_unix_connection_with_a_request_that_it_did_not_read(
+    socket_path: Path,
+) -> None:
+    async with serve_unix(echo, socket_path) as server, connect(socket_path) as client:
+        assert (await client.ask()).status == 200
+        os.write(client.writer.get_extra_info("socket").fileno(), GET)
+        server.shut_down()
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
+
+
+async def test_a_server_that_closes_resets_a_unix_connection_that_it_has_not_seen(socket_path: Path) -> None:
+    async with serve_unix(echo, socket_path) as server:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(socket_path))
+            client.send(GET)
+            server.shut_down()
+            await server.until_all_gone()
+            with pytest.raises(ConnectionResetError):
+                await asyncio.to_thread(client.recv, 1)
+
+
+async def test_a_server_that_closes_answers_on_a_unix_connection_of_which_it_has_read_a_part(
+    socket_path: Path,
+) -> None:
+    async with serve_unix(echo, socket_path) as server, connect(socket_path) as client:
+        client.send(GET[:20])
+        while not server.is_in_use:
+            await asyncio.sleep(0)
+        server.shut_down()
+        assert (await client.reply()).status == 408
 
 
 @pytest.mark.parametrize("path", ["/value", "/stream"])

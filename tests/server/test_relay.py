@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from support.scripted_server import scripted as scripted_server
 from websockets.asyncio.client import connect as open_websocket
 
 from cove.errors import SandboxNotFound
-from cove.http import Answer, HttpLimits, Request, Response, Stream, Upgrade
+from cove.http import Answer, HttpLimits, HttpServer, Request, Response, Stream, Upgrade
 from cove.http.websocket import WebSocket, accept
 from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstream, Upstreams
@@ -630,6 +631,55 @@ async def test_a_runtime_that_closes_a_connection_as_it_comes_is_looked_for_agai
                 async with connect(port) as client:
                     assert (await client.ask("/", method="POST", body=b"abc")).status == 200
         await serving
+
+
+async def test_an_answer_behind_which_the_runtime_stops_is_passed_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops in the very step in which the answer was complete: both are read together."""
+
+    def answer(request: Request) -> Answer:
+        return Response(200, (), b"done")
+
+    async with serve_unix(answer, path) as server, relaying(path) as port, connect(port) as client:
+        monkeypatch.setattr(server, "has_answered", lambda connection: server.shut_down())
+        assert (await client.ask(method="POST", body=b"abc")).body == b"done"
+
+
+class _LateUpstreams(Upstreams):
+    """Between the choice of a kept connection and the first byte on it, something happens."""
+
+    meanwhile: Callable[[], None]
+
+    def take(self, path: str) -> Upstream | None:
+        upstream = super().take(path)
+        if upstream is not None:
+            self.meanwhile()
+        return upstream
+
+
+async def test_a_request_on_its_way_to_a_runtime_that_stops_is_answered_by_the_next(path: Path) -> None:
+    answered: list[int] = []
+    runtimes: list[HttpServer] = []
+    upstreams = _LateUpstreams()
+
+    async with AsyncExitStack() as stack:
+
+        async def find() -> str:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+            number = len(runtimes)
+            runtimes.append(await stack.enter_async_context(serve_unix(partial(answer, number), path)))
+            return str(path)
+
+        def answer(number: int, request: Request) -> Answer:
+            answered.append(number)
+            return Response(200, (), str(number).encode())
+
+        upstreams.meanwhile = lambda: runtimes[-1].shut_down()
+        async with relaying(path, find_again=find, upstreams=upstreams) as port, connect(port) as client:
+            for number in range(20):
+                assert (await client.ask(method="POST", body=b"abc")).body == str(number).encode()
+        assert answered == list(range(20))
 
 
 RUNTIME = """

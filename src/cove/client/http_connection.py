@@ -8,6 +8,7 @@ side, so `end` returns when nothing of the call runs any more.
 
 import asyncio
 import select
+import socket
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import suppress
 from typing import Final, Protocol
@@ -32,6 +33,10 @@ class NotHttp(Broken):
     """The bytes that came are no HTTP."""
 
 
+class NotRead(Broken):
+    """The server ended before it had read the request: a unix socket is reset then, and only then (unix(7))."""
+
+
 class Owner(Protocol):
     """The owner of a connection."""
 
@@ -47,6 +52,7 @@ class HttpConnection(Endpoint):
         self._parser = httptools.HttpResponseParser(self)
         self._is_asked = False
         self._is_sent = False
+        self._is_whole = False
         self._can_be_kept = False
         self._head_bytes = 0
         self._chunks: list[bytes] = []
@@ -89,7 +95,8 @@ class HttpConnection(Endpoint):
         """Send a request, or its head if it is not whole."""
         self.status = self._head_bytes = 0
         self.is_complete = self._can_be_kept = self._is_dropping = False
-        self._is_asked, self._is_sent = True, is_whole
+        self._is_asked = True
+        self._is_sent = self._is_whole = is_whole
         self._transport.write(request)
 
     async def send_body(self, body: bytes) -> None:
@@ -192,9 +199,15 @@ class HttpConnection(Endpoint):
         """Handle the loss of the connection: the server closed, or is gone."""
         self.is_lost = True
         if self._failure is None:
-            self._failure = Broken(_describe(error))
+            self._failure = NotRead("it was not read") if self._is_unread(error) else Broken(_describe(error))
         self._owner.forget(self)
         self._wake()
+
+    def _is_unread(self, error: Exception | None) -> bool:
+        """Return whether a request that can be sent again as it was has reached nobody."""
+        was_reset = isinstance(error, ConnectionResetError | BrokenPipeError)
+        is_local = self._transport.get_extra_info("socket").family == socket.AF_UNIX
+        return was_reset and is_local and self._is_whole and not self.status
 
     def pause_writing(self) -> None:
         """Stop writing (backpressure)."""

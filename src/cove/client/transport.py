@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from weakref import WeakSet
 
 from cove.client.connection_pool import Pool, parse_address
-from cove.client.http_connection import Broken, HttpConnection, NotHttp
+from cove.client.http_connection import Broken, HttpConnection, NotHttp, NotRead
 from cove.client.raw_connection import WebSocketClient, open_websocket, upgrade
 from cove.client.retry import retry
 from cove.errors import ConnectionLost, CoveError, Internal, SandboxUnavailable, Unreachable
@@ -236,6 +236,8 @@ class Transport:
     def _lost(self, error: Broken) -> CoveError:
         if isinstance(error, NotHttp) and not self._has_answered:
             return Internal(f"what answers at {self.url} is no Cove server: {error}. Check the URL.")
+        if isinstance(error, NotRead):
+            return Unreachable(f"the server at {self.url} ended before it read the call: nothing was started")
         return ConnectionLost(f"the connection to {self.url} broke: {error}")
 
     def _begin(self) -> Pool:

@@ -8,9 +8,12 @@ side first, and what still comes is dropped for a while, because closing at once
 connection and lose the answer.
 
 A client that half-closes while it waits for an answer cancels its request. The handler is cancelled, and when it has
-ended the connection is closed: that is how the client learns that nothing runs any more. When the server closes, an
-idle connection is answered before it asks (408, RFC 9110): a request that is on its way was not read, and its client
-knows that nothing was started.
+ended the connection is closed: that is how the client learns that nothing runs any more.
+
+When the server closes, whoever has a request on its way must learn that it was not read, and that nothing was started.
+An idle TCP connection is answered before it asks (408, RFC 9110). An idle unix connection is closed without a word: the
+kernel resets it where bytes were not read (unix(7)), and an answer that nobody asked for could be read together with
+the one before. Where a part of a request was read, both get the 408.
 
 Requests that were pipelined wait in the queue; reading stops while more than a few do.
 """
@@ -83,6 +86,7 @@ class HttpConnection(Endpoint):
         self._taker: Relay | Stream | None = None
         self._drained: asyncio.Future[None] | None = None
         self._dropped_bytes = 0
+        self._tells_unread = False
         self._has_client_ended = False
         self._is_busy = False
         self._is_advancing = False
@@ -95,13 +99,14 @@ class HttpConnection(Endpoint):
         super().connection_made(transport)
         sock = transport.get_extra_info("socket")
         if sock.family == socket.AF_UNIX:
+            self._tells_unread = True
             _widen(sock)
         else:
             self._server.watch(self._transport)
         if self._server.add(self):
             self._deadline.set(self._limits.keep_alive_timeout)
         elif self._server.is_closing:
-            self._reject(self._server.describe(ServerStopping("the server stops, and has started nothing")))
+            self.shut_down()
         elif self._server.is_crowded:
             self.abort()
         else:
@@ -250,7 +255,11 @@ class HttpConnection(Endpoint):
         if self._state is _State.RAW:
             self._transport.close()
         elif self._state is _State.HTTP and not self._is_busy:
-            self._reject(self._server.describe(ServerStopping("the server stops, and has started nothing")))
+            if self._tells_unread and not self.is_in_use:
+                self._state = _State.ENDING
+                self._transport.close()
+            else:
+                self._reject(self._server.describe(ServerStopping("the server stops, and has started nothing")))
             self._deadline.set(_FAREWELL_SECONDS)
 
     def _cancel(self) -> None:

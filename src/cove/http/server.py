@@ -83,11 +83,15 @@ class HttpServer:
         for listener in self._listeners:
             listener.close()
 
-    async def aclose(self) -> None:
-        """Stop accepting, wait for a while, then end what is left."""
+    def shut_down(self) -> None:
+        """Begin no answer any more, from this very step on; those under way go on. Idempotent."""
         self.stop_accepting()
         for connection in list(self._connections):
             connection.shut_down()
+
+    async def aclose(self) -> None:
+        """Shut down, wait for a while, then end what is left."""
+        self.shut_down()
         try:
             async with asyncio.timeout(self._grace):
                 await self.until_all_gone()

@@ -72,7 +72,7 @@ class Serving:
                 idle = tasks.start(self._until_idle())
                 await asyncio.wait([ended, idle], return_when=asyncio.FIRST_COMPLETED)
                 if not ended.done() and await self._rest(server):
-                    break  # with nothing awaited between, no request can begin any more
+                    break
             if ended.done():  # whoever waits for an answer gets one: an idle sandbox has nobody
                 await self._end_sandbox()
         await self._end()
@@ -107,6 +107,7 @@ class Serving:
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)  # connections that were made are accepted, and what was sent is read
         if self._sandbox.life.is_unused and not server.is_in_use:  # a request is read before its call begins
+            server.shut_down()  # with nothing awaited between, no request can begin any more
             withdrawn.unlink()
             return True
         withdrawn.rename(path)
