@@ -1,13 +1,16 @@
 """A server that is told to stop, as its clients see it: what was not read is repeated, what was read is answered."""
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.servers import Server, eventually, serving
+from support.leaks import is_exiting, processes_below
+from support.servers import Server, eventually, left_behind, name_of, serving
 
 from cove import AsyncSandbox
 from cove.client.retry import retry
@@ -42,6 +45,33 @@ async def test_a_server_that_gives_its_last_answers_takes_no_new_connection(othe
             await inside.files.write("end", "")
             assert (await last).stdout == "done\n"
         await sandbox.detach()
+
+
+async def test_a_server_that_stops_while_it_makes_a_warm_sandbox_leaves_nothing(other_home: Path) -> None:
+    with serving(other_home, "--warm", "1", "--on-stop", "destroy") as server:
+        await eventually(lambda: bool(_runtimes()))
+        (making,) = _runtimes()
+        os.kill(making, signal.SIGSTOP)
+        server.process.terminate()
+        await eventually(lambda: not server.children())
+        os.kill(making, signal.SIGCONT)
+        await asyncio.to_thread(server.process.wait, 60)
+        assert (_runtimes(), left_behind(other_home)) == ([], [])
+
+
+async def test_a_server_that_stops_waits_for_its_warm_sandboxes(other_home: Path) -> None:
+    with serving(other_home, "--warm", "2") as server:
+        waiting = other_home / "server" / "warm"
+        await eventually(lambda: len(list(waiting.glob("*/*"))) == 2)
+        server.process.terminate()
+        await asyncio.to_thread(server.process.wait, 60)
+        assert (_runtimes(), left_behind(other_home)) == ([], [])
+
+
+def _runtimes() -> list[int]:
+    """The processes of sandboxes below this one, also those that wait for an id; not those in exit(2)."""
+    below = (pid for pid in processes_below(os.getpid()) if not is_exiting(pid))
+    return [pid for pid in below if name_of(pid) == "cove-runtime"]
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _IN_CREATE, _IN_MOVED_TO = 0x100, 0x80
 _EVENT = struct.Struct("iIII")
 _SETTLE_SECONDS = 5.0
+_FLAGS, _PF_EXITING = 6, 0x4  # of the fields after the name
 GONE = "gone"
 
 
@@ -81,7 +82,7 @@ class Footprint:
 
 
 def _stays(pid: int, before: Collection[int]) -> bool:
-    """A new process. What a server that was there before starts for itself has a while to end."""
+    """A new process. One that is in exit(2), or that a server of before started for itself, has a while to end."""
     if pid in before:
         return False
     try:
@@ -89,10 +90,20 @@ def _stays(pid: int, before: Collection[int]) -> bool:
     except ProcessLookupError:
         return False
     try:
-        has_ended, _, _ = select.select([process], [], [], _SETTLE_SECONDS if _parent(pid) in before else 0)
+        is_to_end = is_exiting(pid) or _parent(pid) in before
+        has_ended, _, _ = select.select([process], [], [], _SETTLE_SECONDS if is_to_end else 0)
         return not has_ended
     finally:
         os.close(process)
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether it runs no code of its own any more: proc(5), PF_EXITING in linux/sched.h."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return bool(int(stat.rpartition(b")")[2].split()[_FLAGS]) & _PF_EXITING)
 
 
 def _parent(pid: int) -> int | None:

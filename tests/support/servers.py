@@ -68,7 +68,7 @@ class Server:
     def children(self) -> dict[int, str]:
         """The zygote and the workers."""
         below = [pid for pid, (_, parent) in process_table().items() if parent == self.process.pid]
-        names = {pid: _name(pid) for pid in below}
+        names = {pid: name_of(pid) for pid in below}
         return {pid: name[5:] for pid, name in names.items() if name in ("cove-zygote", "cove-worker")}
 
     def zygote(self) -> int:
@@ -84,7 +84,7 @@ class Server:
         assert wait_until_gone(pids) == []
 
 
-def _name(pid: int) -> str:
+def name_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except (FileNotFoundError, ProcessLookupError):

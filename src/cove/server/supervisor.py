@@ -81,6 +81,7 @@ class Supervisor:
         self._listeners: list[socket.socket] = []
         self._sweeper = 0
         self._next_sweep = 0.0
+        self._starting = (-1, -1)
 
     def run(self) -> None:
         """Serve. Blocks until a signal says to stop and everything that ends with the server has ended."""
@@ -92,6 +93,7 @@ class Supervisor:
         with self._only_server():
             write_grants(self._home, self._configuration.grants)
             write_mount_grants(self._home, self._configuration.mount_grants)
+            self._starting = os.pipe2(os.O_CLOEXEC)
             zygote = _Child("zygote", self._start_zygote)
             self._children.append(zygote)
             try:
@@ -116,10 +118,11 @@ class Supervisor:
     def _start_zygote(self) -> int:
         """Start it and wait until it takes requests, or has ended."""
         read, write = os.pipe2(os.O_CLOEXEC)
+        starting = self._starting[1]
         with subprocess.Popen(
-            [sys.executable, "-m", "cove.server.runtime.zygote", str(self._pid), str(write)],
+            [sys.executable, "-m", "cove.server.runtime.zygote", str(self._pid), str(write), str(starting)],
             stdin=subprocess.DEVNULL,
-            pass_fds=[write],
+            pass_fds=[write, starting],
             env={name: value for name, value in os.environ.items() if name != "COVE_API_KEY"},
         ) as process:
             os.close(write)
@@ -221,14 +224,27 @@ class Supervisor:
         self._close_listeners()
         zygote, *workers = self._children
         self._end([worker.pid for worker in workers if worker.pid])
-        self._pool.drain()
+        self._pool.close()
         self._end([pid for pid in (zygote.pid, self._sweeper) if pid])
+        self._wait_for_starting()
         self._directory.forget_zygote()
         leave_key(self._home, None)
         if self._configuration.on_stop is OnStop.DESTROY:
             hierarchies = find_hierarchies()
             for record in self._directory.list():
                 destroy(self._directory, hierarchies, record.id)
+
+    def _wait_for_starting(self) -> None:
+        """Wait until no process is about to be a runtime: each serves its sandbox, or has undone it and is gone.
+
+        The zygote and those processes hold the writing end of a pipe, whose end is seen when the last has closed it.
+        """
+        read, write = self._starting
+        os.close(write)
+        poll = select.poll()
+        poll.register(read, select.POLLIN)
+        poll.poll(_STOP_SECONDS * 1000)
+        os.close(read)
 
     def _end(self, pids: list[int]) -> None:
         """TERM, then KILL for those that are not gone in time."""

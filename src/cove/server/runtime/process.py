@@ -8,6 +8,7 @@ that says which.
 """
 
 import asyncio
+import os
 import signal
 import socket
 from contextlib import suppress
@@ -40,10 +41,13 @@ from cove.wire.errors import ErrorBody
 _REQUEST_SECONDS = 10.0
 
 
-def run_runtime(connection: socket.socket, directory: Directory, machine: Machine | None) -> None:
-    """Run as the process that a request on this connection asks for. Returns when the sandbox has ended."""
+def run_runtime(connection: socket.socket, starting: int, directory: Directory, machine: Machine | None) -> None:
+    """Run as the process that a request on this connection asks for. Returns when the sandbox has ended.
+
+    The descriptor `starting` is closed when the sandbox is served: whoever waits for its end waits for no start.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Process(directory, machine).run(connection))
+        runner.run(_Process(directory, machine).run(connection, starting))
 
 
 class _Process:
@@ -55,7 +59,7 @@ class _Process:
         self._pool = WarmPool(directory)
         self._told_to_stop = asyncio.Event()
 
-    async def run(self, connection: socket.socket) -> None:
+    async def run(self, connection: socket.socket, starting: int) -> None:
         """Answer the request; serve, if there is a sandbox now."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._told_to_stop.set)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
@@ -66,6 +70,7 @@ class _Process:
             opened = await self._answer(request, reader, writer)
         writer.close()
         if opened is not None:
+            os.close(starting)
             await Serving(self._directory, opened, self._told_to_stop).run()
 
     async def _answer(
@@ -135,11 +140,12 @@ class _Process:
             writer.close()
 
     async def _until_claimed(self, sandbox: Sandbox, spec: SandboxSpec, key: str) -> socket.socket | None:
-        """Wait to be claimed; None when it is not to wait any longer, or is lost."""
+        """Wait to be claimed; None when it is not to wait, or not any longer, or is lost."""
         building = self._pool.building()
         with listen(building) as listener:
             listener.setblocking(False)
-            await in_thread(self._pool.add, spec, key, building)
+            if not await in_thread(self._pool.add, spec, key, building):
+                return None
             sandbox.on_lost = self._told_to_stop.set
             async with Tasks() as tasks:
                 accepting = tasks.start(asyncio.get_running_loop().sock_accept(listener))

@@ -6,6 +6,7 @@ It is single-threaded, since a fork of a process with several threads can deadlo
 gateway's, and ends with the supervisor. Runtimes do not.
 """
 
+import fcntl
 import gc
 import logging
 import os
@@ -26,14 +27,15 @@ from cove.server.runtime.process import run_runtime
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.start_protocol import listen
 
-_CONNECTION = 3
+_CONNECTION, _STARTING = 3, 4
+_ABOVE = 16
 
 log = logging.getLogger("cove.server")
 
 
 def main() -> None:
-    """Arguments: the pid of the supervisor, and a descriptor to close when requests are taken."""
-    parent, ready = map(int, sys.argv[1:])
+    """Arguments: the supervisor's pid, a descriptor to close when requests are taken, and one for `run_runtime`."""
+    parent, ready, starting = map(int, sys.argv[1:])
     end_with_parent(parent)
     name_process("cove-zygote")
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the supervisor waits for signals and has them blocked
@@ -50,7 +52,7 @@ def main() -> None:
     gc.freeze()  # pages that the collector never touches stay shared with every runtime
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps: waitpid(2)
     os.close(ready)
-    _accept_and_fork(listeners, directory, machine)
+    _accept_and_fork(listeners, starting, directory, machine)
 
 
 def _examine() -> Machine | None:
@@ -61,7 +63,9 @@ def _examine() -> Machine | None:
         return None
 
 
-def _accept_and_fork(listeners: list[socket.socket], directory: Directory, machine: Machine | None) -> NoReturn:
+def _accept_and_fork(
+    listeners: list[socket.socket], starting: int, directory: Directory, machine: Machine | None
+) -> NoReturn:
     while True:
         for listener in select.select(listeners, [], [])[0]:
             connection, _ = listener.accept()
@@ -75,31 +79,31 @@ def _accept_and_fork(listeners: list[socket.socket], directory: Directory, machi
                     each.detach()
                 is_helper = connection.type == socket.SOCK_SEQPACKET
                 descriptor = connection.detach()
-                work_and_exit(
-                    partial(_help, descriptor) if is_helper else partial(_run, descriptor, directory, machine)
-                )
+                run = partial(_run, descriptor, starting, directory, machine)
+                work_and_exit(partial(_help, descriptor) if is_helper else run)
             connection.close()
 
 
-def _run(descriptor: int, directory: Directory, machine: Machine | None) -> None:
-    _let_go_of_the_zygote(descriptor, "cove-runtime")
-    run_runtime(socket.socket(fileno=_CONNECTION), directory, machine)
+def _run(descriptor: int, starting: int, directory: Directory, machine: Machine | None) -> None:
+    _let_go_of_the_zygote("cove-runtime", descriptor, starting)
+    run_runtime(socket.socket(fileno=_CONNECTION), _STARTING, directory, machine)
 
 
 def _help(descriptor: int) -> None:
-    _let_go_of_the_zygote(descriptor, "cove-attach")
+    _let_go_of_the_zygote("cove-attach", descriptor)
     serve(socket.socket(fileno=_CONNECTION))
 
 
-def _let_go_of_the_zygote(connection: int, name: str) -> None:
-    """A session of its own, signals as they are by default, and no descriptor but the connection and stderr."""
+def _let_go_of_the_zygote(name: str, *kept: int) -> None:
+    """A session of its own, signals as they are by default, and no descriptor but stderr and these, from 3 on."""
     os.setsid()
     name_process(name)
     for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    if connection != _CONNECTION:
-        os.dup2(connection, _CONNECTION, inheritable=False)
-    os.closerange(_CONNECTION + 1, os.sysconf("SC_OPEN_MAX"))
+    lifted = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for descriptor in kept]
+    for at, descriptor in enumerate(lifted, _CONNECTION):
+        os.dup2(descriptor, at, inheritable=False)
+    os.closerange(_CONNECTION + len(kept), os.sysconf("SC_OPEN_MAX"))
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)

@@ -31,14 +31,16 @@ def remove(directory: Directory, hierarchies: Hierarchies, key: str) -> None:
 def end_runtime(directory: Directory, key: str) -> None:
     """End the process that has the place: SIGTERM, then SIGKILL. Blocks until it is gone."""
     holder = directory.holder(key)
-    if holder is None or not directory.is_held(key):
+    pidfd = None if holder is None else open_process(*holder)
+    if pidfd is None:
         return
-    pidfd = open_process(*holder)
-    if pidfd is not None:
-        try:
+    try:
+        if directory.is_held(key):
             end_process(pidfd, grace=GRACE_SECONDS)
-        finally:
-            os.close(pidfd)
+        else:
+            wait_for_end(pidfd, GRACE_SECONDS)  # it has let go of the place, which is the last that it does
+    finally:
+        os.close(pidfd)
 
 
 def has_ended(directory: Directory, record: Record) -> bool:

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import msgspec
 
+from cove.archive.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
 from cove.model import Network, SandboxSpec
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.start_protocol import Prepare, encode
+
+_CLOSED = "closed-"
 
 
 class WarmPool:
@@ -35,10 +38,15 @@ class WarmPool:
         """Return the path of the socket on which a sandbox of that kind listens while it waits."""
         return self._kind(spec) / key
 
-    def add(self, spec: SandboxSpec, key: str, listening: Path) -> None:
-        """Offer a sandbox to be claimed from here on."""
-        self._kind(spec).mkdir(mode=0o700, exist_ok=True)
-        listening.rename(self.socket(spec, key))
+    def add(self, spec: SandboxSpec, key: str, listening: Path) -> bool:
+        """Offer a sandbox to be claimed from here on; False when the pool is closed."""
+        try:
+            self._kind(spec).mkdir(mode=0o700, exist_ok=True)
+            listening.rename(self.socket(spec, key))
+        except FileNotFoundError:
+            listening.unlink(missing_ok=True)
+            return False
+        return True
 
     def forget(self, spec: SandboxSpec, key: str) -> None:
         """Withdraw a sandbox: it waits no longer."""
@@ -72,10 +80,20 @@ class WarmPool:
         except FileNotFoundError:
             return 0
 
+    def close(self) -> None:
+        """Let none wait any more: those that do are told, and who comes later finds no pool."""
+        with suppress(FileNotFoundError):
+            self._waiting.rename(self._directory.server / f"{_CLOSED}{new_identifier()}")
+        self.drain()
+
     def drain(self) -> None:
         """Tell all that wait, of whatever kind, that nobody will want them. Nobody claims one meanwhile."""
         for path in self._waiting.glob("*/*"):
             self._take(path)
+        for closed in self._directory.server.glob(f"{_CLOSED}*"):
+            for path in closed.glob("*/*"):
+                self._take(path)
+            remove_tree(str(closed))
         for claimed in self._claimed.iterdir():
             with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
                 connection.connect(str(claimed))
