@@ -1,11 +1,13 @@
 import asyncio
 import re
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from support.event_loops import turns
 from support.upstream import Upstream, running_upstream
 
 from cove import (
@@ -18,6 +20,11 @@ from cove import (
     Output,
     ValidationFailed,
 )
+from cove.egress import connection as connection_module
+from cove.egress.connection import Connection
+from cove.egress.event_report import EventReport
+from cove.egress.gate import Gate
+from cove.egress.trust import HostTrust
 
 pytestmark = pytest.mark.anyio
 
@@ -118,9 +125,27 @@ async def test_a_port_that_no_rule_has_is_refused(world: Upstream) -> None:
     one, other = world.serve_http("one.example"), world.serve_http("other.example")
     async with sandbox_with(private("one.example", one), private("other.example", other)) as sandbox:
         result = await sandbox.exec(["curl", "-sS", f"http://one.example:{other}/"])
-        assert result.exit_code in (7, 52, 56)  # refused, or connected and reset
+        # It is reset, on a port that has no words for why: curl sees that when it connects, or afterwards.
+        assert result.exit_code in (7, 52, 56)
         (denial,) = result.denied
         assert (denial.host, denial.port, denial.rule) == ("one.example", other, f"one.example:{other}")
+
+
+async def test_a_program_that_sends_its_request_late_is_told_why_it_was_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "_GOODBYE_SECONDS", 0.0)
+    ours, theirs = socket.socketpair()
+    reports, reported = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, reports, reported:
+        ours.setblocking(False)
+        reports.setblocking(False)
+        gate = Gate(EventReport(reports), await asyncio.to_thread(HostTrust))
+        refusing = asyncio.ensure_future(Connection(gate, ours, "198.18.0.1", 80).run())
+        await turns()
+        theirs.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        await refusing
+        assert (await asyncio.to_thread(theirs.recv, 1000)).startswith(b"HTTP/1.1 403")
 
 
 @pytest.mark.parametrize("answer", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::ffff:127.0.0.1", "64:ff9b::7f00:1"])

@@ -185,15 +185,17 @@ class Connection:
         if not message:
             return
         loop = asyncio.get_running_loop()
+        if self.port == _HTTP_PORT:
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_HELLO_SECONDS):
+                    await loop.sock_recv(self._sock, _READ_BYTES)
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_SECONDS):
-                if self.port == _HTTP_PORT:
-                    await loop.sock_recv(self._sock, _READ_BYTES)
                 await loop.sock_sendall(self._sock, message)
                 self._sock.shutdown(socket.SHUT_WR)
+                self._is_told = True
                 while await loop.sock_recv(self._sock, _READ_BYTES):
                     pass
-                self._is_told = True
 
     def _report(self, verdict: Verdict) -> None:
         self._gate.report_connection(
