@@ -4,7 +4,7 @@ import io
 import os
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -85,11 +85,54 @@ def packed(directory: Path) -> bytes:
         return file.read()
 
 
-def unpacked(data: bytes, target: Path) -> None:
+def unpacked(
+    data: bytes,
+    target: Path,
+    remove: Callable[[str], None] = remove_tree,
+    begin_change: Callable[[], None] = lambda: None,
+    *,
+    replace: bool = False,
+) -> None:
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
-        unpack(Stream(file.fileno()), os.fsencode(target), Budget(1 << 40, 1000), remove_tree)
+        budget = Budget(1 << 40, 1000)
+        unpack(Stream(file.fileno()), os.fsencode(target), budget, remove, replace=replace, begin_change=begin_change)
+
+
+def test_an_unpacking_that_is_told_to_end_while_it_cleans_up_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/x").write_bytes(bytes(5000))
+    (tmp_path / "out").mkdir()
+    attempts: list[str] = []
+
+    def remove(path: str) -> None:
+        attempts.append(path)
+        if len(attempts) == 1:
+            raise SystemExit
+        remove_tree(path)
+
+    with pytest.raises(SystemExit):
+        unpacked(packed(tmp_path / "in")[:2000], tmp_path / "out", remove)
+    assert os.listdir(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_an_unpacking_that_is_told_to_end_before_it_changes_the_target_changes_nothing(
+    tmp_path: Path, replace: bool
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/x").write_text("new")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/x").write_text("old")
+
+    def end() -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        unpacked(packed(tmp_path / "in"), tmp_path / "out", begin_change=end, replace=replace)
+    assert os.listdir(tmp_path / "out") == ["x"]
+    assert (tmp_path / "out/x").read_text() == "old"
 
 
 def test_other_programs_understand_an_archive_of_holes(tmp_path: Path) -> None:

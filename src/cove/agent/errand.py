@@ -165,13 +165,8 @@ def unpack(
     from cove.archive.remove_tree import remove_tree
     from cove.archive.stream import Budget, unpack
 
-    def clean_up(path: str) -> None:
-        """Remove what is not wanted, and be not told in the middle to leave."""
-        _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)
-        remove_tree(path)
-
     budget = Budget(int(most_bytes), int(most_entries))
-    unpack(open_stream(ARCHIVE), path, budget, clean_up, lenient == b"1", replace == b"1")
+    unpack(open_stream(ARCHIVE), path, budget, remove_tree, lenient == b"1", replace == b"1", stay)
 
 
 def watch(answer: Answer, path: bytes, recursive: bytes, includes: bytes, *patterns: bytes) -> None:
@@ -221,8 +216,14 @@ ANSWERS = {"Refused": b"refused", "Truncated": b"refused", "TooMany": b"toomany"
 
 
 def leave(number: int, frame: object) -> None:
-    """End, but remove first what is only half made."""
+    """End, but remove first what is only half made: that is not interrupted again."""
+    stay()
     sys.exit(1)
+
+
+def stay() -> None:
+    """Finish, whoever says to leave. Who has said so already is heard here, for the last time."""
+    _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)
 
 
 def main() -> None:

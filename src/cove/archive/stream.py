@@ -210,11 +210,13 @@ def unpack(
     remove_tree: Callable[[str], None],
     lenient: bool = False,
     replace: bool = False,
+    begin_change: Callable[[], None] = lambda: None,
 ) -> None:
     """Put what an archive holds at target, merged with a directory that is there. What fails changes nothing.
 
     With `replace` it is all that the directory then has. For `lenient` see `tar.read_members`: only where links that
-    lead out are as harmless as any other.
+    lead out are as harmless as any other. `begin_change` is called before the target changes: it is the last that may
+    raise what does not come from here. Before it, and while what is half made is removed, one such may come.
     """
     exists = os.path.lexists(target)
     if exists and not os.path.isdir(target):
@@ -222,21 +224,35 @@ def unpack(
     parent = target if exists else os.path.dirname(target.rstrip(b"/")) or b"."
     os.makedirs(parent, exist_ok=True)
     staging = os.path.join(parent, TEMPORARY + os.urandom(8).hex().encode())
-    os.mkdir(staging, 0o700)
-    try:
-        top = os.open(staging, OPEN_DIRECTORY)
-        try:
-            modes = Unpacking(top, stream, budget).run(lenient)
-            if exists and replace:
-                replace_content(top, staging, target, modes, remove_tree)
-            elif exists:
-                merge(top, target, modes)
-            else:
-                modes.setdefault((), IMPLICIT_MODE)
-                os.rename(staging, target)
-                set_modes(top, modes)
-        finally:
-            os.close(top)
-    finally:
+
+    def discard() -> None:
         if os.path.lexists(staging):
             remove_tree(os.fsdecode(staging))
+
+    try:
+        try:
+            os.mkdir(staging, 0o700)
+            top = os.open(staging, OPEN_DIRECTORY)
+            try:
+                modes = Unpacking(top, stream, budget).run(lenient)
+                begin_change()
+                if exists and replace:
+                    replace_content(top, staging, target, modes, remove_tree)
+                else:
+                    place(top, staging, target, modes, exists)
+            finally:
+                os.close(top)
+        finally:
+            discard()
+    finally:
+        discard()  # whatever interrupted the first does not come twice
+
+
+def place(top: int, staging: bytes, target: bytes, modes: dict[tuple[bytes, ...], int], exists: bool) -> None:
+    """Merge everything into target, or let the new directory become it."""
+    if exists:
+        merge(top, target, modes)
+        return
+    modes.setdefault((), IMPLICIT_MODE)
+    os.rename(staging, target)
+    set_modes(top, modes)
