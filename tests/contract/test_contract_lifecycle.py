@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.servers import Server, left_behind
+from support.servers import Server, eventually, left_behind
 from support.serving import MakeSandbox, Where, address
 
 from cove import (
@@ -199,9 +199,11 @@ async def test_a_cancelled_creation_leaves_nothing(where: Where, shared_server: 
         await asyncio.wait([creating])
         if not creating.cancelled():
             await creating.result().destroy()
-        async with asyncio.timeout(20):  # a server learns of it a moment later
-            while [*await AsyncSandbox.list(**where), *await asyncio.to_thread(left_behind, shared_server.home)]:
-                await asyncio.sleep(0.01)
+        async with AsyncSandbox.create(id="later", **where):
+            pass  # a server has begun the one before it, if it ever does
+        await eventually(lambda: not shared_server.runtimes())
+        assert left_behind(shared_server.home) == []
+        assert await AsyncSandbox.list(**where) == []
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,11 @@ class Server:
         (pid,) = [pid for pid, role in self.children().items() if role == "zygote"]
         return pid
 
+    def runtimes(self) -> list[int]:
+        """All that the zygote has forked and that has not ended."""
+        zygote = self.zygote()
+        return [pid for pid, (_, parent) in process_table().items() if parent == zygote]
+
     def kill_all(self) -> None:
         """SIGKILL for the server, its workers and its zygote at once; the runtimes are not touched."""
         pids = [self.process.pid, *self.children()]
