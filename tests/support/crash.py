@@ -81,6 +81,8 @@ def arm_changes(last: int = 0, trigger: str | None = None) -> Callable[[], int]:
         with guard:
             seen += 1
             if seen == wanted:
+                if trigger is not None:
+                    os.remove(trigger)  # one death is enough
                 die()
 
     for owner, names in ((os, _CHANGES), (socket.socket, ("sendmsg",)), (subprocess.Popen, ("__init__",))):

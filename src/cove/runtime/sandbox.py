@@ -62,7 +62,7 @@ class Sandbox(SandboxLifecycle):
             raise ValidationFailed(
                 "this sandbox stands on the host's system, which is not its own: make images of sandboxes on an image"
             )
-        snapshot = await self._state.snapshot(None, {}, self._spec.env, self._spec.workdir)
+        snapshot = await self._state.snapshot(None, {}, self._spec.env, self._spec.workdir, self._place.key)
         try:
             images = await in_thread(open_images, self._machine.home.path, self.layers.store)
             record = await in_transfer(lambda check: commit_image(images, snapshot, name, check))

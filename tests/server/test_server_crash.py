@@ -1,0 +1,138 @@
+"""A runtime that is killed anywhere in a change of life or state: the next one goes on with a whole sandbox."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.crash import crashing_runtimes
+from support.programs import mounts_below, wait_until_gone
+from support.servers import Server, eventually, left_behind, serving
+
+from cove import AsyncSandbox, AsyncSnapshot, AsyncVolume, VolumeMount
+from cove.errors import CoveError, SandboxPaused, VolumeNotFound
+from cove.model import SandboxStatus
+
+pytestmark = pytest.mark.anyio
+
+Change = Callable[[AsyncSandbox, Server], Awaitable[object]]
+
+
+async def nothing(sandbox: AsyncSandbox, server: Server) -> None:
+    """Prepare nothing."""
+
+
+async def restore(sandbox: AsyncSandbox, server: Server) -> None:
+    (first,) = [each for each in await AsyncSnapshot.list(url=server.url, api_key=server.key) if each.name == "1"]
+    await sandbox.restore(first.id)
+
+
+async def transaction(sandbox: AsyncSandbox, server: Server) -> None:
+    async with sandbox.transaction() as change:
+        await sandbox.exec("echo 3 > f")
+        await change.commit()
+
+
+async def add_a_mount(sandbox: AsyncSandbox, server: Server) -> None:
+    await sandbox.mounts.add(VolumeMount(volume="v", target="/data", read_only=False))
+
+
+# What is done before, the change, and what the file may hold after it.
+CHANGES: dict[str, tuple[Change, Change, set[str]]] = {
+    "snapshot": (nothing, lambda sandbox, _: sandbox.snapshot(name="2"), {"2"}),
+    "restore": (nothing, restore, {"1", "2"}),
+    "fork": (nothing, lambda sandbox, _: sandbox.fork(), {"2"}),
+    "transaction": (nothing, transaction, {"2", "3"}),
+    "stop": (nothing, lambda sandbox, _: sandbox.stop(), {"2"}),
+    "pause": (nothing, lambda sandbox, _: sandbox.pause(), {"2"}),
+    "resume": (lambda sandbox, _: sandbox.pause(), lambda sandbox, _: sandbox.resume(), {"2"}),
+    "start": (lambda sandbox, _: sandbox.stop(), lambda sandbox, _: sandbox.start(), {"2"}),
+    "add a mount": (nothing, add_a_mount, {"2"}),
+    "remove a mount": (add_a_mount, lambda sandbox, _: sandbox.mounts.remove("/data"), {"2"}),
+}
+
+
+async def kill_at(change: str, step: int, server: Server, trigger: Path) -> bool:
+    """Kill its runtime at that step; False when there are fewer."""
+    prepare, call, allowed = CHANGES[change]
+    sandbox = await server.create("x")
+    await sandbox.exec("echo 1 > f")
+    await sandbox.snapshot(name="1")
+    await sandbox.exec("echo 2 > f")
+    volume = await AsyncVolume.create("v", url=server.url, api_key=server.key)
+    is_mounted = VolumeMount(volume="v", target="/data", read_only=False)
+    await prepare(sandbox, server)
+    trigger.write_text(str(step))
+    with suppress(CoveError):
+        async with asyncio.timeout(60):
+            await call(sandbox, server)
+    is_killed = not trigger.exists()
+    trigger.unlink(missing_ok=True)
+    assert await server.status("x") in SandboxStatus  # its record is whole
+    await sandbox.start()
+    assert (await sandbox.exec("cat f")).stdout.strip() in allowed
+    session = await sandbox.create_session()
+    assert (await session.exec("echo up")).stdout == "up\n"
+    if is_mounted not in await sandbox.mounts.list():
+        await volume.delete()  # nobody uses it
+    await sandbox.destroy()
+    with suppress(VolumeNotFound):
+        await volume.delete()
+    for each in await AsyncSnapshot.list(url=server.url, api_key=server.key):
+        assert each.name is not None, "left by a fork"
+        copy = await server.create(snapshot=each.id)
+        assert (await copy.exec("cat f")).stdout.strip() == each.name
+        await copy.destroy()
+        await (await AsyncSnapshot.get(each.id, url=server.url, api_key=server.key)).delete()
+    await eventually(lambda: left_behind(server.home) == [])
+    assert os.listdir(server.home / "volumes") == []
+    await eventually(lambda: os.listdir(server.home / "layers") == [])
+    assert mounts_below(server.home) == []
+    return is_killed
+
+
+QUICK = {"snapshot": 12, "restore": 16, "stop": 2, "start": 9, "add a mount": 4, "remove a mount": 3}
+
+
+async def test_a_change_whose_runtime_is_killed_in_the_middle_is_recovered(other_home: Path, tmp_path: Path) -> None:
+    with crashing_runtimes(tmp_path / "arms") as trigger, serving(other_home) as server:
+        for change, step in QUICK.items():
+            assert await kill_at(change, step, server, trigger), f"{change} has no step {step}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_whose_runtime_is_killed_anywhere_is_recovered(
+    change: str, other_home: Path, tmp_path: Path
+) -> None:
+    with crashing_runtimes(tmp_path / "arms") as trigger, serving(other_home) as server:
+        step = 1
+        while await kill_at(change, step, server, trigger):
+            step += 1 + step // 6
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+async def test_a_pause_survives_a_restart_of_the_server(is_killed: bool, other_home: Path) -> None:
+    with serving(other_home, "--on-stop", "leave") as server:
+        sandbox = await server.create("x")
+        process = await sandbox.start_process("while read x; do echo $x; done", stdin=True)
+        await sandbox.pause(wake=False)
+        runtime = await server.runtime("x")
+        if is_killed:
+            server.kill_all()
+    with serving(other_home, "--on-stop", "destroy") as server:
+        sandbox = await server.connect("x")
+        assert (await sandbox.info()).status is SandboxStatus.PAUSED
+        assert await server.runtime("x") == runtime
+        with pytest.raises(SandboxPaused):
+            await sandbox.exec("true")
+        await sandbox.resume()
+        process = await sandbox.get_process(process.id)
+        await process.write_stdin(b"still here\n")
+        await process.wait_for_log("still here")
+        os.kill(runtime, signal.SIGKILL)
+        await asyncio.to_thread(wait_until_gone, [runtime])
