@@ -76,7 +76,7 @@ def arm_changes(last: int = 0, trigger: str | None = None) -> Callable[[], int]:
             try:
                 with open(trigger) as file:
                     wanted = int(file.read())
-            except FileNotFoundError:
+            except (OSError, ValueError):  # not there, not written yet, or another user asks
                 return
         with guard:
             seen += 1

@@ -153,6 +153,8 @@ class SandboxLifecycle(SandboxLife):
     async def open_first(self, *, restores: bool = False) -> None:
         """Start the first jail of this process, with the sessions that were kept. The caller shields it from cancel."""
         try:
+            if restores:
+                await in_thread(self.mounts.release_others)
             sleeping = await (
                 in_thread(open_sessions, self._kept_sessions) if restores else self._sleeping_in(self._spec.snapshot)
             )
@@ -305,8 +307,13 @@ class SandboxLifecycle(SandboxLife):
         )
 
     async def _set_mounts(self, mounts: Sequence[AnyMount]) -> None:
+        before = self._spec.mounts
         self._spec = msgspec.structs.replace(self._spec, mounts=tuple(mounts))
-        await self.life.keeper.keep()
+        try:
+            await self.life.keeper.keep()
+        except BaseException:
+            self._spec = msgspec.structs.replace(self._spec, mounts=before)
+            raise
 
     def _base(self) -> str:
         self._check_running()

@@ -131,9 +131,25 @@ class Mounts(api.Mounts):
             present = self.sandbox.spec().mounts
             check_addition(mount, present)
             admitted = await in_thread(self._admit, mount, credentials)
-            await in_thread(self._keys.keep, mount.target, credentials)
-            await self._attach(admitted)
-            await self.sandbox.change((*present, admitted))
+            try:
+                await in_thread(self._keys.keep, mount.target, credentials)
+                await self._attach(admitted)
+                await self._record_added(admitted, present)
+            except BaseException:
+                with suppress(OSError):  # a full disk: they are not read again without a mount
+                    await in_thread(self._keys.keep, mount.target, None)
+                raise
+
+    async def _record_added(self, mount: AnyMount, present: Sequence[AnyMount]) -> None:
+        """Put it into the spec; one that cannot be recorded, as on a full disk, goes again."""
+        try:
+            await self.sandbox.change((*present, mount))
+        except BaseException:
+            mounted = self._mounted.pop(mount.target)
+            with suppress(CoveError):  # it goes with the sandbox
+                await self._living.attach([Unmount(mount.target, mounted.root, mounted.was_made)])
+            await self._end(mount, mounted)
+            raise
 
     def _admit(self, mount: AnyMount, credentials: str | None) -> AnyMount:
         """Return the mount with a path that has no links; refuse what may not be mounted. Blocks."""
@@ -227,6 +243,11 @@ class Mounts(api.Mounts):
             if mounted.bucket is not None:
                 mounted.bucket.abandon()
         self._volumes.release_all(self.sandbox.place.key)
+
+    def release_others(self) -> None:
+        """Let go of volumes that are not in the spec: whoever added one was killed before that was recorded. Blocks."""
+        used = {mount.volume for mount in self.sandbox.spec().mounts if isinstance(mount, VolumeMount)}
+        self._volumes.release_all(self.sandbox.place.key, but=used)
 
     def forget(self) -> None:
         """The sandbox is destroyed: no volume is used by it. Blocks."""

@@ -7,7 +7,7 @@ disappears by one rename: what is half made or half deleted has a name that begi
 
 import builtins
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -136,10 +136,10 @@ class Volumes:
             (self._path / name / _USERS / key).unlink(missing_ok=True)
             self._rest(name)
 
-    def release_all(self, key: str) -> None:
-        """The sandbox with that key is gone: it uses nothing."""
+    def release_all(self, key: str, *, but: Collection[str] = ()) -> None:
+        """The sandbox with that key uses nothing, or nothing but these."""
         for info in self.list():
-            if (self._path / info.name / _USERS / key).exists():
+            if info.name not in but and (self._path / info.name / _USERS / key).exists():
                 self.release(info.name, key)
 
     def rest(self, name: str, key: str) -> None:

@@ -17,7 +17,7 @@ from cove.local.state import default_home
 from cove.local.threads import in_thread
 from cove.model import Limits, NetworkPolicy, NetworkRule
 from cove.runtime.interpreters import find_python_environment
-from cove.verify import agent, file_api, inside, lifecycle, mounts, neighbours  # noqa: F401  # they enter their probes
+from cove.verify import agent, file_api, inside, lifecycle, mounts, neighbours, state  # noqa: F401  # they enter their probes
 from cove.verify.findings import Attempt, Finding, Verdict, judge
 from cove.verify.inside.harness import BLOCKED
 from cove.verify.outside import run_outside
