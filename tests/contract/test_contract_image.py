@@ -198,3 +198,28 @@ async def test_a_sandbox_on_the_hosts_system_is_no_image(make_sandbox: MakeSandb
     async with make_sandbox() as sandbox:
         with pytest.raises(ValidationFailed, match="host's system"):
             await sandbox.commit("made")
+
+
+async def test_what_an_image_starts_runs_when_that_is_asked_for_and_at_every_start(
+    make_sandbox: MakeSandbox, image: str
+) -> None:
+    async with make_sandbox(image=image) as sandbox:
+        assert await sandbox.list_processes() == []
+    async with make_sandbox(image=image, startup=["sh", "-c", "id -u; pwd; sleep 100"]) as sandbox:
+        process = await sandbox.get_process("startup")
+        await process.wait_for_log("33")
+        assert [each.id for each in await sandbox.list_processes()] == ["startup"]
+        await sandbox.restart()
+        await (await sandbox.get_process("startup")).wait_for_log("33")
+
+
+async def test_a_startup_that_nobody_names_is_refused(make_sandbox: MakeSandbox, image: str) -> None:
+    with pytest.raises(ValidationFailed, match="image"):
+        async with make_sandbox(startup=True):
+            pass
+    with pytest.raises(ValidationFailed, match="says nothing"):
+        async with make_sandbox(image=image, startup=True):
+            pass
+    with pytest.raises(ValidationFailed, match="empty"):
+        async with make_sandbox(startup=[]):
+            pass

@@ -59,6 +59,18 @@ async def test_the_system_is_the_sandboxs_own_and_two_do_not_see_each_other(busy
         assert (await two.exec("ls /usr/bin /etc/setting /top; ls /bin/tty")).stdout == "/usr/bin:\n/bin/tty\n"
 
 
+async def test_the_entry_point_and_its_arguments_are_started_and_end_in_the_list(tmp_path: Path) -> None:
+    settings = {"Env": ["PATH=/bin"], "Entrypoint": ["sh", "-c", 'echo "$@"; exit 3', "sh"], "Cmd": ["one", "two"]}
+    image = await AsyncImage.load(write_busybox(tmp_path / "image.tar", settings=settings), name="starts")
+    async with AsyncSandbox.create(image="starts", startup=True) as sandbox:
+        (process,) = await sandbox.list_processes()
+        end = await process.output()
+        assert (process.id, end.stdout, end.exit_code) == ("startup", "one two\n", 3)
+    async with AsyncSandbox.create(image="starts", startup=["absent-program"]) as sandbox:
+        assert (await (await sandbox.get_process("startup")).wait()).exit_code == 127
+    await image.delete()
+
+
 async def test_files_sessions_and_terminals_work(busybox: str) -> None:
     async with AsyncSandbox.create(image=busybox) as sandbox:
         await sandbox.files.write("/srv/deep/file", "text")

@@ -53,6 +53,7 @@ def create(
     disk: DiskOption = None,
     image: ImageOption = None,
     user: UserOption = None,
+    startup: Annotated[bool, typer.Option("--startup", help="With --image: run what the image would start.")] = False,
     idle_timeout: Annotated[
         float | None,
         typer.Option(
@@ -77,6 +78,7 @@ def create(
         labels=parse_variables(label, "--label"),
         idle_timeout=idle_timeout,
         lifetime=lifetime,
+        startup=startup,
     )
     finish(_create(Server.named(url, api_key), id, spec, exist_ok=exist_ok, as_json=as_json))
 

@@ -17,6 +17,7 @@ from cove.layers.store import LayerStore
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=([^\0]*)", re.DOTALL)
 _MOST_VARIABLES = 1000
 _MOST_VALUE = 32 << 10
+_MOST_WORDS = 1000
 _WORKSPACE = "/workspace"
 
 
@@ -42,6 +43,7 @@ def _make_system(record: ImageRecord, layers: LayerStore, user: str | None) -> S
             env=_environment(settings),
             workdir=_workdir([layers.data(id) for id in record.layers], settings),
             has_bash=view.has("/bin/bash"),
+            startup=_startup(settings),
         )
 
 
@@ -54,6 +56,13 @@ def _environment(settings: Settings) -> dict[str, str]:
     """Leave out what cannot be a variable."""
     found = [_VARIABLE.fullmatch(text) for text in (settings.Env or [])[:_MOST_VARIABLES] if len(text) < _MOST_VALUE]
     return {each[1]: each[2] for each in found if each is not None}
+
+
+def _startup(settings: Settings) -> tuple[str, ...]:
+    """Return the words that the image would run; none where they cannot be a command."""
+    words = (*(settings.Entrypoint or ()), *(settings.Cmd or ()))
+    is_sound = len(words) <= _MOST_WORDS and all(len(word) < _MOST_VALUE and "\0" not in word for word in words)
+    return words if is_sound else ()
 
 
 def _workdir(data: Sequence[Path], settings: Settings) -> str:

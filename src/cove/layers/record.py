@@ -43,7 +43,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 class System(msgspec.Struct, frozen=True, kw_only=True):
     """The system of an image, as a sandbox has it: its user, and what its image says about what runs.
 
-    `groups` are further groups of the user.
+    `groups` are further groups of the user, `startup` is what the image would start.
     """
 
     image: str
@@ -55,6 +55,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = "/workspace"
     has_bash: bool = True
     groups: tuple[int, ...] = ()
+    startup: tuple[str, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,7 +55,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """All choices that are made when a sandbox is created."""
+    """All choices that are made when a sandbox is created.
+
+    `startup` is a command that runs, as the process with that id, whenever the sandbox starts; with True it is what the
+    image would start. Without it nothing is started.
+    """
 
     isolation: Isolation = Isolation.BUBBLEWRAP
     network: Network | NetworkPolicy = Network.NONE
@@ -71,6 +75,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str | None = None
     image: str = HOST_IMAGE
     user: str | None = None
+    startup: bool | tuple[str, ...] = False
 
 
 class HasId(Protocol):
@@ -98,6 +103,7 @@ class SpecFields(TypedDict, total=False):
     snapshot: str | HasId | None
     image: str
     user: str | None
+    startup: bool | Sequence[str]
 
 
 def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
@@ -172,6 +178,10 @@ def _check_image(spec: SandboxSpec) -> None:
         raise ValidationFailed("an image needs isolation: with isolation='none' the system is the host's")
     if spec.image != HOST_IMAGE and spec.snapshot is not None:
         raise ValidationFailed("a snapshot brings the image that it was made on: give snapshot or image, not both")
+    if spec.startup is True and spec.image == HOST_IMAGE and spec.snapshot is None:
+        raise ValidationFailed("startup=True is what an image starts: give an image, or a list of words as startup")
+    if not isinstance(spec.startup, bool) and not (spec.startup and spec.startup[0]):
+        raise ValidationFailed("startup is an empty list: give at least the program to run")
     if spec.user is not None and spec.image == HOST_IMAGE:
         raise ValidationFailed("a user needs an image: on the host's system a sandbox has one user of its own")
 

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from cove.api import AsyncSandbox
-from cove.core.command import check_environment, merge_environment
+from cove.core.command import build_invocation, check_environment, merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
 from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
@@ -72,6 +72,8 @@ from cove.tasks import Once, end
 
 # In the place of a sandbox that is stopped.
 KEPT_SESSIONS = "sessions"
+# The id of the process that is started with the sandbox.
+STARTUP = "startup"
 # What shells have to say their state when their sandbox stops, all at the same time.
 _KEEP_SECONDS = 5.0
 
@@ -286,6 +288,7 @@ class SandboxLifecycle(SandboxLife):
         await self.mounts.open(jail, self._watched(jail))
         await self._spawner.open()
         await self.begin_network()
+        await self._begin_startup()
         if jail.groups.is_disk_watched:
             self._spawner.background.start(self._watch_disk(jail).run())
 
@@ -397,6 +400,23 @@ class SandboxLifecycle(SandboxLife):
     async def begin_network(self) -> None:
         """Let the policy of the spec hold: of a jail that has just started, or of a spec that was adopted."""
         self._env = merge_environment(self._env, await self.network.begin(self._spec.network, self._env))
+
+    async def _begin_startup(self) -> None:
+        """Start what the sandbox is to run from its start on."""
+        command = self._startup()
+        if command:
+            invocation = build_invocation(command, cwd=self._cwd, env=self._env)
+            await self._processes.start(
+                command, invocation, id=STARTUP, timeout=None, stdin=False, keep=True, lossless=False
+            )
+
+    def _startup(self) -> Sequence[str]:
+        system = self.layers.place.system
+        if self._spec.startup is not True:
+            return self._spec.startup or ()
+        if system is None or not system.startup:
+            raise ValidationFailed("the image says nothing that it would start: give a list of words as startup")
+        return system.startup
 
     @gated_stream
     async def network_log(

@@ -62,7 +62,7 @@ class Starter:
         """Take a warm sandbox, which stands on the host's system."""
         snapshot = None if spec.snapshot is None else LayerStore(self.directory.home).find(spec.snapshot)
         has_image = spec.image != HOST_IMAGE or (snapshot is not None and snapshot.system is not None)
-        return None if has_image else self._pool.claim(spec)
+        return None if has_image or spec.startup else self._pool.claim(spec)
 
     async def _get(self, existing: Record, exist_ok: bool) -> Record:
         if not exist_ok:
