@@ -28,7 +28,7 @@ async def test_commands_have_the_user_the_environment_and_the_directory_of_the_i
     async with AsyncSandbox.create(image=busybox) as sandbox:
         result = await sandbox.exec("id -u; echo $GREETING $HOME $PATH; pwd; ls /")
         user, env, directory, *names = result.stdout.splitlines()
-        assert (user, env, directory) == ("0", "hello /root /bin", "/var")
+        assert (user, env, directory) == ("0", "hello /root /bin:/run/cove-sudo/bin", "/var")
         assert set(names) == {*("bin", "dev", "etc", "home", "proc", "root", "run", "tmp", "usr", "var", "workspace")}
         assert (await sandbox.exec(["id", "-u"], env={"PATH": "/bin"})).stdout == "0\n"
 

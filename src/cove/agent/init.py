@@ -48,6 +48,7 @@ class Init:
         self.launchers: set[int] = set()
         self.ending: dict[int, bytes] = {}
         self.sweeping = False
+        self.is_furnished = False
         self.eagerness = kernel.KillEagerness()
         self.connecting: dict[int, tuple[_socket.socket, bytes]] = {}
         self.poll = select.poll()
@@ -136,6 +137,9 @@ class Init:
             posix.close(fd)
 
     def fork_launcher(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
+        if not self.is_furnished:
+            self.is_furnished = True
+            self.furnish()
         self.eagerness.raise_own()
         try:
             pid = posix.fork()
@@ -146,6 +150,11 @@ class Init:
         self.launchers.add(pid)
         self.send(b"ok", tag, protocol.encode_number(pid))
         from cove.agent import files  # noqa: F401  # for requests to come: now nobody waits for it
+
+    def furnish(self) -> None:
+        """Make what is ours in the sandbox's own system."""
+        if self.launcher_type is launcher.Launcher:
+            install_sudo()
 
     def end(self, tag: bytes, fields: list[bytes], descriptors: list[int]) -> None:
         pid = int(fields[0])
@@ -230,9 +239,33 @@ def become_launcher(descriptor: int, launcher_type: type[launcher.Launcher]) -> 
                 name, _, value = word.partition("=")
                 if name.startswith("RLIMIT_"):
                     resource.setrlimit(getattr(resource, name), (int(value), int(value)))
-        launcher.run(launcher_type(control_socket(), make_wakeup()))
+        made = launcher_type(control_socket(), make_wakeup())
+        made.sudo_user = sudo_user() if launcher_type is launcher.Launcher else -1
+        launcher.run(made)
     finally:
         posix._exit(0)
+
+
+def sudo_words() -> list[str]:
+    """Return what this sandbox was told about `sudo`, if anything: a user, or `off`."""
+    return [word.partition("=")[2] for word in sys.argv[5:] if word.startswith("sudo=")]
+
+
+def sudo_user() -> int:
+    """Return who has `sudo`; -1 for nobody."""
+    return max([int(word) for word in sudo_words() if word.isdigit()], default=-1)
+
+
+def install_sudo() -> None:
+    """Make the program `sudo`, when the root is the sandbox's own: at the first launcher."""
+    if sudo_words():
+        from cove.agent import sudo
+
+        words = kernel.read_fact(posix.getpid(), "cmdline").split(b"\0")
+        try:
+            sudo.install(words[: words.index(b"-I")], sys.argv[1].encode(), has_broker=sudo_user() >= 0)
+        except (OSError, ValueError):
+            pass  # a system in which it cannot be made does without
 
 
 def control_socket() -> _socket.socket:

@@ -85,6 +85,8 @@ class Launcher:
         self.main = 0
         self.busy = False
         self.user = b""
+        self.sudo_user = -1
+        self.broker = 0
         self.draining: set[int] = set()
         self.poll = select.poll()
         self.poll.register(sock.fileno(), select.POLLIN)
@@ -229,6 +231,7 @@ class Launcher:
         try:
             numbers = restore_states(targets.split(b","), descriptors) if targets else []
             step = b"cwd"
+            self.start_broker()
             if self.user:
                 kernel.become(self.user)
             posix.chdir(cwd)
@@ -236,6 +239,7 @@ class Launcher:
             self.main = self.start(argv, environ, numbers, descriptors, tty)
             self.busy = True
         except OSError as error:
+            self.end_broker()
             self.send(b"refused", step, protocol.encode_number(error.errno or errno.EIO))
         else:
             self.send(b"started", protocol.encode_number(self.main))
@@ -245,6 +249,22 @@ class Launcher:
             posix.chdir("/")
             for fd in descriptors:
                 posix.close(fd)
+
+    def start_broker(self) -> None:
+        """Have somebody whom `sudo` can ask, if the command is of the user who has it."""
+        if self.sudo_user >= 0 and self.user.startswith(b"%d:" % self.sudo_user):
+            from cove.agent import sudo
+
+            self.broker = sudo.start_broker(self.sudo_user)
+
+    def end_broker(self) -> None:
+        if self.broker:
+            from cove.agent import sudo
+
+            if posix.geteuid():
+                kernel.return_to_root()
+            sudo.end_broker(self.broker)
+            self.broker = 0
 
     def start(
         self, argv: list[bytes], environ: dict[bytes, bytes], targets: list[int], descriptors: list[int], tty: bytes
@@ -263,12 +283,15 @@ class Launcher:
                 break
             if not pid:
                 break
-            if pid != self.main:
+            if pid == self.broker:
+                self.broker = 0 if not posix.WIFSTOPPED(status) else pid
+            elif pid != self.main:
                 self.reaped(pid, status, usage)
             elif posix.WIFSTOPPED(status):
                 self.send(b"stopped")
             else:
                 ended = (status, usage)
+                self.end_broker()
         if ended is not None:
             self.main = 0
             self.report(ended[0], ended[1], empty)

@@ -54,6 +54,7 @@ def create(
     image: ImageOption = None,
     user: UserOption = None,
     startup: Annotated[bool, typer.Option("--startup", help="With --image: run what the image would start.")] = False,
+    sudo: Annotated[bool, typer.Option("--sudo", help="With --image: let its user become root.")] = False,
     idle_timeout: Annotated[
         float | None,
         typer.Option(
@@ -79,6 +80,7 @@ def create(
         idle_timeout=idle_timeout,
         lifetime=lifetime,
         startup=startup,
+        sudo=sudo,
     )
     finish(_create(Server.named(url, api_key), id, spec, exist_ok=exist_ok, as_json=as_json))
 

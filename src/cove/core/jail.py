@@ -46,6 +46,9 @@ BUILT_IN_ENV: Mapping[str, str] = {
 }
 
 
+SUDO_DIRECTORY = "/run/cove-sudo/bin"
+
+
 def image_environment(user: str, home: str) -> dict[str, str]:
     """Return the environment of a user of an image, below what the image itself says."""
     kept = {name: BUILT_IN_ENV[name] for name in ("SHELL", "LANG", "TERM", "TMPDIR")}
@@ -151,9 +154,14 @@ def agent_command(
     open_files: tuple[int, int],
     limits: Mapping[str, int],
     mark: str,
+    sudo: str | None = None,
 ) -> list[str]:
-    """The program that becomes PID 1, the descriptor of its control socket, and the limits for what it starts."""
+    """The program that becomes PID 1, the descriptor of its control socket, and the limits for what it starts.
+
+    `sudo` is the number of the user who has it, or `off`; without it there is no such program.
+    """
     words = [*map(str, open_files), *(f"{name}={value}" for name, value in limits.items()), mark]
+    words += [] if sudo is None else [f"sudo={sudo}"]
     return [*interpreter, "-I", "-S", "-B", f"{directory}/init.pyc", directory, str(control), *words]
 
 

@@ -43,7 +43,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 class System(msgspec.Struct, frozen=True, kw_only=True):
     """The system of an image, as a sandbox has it: its user, and what its image says about what runs.
 
-    `groups` are further groups of the user, `startup` is what the image would start.
+    `groups` are further groups of the user, `startup` is what the image would start. With `sudo` the
+    user may become root.
     """
 
     image: str
@@ -56,6 +57,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     has_bash: bool = True
     groups: tuple[int, ...] = ()
     startup: tuple[str, ...] = ()
+    sudo: bool = False
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

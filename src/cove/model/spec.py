@@ -58,7 +58,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     """All choices that are made when a sandbox is created.
 
     `startup` is a command that runs, as the process with that id, whenever the sandbox starts; with True it is what the
-    image would start. Without it nothing is started.
+    image would start. Without it nothing is started. With `sudo` the user of the sandbox may become root inside.
     """
 
     isolation: Isolation = Isolation.BUBBLEWRAP
@@ -76,6 +76,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     image: str = HOST_IMAGE
     user: str | None = None
     startup: bool | tuple[str, ...] = False
+    sudo: bool = False
 
 
 class HasId(Protocol):
@@ -104,6 +105,7 @@ class SpecFields(TypedDict, total=False):
     image: str
     user: str | None
     startup: bool | Sequence[str]
+    sudo: bool
 
 
 def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
@@ -182,6 +184,8 @@ def _check_image(spec: SandboxSpec) -> None:
         raise ValidationFailed("startup=True is what an image starts: give an image, or a list of words as startup")
     if not isinstance(spec.startup, bool) and not (spec.startup and spec.startup[0]):
         raise ValidationFailed("startup is an empty list: give at least the program to run")
+    if spec.sudo and spec.image == HOST_IMAGE and spec.snapshot is None:
+        raise ValidationFailed("sudo needs an image: on the host's system a sandbox has one user of its own")
     if spec.user is not None and spec.image == HOST_IMAGE:
         raise ValidationFailed("a user needs an image: on the host's system a sandbox has one user of its own")
 

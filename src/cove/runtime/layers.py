@@ -29,12 +29,12 @@ from cove.archive.remove_tree import remove_tree
 from cove.attach import COPY_OPTIONS, COPY_PROGRAM, Action, CopyTree, MountBusy, ShowLayers
 from cove.core.identifier import new_identifier
 from cove.core.jail import HOME, WORKSPACE, copy_mark
-from cove.errors import SandboxUnavailable
+from cove.errors import SandboxUnavailable, UserUnavailable
 from cove.images.record import ImageRecord
 from cove.images.store import ImageStore
 from cove.images.system import make_system
 from cove.layers.place import PlaceLayers
-from cove.layers.record import ROOT, Stack
+from cove.layers.record import ROOT, Stack, System
 from cove.linux.mounts import detach_mount, map_owner, owner_mapping
 from cove.linux.pidfd import kill_orphans
 from cove.linux.references import Holders, MountPoint, bound_sockets, find_holders, pid_inside, read_mounts
@@ -91,13 +91,23 @@ class SandboxLayers:
         if self.place.stack is None and spec.snapshot is not None:
             with self.store.holding():
                 snapshot = self.store.find(spec.snapshot)
-                self.place.begin(snapshot.layers, snapshot.id, snapshot.system)
+                system = None if snapshot.system is None else self._with_sudo(snapshot.system, spec)
+                self.place.begin(snapshot.layers, snapshot.id, system)
         elif self.place.stack is None and spec.image != HOST_IMAGE:
             with self.store.holding():
                 image = self.image or ImageStore(self._machine.home.path, self.store).find(spec.image)
-                self.place.begin(image.layers, system=make_system(image, self.store, spec.user))
+                system = self._with_sudo(make_system(image, self.store, spec.user), spec)
+                self.place.begin(image.layers, system=system)
         if self.place.stack is not None:
             self.place.renew_work()
+
+    def _with_sudo(self, system: System, spec: SandboxSpec) -> System:
+        if spec.sudo and self.place.users == 1 and system.user_id != 0:
+            raise UserUnavailable(
+                f"{system.user} cannot have sudo here: Cove cannot map further users. Run Cove as root, or create the "
+                "sandbox with user='root'"
+            )
+        return msgspec.structs.replace(system, sudo=spec.sudo)
 
     @contextmanager
     def shown(self) -> Iterator[list[Action]]:

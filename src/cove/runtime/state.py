@@ -329,9 +329,13 @@ async def _captured(sessions: Sessions, held: Sequence[Session]) -> AsyncGenerat
                 state.close()
 
 
+def _without_sudo(system: System | None) -> System | None:
+    return None if system is None else msgspec.structs.replace(system, sudo=False)
+
+
 def check_system(snapshot: Snapshot, system: System | None) -> None:
     """Refuse the snapshot of another system than the sandbox has: its processes could not go on."""
-    if snapshot.system != system:
+    if _without_sudo(snapshot.system) != _without_sudo(system):
         made_on = "the host's system" if snapshot.system is None else f"the image {snapshot.system.image}"
         raise ValidationFailed(
             f"snapshot {snapshot.id} was made on {made_on}, this sandbox has another system: create one from it"

@@ -79,6 +79,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow_mounts: tuple[str, ...] = ()
     allow_buckets: tuple[str, ...] = ()
     allow_registries: tuple[str, ...] = ()
+    allow_sudo: bool = True
     network: NetworkGrants = NetworkGrants()
     default_limits: Limits = Limits()
     maximum_limits: Limits = Limits()
@@ -143,6 +144,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise PermissionDenied("this server does not allow isolation='none'")
         if spec.network is Network.HOST and not self.allow_host_network:
             raise PermissionDenied("this server does not allow network='host'")
+        if spec.sudo and not self.allow_sudo:
+            raise PermissionDenied("this server does not allow sudo: its configuration says allow_sudo = false")
         self.grants.check(spec.network)
         self._check_limits(spec.limits)
         return self.complete(msgspec.structs.replace(spec, mounts=tuple(map(self._admit_mount, spec.mounts))))

@@ -11,6 +11,7 @@ from cove.core.jail import (
     BUILT_IN_ENV,
     HOME,
     SHELL_DIRECTORY,
+    SUDO_DIRECTORY,
     WORKSPACE,
     agent_command,
     image_environment,
@@ -73,7 +74,14 @@ def _agent(launch: Launch) -> list[str]:
     all_limits = {**guards(limits, _own_limits()), **launch.limits}
     mark = place_mark(launch.place.key)
     inside, open_files = _interpreter(machine, launch.system), machine.open_files(limits)
-    return agent_command(inside, AGENT_DIRECTORY, launch.control, open_files, all_limits, mark)
+    return agent_command(inside, AGENT_DIRECTORY, launch.control, open_files, all_limits, mark, _sudo(launch))
+
+
+def _sudo(launch: Launch) -> str | None:
+    system = launch.system
+    if system is None:
+        return None
+    return str(system.user_id) if system.sudo and system.user_id and launch.place.users > 1 else "off"
 
 
 def _interpreter(machine: Machine, system: System | None) -> tuple[str, ...]:
@@ -94,11 +102,18 @@ def _inside_image(machine: Machine, place: Place, system: System) -> Inside:
         agent=AGENT_DIRECTORY,
         shell=SHELL_DIRECTORY,
         workspace=system.workdir,
-        env={**image_environment(system.user, system.home), **system.env},
+        env=_environment(system),
         interpreters=replace(no_interpreters, image=system.image),
         bash=bash,
         user=_user(system).encode() if place.users > 1 else b"",
     )
+
+
+def _environment(system: System) -> dict[str, str]:
+    """Give the variables of the image; our `sudo` comes first where it works, last where it says why it does not."""
+    env = {**image_environment(system.user, system.home), **system.env}
+    path = [SUDO_DIRECTORY, env["PATH"]] if system.sudo else [env["PATH"], SUDO_DIRECTORY]
+    return {**env, "PATH": ":".join(path)}
 
 
 def _user(system: System) -> User:
