@@ -120,6 +120,14 @@ async def test_snapshots_forks_and_resets_have_the_whole_system(busybox: str, tm
         await snapshot.delete()
 
 
+async def test_low_ports_are_for_everybody_inside_and_for_nobody_more_outside(busybox: str) -> None:
+    path = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+    before = Path(path).read_text()
+    async with AsyncSandbox.create(image=busybox, user="web") as sandbox:
+        assert (await sandbox.exec(f"cat {path}")).stdout == "0\n"
+    assert Path(path).read_text() == before
+
+
 async def test_a_restart_keeps_the_system(busybox: str) -> None:
     async with AsyncSandbox.create(image=busybox) as sandbox:
         await sandbox.exec("touch /usr/kept")

@@ -9,8 +9,9 @@ from support.busybox import needs_busybox, write_busybox
 from support.image_files import Item
 from support.users import needs_users
 
-from cove import AsyncImage, AsyncSandbox
+from cove import AsyncImage, AsyncSandbox, AsyncVolume
 from cove.core.users import FIRST_RANGE, RANGE_USERS
+from cove.model import VolumeMount
 
 pytestmark = [pytest.mark.anyio, needs_busybox, needs_users]
 
@@ -102,7 +103,12 @@ async def test_what_users_left_is_removed_with_the_sandbox(image: str, cove_home
     assert os.listdir(places) == []
 
 
-async def test_low_ports_are_for_everybody(image: str) -> None:
-    async with AsyncSandbox.create(image=image, user="web") as sandbox:
-        assert (await sandbox.exec("cat /proc/sys/net/ipv4/ip_unprivileged_port_start")).stdout == "0\n"
-    assert Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text() == "1024\n"
+async def test_a_volume_is_the_sandboxs_users(image: str) -> None:
+    volume = await AsyncVolume.create("of-users")
+    try:
+        mounts = [VolumeMount(volume="of-users", target="/data")]
+        async with AsyncSandbox.create(image=image, user="web", mounts=mounts) as sandbox:
+            made = await sandbox.exec("touch /data/file && ls -n /data")
+            assert made.stdout.split()[4:6] == ["33", "34"], made
+    finally:
+        await volume.delete()

@@ -63,16 +63,16 @@ def _explain(failure: program.Failed, *, has_map: bool) -> CoveError:
     return from_errno(failure.number, f"mount {failure.subject}")
 
 
-def make_id_map(machine: Machine, on_disk: int, user_id: int) -> int:
-    """Return a user namespace that maps the one user to the other. The caller closes it. Blocks."""
+def make_id_map(machine: Machine, on_disk: int, user_id: int, group_id: int) -> int:
+    """Return a user namespace that maps the one user, and its group, to the other. The caller closes it. Blocks."""
     helper = start_process(machine.attach_command, None)
     try:
         helper.isolate()
         assert helper.process is not None
         above = f"/proc/{helper.process.pid}"
-        for name in ("uid_map", "gid_map"):
+        for name, id in (("uid_map", user_id), ("gid_map", group_id)):
             with open(f"{above}/{name}", "wb", buffering=0) as file:
-                file.write(b"%d %d 1\n" % (on_disk, user_id))
+                file.write(b"%d %d 1\n" % (on_disk, id))
         return os.open(f"{above}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     except (OSError, program.Failed) as error:
         raise SandboxUnavailable(f"the owners of volumes cannot be translated here: {error}") from error

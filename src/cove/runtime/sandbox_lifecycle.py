@@ -114,7 +114,9 @@ class SandboxLifecycle(SandboxLife):
         self.on_fork: Callable[[SandboxSpec, int], Awaitable[builtins.list[AsyncSandbox]]] = _nobody_makes_copies
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
-        self.mounts = Mounts(Host(machine, place, lambda: self._spec, self._set_mounts, self._check_running))
+        self.mounts = Mounts(
+            Host(machine, place, lambda: self._spec, self._set_mounts, self._check_running, user=self._user_inside)
+        )
         self.mounts.gate = self.life
         self.publish_ports(PortListeners(self._connect))
         self.adopt(id, spec, created_at or datetime.now(UTC))
@@ -189,6 +191,11 @@ class SandboxLifecycle(SandboxLife):
             for session, sleeping in kept:
                 session.sleep(sleeping)
                 self._sleeping.append(session)
+
+    def _user_inside(self) -> tuple[int, int]:
+        """The numbers of the sandbox's user and its group; those of a system on which it has one user do not matter."""
+        system = self.layers.place.system
+        return (0, 0) if system is None else (system.user_id, system.group_id)
 
     @property
     def _kept_sessions(self) -> Path:

@@ -66,7 +66,10 @@ class _Mounted:
 
 @dataclass(slots=True)
 class Host:
-    """The sandbox as its mounts see it. `change` puts other mounts into its spec, and keeps that."""
+    """The sandbox as its mounts see it. `change` puts other mounts into its spec, and keeps that.
+
+    `user` gives the numbers of its user and group inside, whose the files of a volume are.
+    """
 
     machine: Machine
     place: Place
@@ -74,6 +77,7 @@ class Host:
     change: Callable[[Sequence[AnyMount]], Awaitable[None]]
     check_running: Callable[[], None]
     read_grants: Callable[[], Grants] = Grants
+    user: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
 
 @gated()
@@ -308,11 +312,11 @@ class Mounts(api.Mounts):
         return tree
 
     async def _map_ids(self, volume: UsedVolume) -> int | None:
-        user_id = self.sandbox.place.user_id
-        if volume.owner is None or user_id is None:
+        user_id, group_id = map(self.sandbox.place.host_id, self.sandbox.user())
+        if volume.owner is None or user_id is None or group_id is None:
             return None
         if self._id_map is None:
-            making = in_thread(make_id_map, self.sandbox.machine, volume.owner, user_id)
+            making = in_thread(make_id_map, self.sandbox.machine, volume.owner, user_id, group_id)
             self._id_map = await settled(making, discard=os.close)
         return self._id_map
 
