@@ -8,7 +8,7 @@ from support.users import needs_one_user, needs_users
 
 from cove import AsyncSandbox, Outcome
 from cove.errors import PermissionDenied, UserUnavailable, ValidationFailed
-from cove.model import SandboxSpec
+from cove.model import SandboxSpec, make_spec
 from cove.server.configuration import Configuration
 from cove.verify.system import system_of_the_host
 
@@ -124,7 +124,7 @@ async def test_where_users_are_not_real_only_root_has_it(image: str) -> None:
 
 def test_it_needs_an_image_and_a_server_that_allows_it() -> None:
     with pytest.raises(ValidationFailed, match="image"):
-        Configuration().admit(SandboxSpec(sudo=True))
+        make_spec(None, {"sudo": True})
     spec = SandboxSpec(sudo=True, image="debian")
     assert Configuration().admit(spec).sudo
     with pytest.raises(PermissionDenied, match="allow_sudo"):

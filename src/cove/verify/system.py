@@ -2,6 +2,7 @@
 
 import io
 import secrets
+import shutil
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator
@@ -20,14 +21,17 @@ _FILES = {"etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n", "etc/group": b"root:
 @asynccontextmanager
 async def system_of_the_host() -> AsyncIterator[str]:
     """Give the name of an image whose programs are the host's, as every sandbox on an image has them."""
-    with tempfile.TemporaryDirectory(prefix="cove-verify-") as folder:
+    folder = await in_thread(tempfile.mkdtemp, prefix="cove-verify-")
+    try:
         path = Path(folder, "image.tar")
         await in_thread(_write, path)
         image = await AsyncImage.load(str(path), name=f"cove-verify-{secrets.token_hex(6)}")
-        try:
-            yield image.name
-        finally:
-            await image.delete()
+    finally:
+        await in_thread(shutil.rmtree, folder)
+    try:
+        yield image.name
+    finally:
+        await image.delete()
 
 
 def _write(path: Path) -> None:
