@@ -251,6 +251,8 @@ def _outside(action: Action) -> list[Step]:
         return [Step("names")]
     if isinstance(action, CopyTree):
         return [Step("copytree", (COPY_PROGRAM, action.name, *COPY_OPTIONS, action.source, action.target))]
+    if isinstance(action, NetworkSysctls):
+        return [Step("settings")]
     if isinstance(action, NoNamespaces):
         return [Step("setting", ("/proc/sys/user/max_user_namespaces", "0"))]
     if isinstance(action, Sysctls):

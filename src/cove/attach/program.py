@@ -75,6 +75,7 @@ PATH = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 # Directory to put layers together over: every machine has it, and the mounts are a copy of the host's of our own.
 WORKBENCH = b"/proc"
+SETTINGS = b"/proc/sys"
 UPPER, MERGED = b"upper", b"merged"
 # Where a new root stands for a moment: a directory that every jail has.
 ROOT_STAND = "/tmp"
@@ -142,6 +143,7 @@ class Performer:
         self.bench = -1
         self.clones: list[int] = []
         self.descriptors = -1
+        self.settings = -1
         self.sockets: list[_socket.socket] = []
         self.given: list[int] = []
         self.verbs = {
@@ -151,6 +153,7 @@ class Performer:
             b"user": self.enter_user,
             b"sysctl": self.set_sysctl,
             b"setting": self.set_sysctl,
+            b"settings": self.open_settings,
             b"copytree": self.copy_tree,
             b"copy": self.copy_mounts,
             b"tree": self.clone_tree,
@@ -201,8 +204,9 @@ class Performer:
         """Close what was opened; sockets that were given live on where they went."""
         for tree in (*self.trees, *self.clones, *self.parts.values(), *([self.bench] if self.bench >= 0 else [])):
             posix.close(tree)
-        if self.descriptors >= 0:
-            posix.close(self.descriptors)
+        for opened in (self.descriptors, self.settings):
+            if opened >= 0:
+                posix.close(opened)
         for sock in self.sockets:
             sock.close()
 
@@ -238,11 +242,19 @@ class Performer:
     def set_sysctl(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Write a value of the user or network namespace: those of who opens them are there (namespaces(7))."""
         path, value = fields
-        opened = posix.open(path, posix.O_WRONLY | posix.O_CLOEXEC)
+        if self.settings >= 0:
+            name = path.removeprefix(SETTINGS + b"/")
+            opened = posix.open(name, posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=self.settings)
+        else:
+            opened = posix.open(path, posix.O_WRONLY | posix.O_CLOEXEC)
         try:
             posix.write(opened, value)
         finally:
             posix.close(opened)
+
+    def open_settings(self, fields: list[bytes], descriptors: list[int]) -> None:
+        """Hold the settings of the kernel: the workbench stands over /proc later."""
+        self.settings = posix.open(SETTINGS, PATH)
 
     def copy_tree(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Run a program that copies files of the host, with the rights over them that the user namespace gives."""
