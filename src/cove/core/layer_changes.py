@@ -59,18 +59,13 @@ class Layer(Protocol):
 class Place(msgspec.Struct, frozen=True, gc=False):
     """A name in a tree: what it is, the layer that says so, and those that a directory is merged from, highest first.
 
-    A name that `hides` has nothing of the layers below the tree's own.
+    What is no directory is merged from none. A name that `hides` has nothing of the layers below the tree's own.
     """
 
     entry: Entry | None = None
     owner: Layer | None = None
     merged: tuple[Layer, ...] = ()
     hides: bool = False
-
-    @property
-    def is_directory(self) -> bool:
-        """Return whether it is a directory: those are merged from at least one layer."""
-        return bool(self.merged)
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):

@@ -48,12 +48,12 @@ def _is_below(path: bytes, top: bytes) -> bool:
 
 def _is_shown(change: Change) -> bool:
     """Return whether a side has a file or a link: directories are no part of a patch."""
-    return any(side.entry is not None and not side.is_directory for side in (change.before, change.after))
+    return any(side.entry is not None and not side.merged for side in (change.before, change.after))
 
 
 def _state(path: bytes, place: Place) -> FileState | None:
     entry = place.entry
-    if entry is None or place.is_directory:
+    if entry is None or place.merged:
         return None
     assert isinstance(place.owner, DirectoryLayer)
     if entry.kind is EntryKind.SYMLINK:
