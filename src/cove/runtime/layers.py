@@ -77,6 +77,8 @@ class SandboxLayers:
         self.store = machine.home.layers
         self._copy_name = copy_mark(place.key)
         self._is_copying = False
+        self._mappings = ExitStack()
+        self._mapped: dict[tuple[int, int], int] = {}
         self.place = PlaceLayers(place.path, place.user_id, self.store, users=place.users)
         self.image: ImageRecord | None = None  # one that has no name yet
 
@@ -243,10 +245,20 @@ class SandboxLayers:
             return
         with ExitStack() as closing:
             owners = [self._owner(id, user) for id in stack.layers]
-            others = {owner for owner in owners if owner[0] != user}
-            mapped = {owner: closing.enter_context(owner_mapping(owner[0], user, owner[1])) for owner in others}
+            mapped = {owner: self._map(owner, user) for owner in owners if owner[0] != user}
             layers = [_detach(path, mapped.get(owner), closing) for path, owner in zip(paths, owners, strict=True)]
             yield [*layers], _detach(upper, None, closing)
+
+    def _map(self, owner: tuple[int, int], user: int) -> int:
+        """Return the user namespace that maps an owner to our user: made once, and kept until `close`."""
+        if owner not in self._mapped:
+            self._mapped[owner] = self._mappings.enter_context(owner_mapping(owner[0], user, owner[1]))
+        return self._mapped[owner]
+
+    def close(self) -> None:
+        """Let go of what is kept while the sandbox runs. It can be used again."""
+        self._mapped.clear()
+        self._mappings.close()
 
     def data(self, id: str) -> Path:
         """Return where the files of a layer are: one that was an upper until now is still there."""

@@ -236,6 +236,7 @@ class SandboxLifecycle(SandboxLife):
         except BaseException:
             for spawner in begun:
                 await spawner.close(Outcome.LOST)
+            self.layers.close()
             await in_thread(groups.remove)
             raise
         try:
@@ -243,6 +244,7 @@ class SandboxLifecycle(SandboxLife):
         except BaseException:
             await jail.close()
             await self.mounts.close()
+            self.layers.close()
             raise
         self._has_jail = True
 
@@ -475,6 +477,7 @@ class SandboxLifecycle(SandboxLife):
         await self.mounts.end_buckets()
         await self._jail.close()
         await self.mounts.close()
+        self.layers.close()
         await self._freezer.thaw()
 
     async def destroy(self) -> None:
