@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 
 from cove.errors import SandboxUnavailable
 from cove.runtime.cgroups import SandboxGroups
-from cove.runtime.usage import processes_of
+from cove.runtime.usage import frozen_processes_of, processes_of
 
 FREEZE_SECONDS = 5.0
-_LOOK_SECONDS = 0.0005
+_LOOK_SECONDS = 0.0002
 _STOPPED = ("T", "t", "Z", "X")
 
 
@@ -70,23 +70,38 @@ def frozen(groups: SandboxGroups, jail_pid: int) -> Iterator[None]:
 
 
 def _stop_all(groups: SandboxGroups, jail_pid: int, stopped: list[tuple[int, int]], until: float) -> None:
-    """Parents come before children in a list of processes: `processes_of` without groups goes down from the jail."""
+    """Parents come before children in a list of processes: `processes_of` without groups goes down from the jail.
+
+    The first look is a quick one, which finds nearly all; those after it look at every process of the machine.
+    """
     known: set[int] = set()
-    while found := [pid for pid in processes_of(groups, jail_pid) if pid not in known]:
+    found = frozen_processes_of(groups, jail_pid)
+    while True:
+        known.update(found)
         for pid in found:
-            known.add(pid)
-            with suppress(ProcessLookupError):
-                process = os.pidfd_open(pid)
-                if _state(pid) in _STOPPED:
-                    os.close(process)
-                    continue
-                stopped.append((pid, process))
-                signal.pidfd_send_signal(process, signal.SIGSTOP)
+            _stop(pid, stopped)
         for pid, _ in stopped:
-            while _state(pid) not in _STOPPED:
-                if time.monotonic() > until:
-                    raise SandboxUnavailable("the sandbox could not be stopped: a process of it waits for a disk")
-                time.sleep(_LOOK_SECONDS)  # nothing tells of a stop but the process's parent
+            _await_stop(pid, until)
+        found = [pid for pid in processes_of(groups, jail_pid) if pid not in known]
+        if not found:
+            return
+
+
+def _stop(pid: int, stopped: list[tuple[int, int]]) -> None:
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        if _state(pid) in _STOPPED:
+            os.close(process)
+            return
+        stopped.append((pid, process))
+        signal.pidfd_send_signal(process, signal.SIGSTOP)
+
+
+def _await_stop(pid: int, until: float) -> None:
+    while _state(pid) not in _STOPPED:
+        if time.monotonic() > until:
+            raise SandboxUnavailable("the sandbox could not be stopped: a process of it waits for a disk")
+        time.sleep(_LOOK_SECONDS)  # nothing tells of a stop but the process's parent
 
 
 def _state(pid: int) -> str:

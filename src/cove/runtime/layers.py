@@ -45,7 +45,7 @@ from cove.runtime.freeze import frozen
 from cove.runtime.home import Place
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine
-from cove.runtime.usage import processes_of
+from cove.runtime.usage import frozen_processes_of
 
 INSIDE: Mapping[str, str] = {"workspace": WORKSPACE, "home": HOME, "tmp": "/tmp"}
 INSIDE_IMAGE: Mapping[str, str] = {ROOT: "/", **INSIDE}
@@ -325,7 +325,7 @@ class _Held:
         ids = {each.id for each in (*under, *(each for each in mounts if each.path in parts.values()))}
         root = next((each.id for each in mounts if each.path == "/"), -1) if ROOT in parts else -1
         sockets = bound_sockets(jail.agent_pid, parts.values())
-        pids = processes_of(jail.groups, jail.pid)
+        pids = frozen_processes_of(jail.groups, jail.pid)
         holders = find_holders(pids, ids, agent=jail.agent_pid, sockets=sockets, root=root)
         below = _outermost([each.path for each in under])
         if ROOT in parts:

@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,8 @@ _PROPORTIONAL = re.compile(rb"^Pss: +(\d+) kB", re.MULTILINE)
 _LOOK_SECONDS = 0.5
 # More than enough for the first fields of /proc/PID/stat: a process's name has 15 bytes.
 _STAT_BYTES = 256
+# A kernel can be built without it.
+_TELLS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -56,6 +59,11 @@ def with_totals(usage: Usage, totals: Totals | None) -> Usage:
 def processes_of(groups: SandboxGroups, jail_pid: int) -> list[int]:
     """Return every process of the sandbox. Blocks."""
     return _descendants(jail_pid) if groups.tree is None else groups.tree.pids()
+
+
+def frozen_processes_of(groups: SandboxGroups, jail_pid: int) -> list[int]:
+    """Return every process of a sandbox that stands still; of one that does not, nearly every one. Blocks."""
+    return processes_of(groups, jail_pid) if groups.tree is not None or not _TELLS_CHILDREN else _below(jail_pid)
 
 
 def _counted_memory(groups: SandboxGroups) -> int | None:
@@ -119,6 +127,25 @@ def _parent(pid: str) -> int | None:
     except OSError:
         return None
     return int(data[data.rindex(b")") + 1 :].split(None, 2)[1])
+
+
+def _below(root: int) -> list[int]:
+    """Go down from a process, parents first. What ends meanwhile hides others: proc(5), children."""
+    found, pending = [], [root]
+    while pending:
+        below = _children(pending.pop())
+        found += below
+        pending += below
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):  # it has ended
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                found += map(int, file.read().split())
+    return found
 
 
 def _descendants(root: int) -> list[int]:
