@@ -256,6 +256,10 @@ async def test_the_disk_limit_holds_for_a_step(builder: Builder) -> None:
     fill = "FROM base\nRUN head -c 40000000 /dev/zero > /big && sleep 60\n"
     with pytest.raises(BuildFailed, match="line 2"):
         await builder.build(fill, limits=Limits(disk=16 << 20))
+    (builder.directory / "big").write_bytes(bytes(20 << 20))
+    with pytest.raises(BuildFailed, match=r"line 2: COPY big /: the files take more than the limit on disk"):
+        await builder.build("FROM base\nCOPY big /\n", limits=Limits(disk=16 << 20))
+    (builder.directory / "big").unlink()
     await builder.build("FROM base\nRUN echo small > /small; rm /bin/tty\n", limits=Limits(disk=16 << 20))
     assert await run("cat /small; ls /bin/tty 2>/dev/null") == "small\n"
 

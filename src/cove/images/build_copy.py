@@ -12,9 +12,10 @@ from cove.archive.tar import Refused
 from cove.errors import ValidationFailed
 from cove.images.build_source import BuildSource, Check, Named
 from cove.images.dockerfile import Copy
-from cove.images.dockerignore import MOST_BYTES, Ignore
+from cove.images.dockerignore import MOST_BYTES as MOST_IGNORE_BYTES
+from cove.images.dockerignore import Ignore
 from cove.images.image_view import ImageView, opened_image
-from cove.images.layer_stream import LayerStream
+from cove.images.layer_stream import MOST_BYTES, LayerStream
 from cove.images.layer_unpack import unpack_layer
 from cove.images.merged_view import OPEN_DIRECTORY, MergedView
 from cove.images.new_layer import NewLayer, new_layer
@@ -33,7 +34,7 @@ def opened_context(directory: str) -> Iterator[BuildSource]:
     top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         view = MergedView((top,))
-        yield BuildSource(view, Ignore(view.read("/.dockerignore", MOST_BYTES + 1) or b""))
+        yield BuildSource(view, Ignore(view.read("/.dockerignore", MOST_IGNORE_BYTES + 1) or b""))
     finally:
         os.close(top)
 
@@ -46,6 +47,7 @@ class LayerMaker:
     layers: LayerStore
     owners: Owners
     check: Check
+    most_bytes: int | None = None
 
     def copy(self, building: Path, step: Copy, source: BuildSource, target: str) -> Owners:
         """Copy what COPY or ADD names; of ADD, archives are unpacked."""
@@ -57,7 +59,7 @@ class LayerMaker:
             if plain:
                 layer.copy(source, plain, target, step.mode, owner)
             for named in archives:
-                with _unpacked(source, named, building / "unpacked", self.owners.root) as tree:
+                with self._unpacked(source, named, building / "unpacked") as tree:
                     layer.copy(tree, [Named(b"", (), True)], target, step.mode, owner)
         return self.owners
 
@@ -71,9 +73,27 @@ class LayerMaker:
     def _new_layer(self, building: Path) -> Iterator[tuple[ImageView, NewLayer]]:
         with (
             opened_image(self.below, self.layers) as image,
-            new_layer(building / "data", image, self.owners.root, self.check) as layer,
+            new_layer(building / "data", image, self.owners.root, self.check, self.most_bytes) as layer,
         ):
             yield image, layer
+
+    @contextmanager
+    def _unpacked(self, source: BuildSource, named: Named, directory: Path) -> Iterator[BuildSource]:
+        """Unpack an archive into a directory of its own, for as long as it is copied from there."""
+        root = self.owners.root
+        directory.mkdir(mode=0o700)
+        try:
+            with open(source.open(named.real), "rb") as file:
+                stream = LayerStream(file, MOST_BYTES if self.most_bytes is None else self.most_bytes)
+                unpack_layer(str(directory), (), stream, root=root)
+                stream.finish()
+            top = os.open(directory, OPEN_DIRECTORY)
+            try:
+                yield BuildSource(MergedView((top,), () if root is None else (root,)))
+            finally:
+                os.close(top)
+        finally:
+            remove_tree(str(directory))
 
 
 def _owner(image: ImageView, text: str | None) -> tuple[int, int] | None:
@@ -103,21 +123,3 @@ def _is_archive(source: BuildSource, named: Named) -> bool:
             return LayerStream(file).read(tar.BLOCK)[257:262] == b"ustar"
         except Refused:
             return False
-
-
-@contextmanager
-def _unpacked(source: BuildSource, named: Named, directory: Path, root: int | None) -> Iterator[BuildSource]:
-    """Unpack an archive into a directory of its own, for as long as it is copied from there."""
-    directory.mkdir(mode=0o700)
-    try:
-        with open(source.open(named.real), "rb") as file:
-            stream = LayerStream(file)
-            unpack_layer(str(directory), (), stream, root=root)
-            stream.finish()
-        top = os.open(directory, OPEN_DIRECTORY)
-        try:
-            yield BuildSource(MergedView((top,), () if root is None else (root,)))
-        finally:
-            os.close(top)
-    finally:
-        remove_tree(str(directory))

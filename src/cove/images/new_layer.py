@@ -19,6 +19,7 @@ from cove.archive.tar import Refused
 from cove.images.build_source import BuildSource, Check, Item, Named
 from cove.images.image_view import ImageView
 from cove.images.merged_view import OPEN_DIRECTORY, Parts, look_at
+from cove.linux.disk_usage import BLOCK_BYTES
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP_BYTES = 16 << 20
@@ -39,14 +40,16 @@ class _Mode:
 class NewLayer:
     """A layer that is being written: `top` is its `data`. Modes of directories are set by `settle`, at the end.
 
-    `root` is the host user whose number root's files get; without one, all files belong to the caller.
+    `root` is the host user whose number root's files get; without one, all files belong to the caller. Where
+    `most_bytes` is given, Refused for files that take more.
     """
 
-    def __init__(self, top: int, image: ImageView, root: int | None, check: Check) -> None:
+    def __init__(self, top: int, image: ImageView, root: int | None, check: Check, most_bytes: int | None) -> None:
         self._top = top
         self._image = image
         self._root = root
         self._check = check
+        self._left = most_bytes
         self._held: dict[Parts, int] = {}
         self._modes: dict[Parts, _Mode] = {}
 
@@ -90,6 +93,7 @@ class NewLayer:
             write = os.open(name, _NEW_FILE, 0o600, dir_fd=directory)
             try:
                 status = os.fstat(read)
+                self._spend(status)
                 copy_data(read, write, status.st_size, _STEP_BYTES, self._check)
                 self._own(write, owner)
                 os.fchmod(write, (status.st_mode & 0o777) if mode is None else mode)
@@ -136,6 +140,13 @@ class NewLayer:
                 raise Refused(f"{_shown(parts)} is no directory") from None
             raise
 
+    def _spend(self, status: os.stat_result) -> None:
+        """Count a file by what it takes on the disk that it comes from."""
+        if self._left is not None:
+            self._left -= status.st_blocks * BLOCK_BYTES
+            if self._left < 0:
+                raise Refused("the files take more than the limit on disk")
+
     def _own(self, descriptor: int, owner: Owner) -> None:
         if self._root is not None:
             user, group = owner
@@ -170,12 +181,14 @@ class NewLayer:
 
 
 @contextmanager
-def new_layer(data: Path, image: ImageView, root: int | None, check: Check) -> Iterator[NewLayer]:
+def new_layer(
+    data: Path, image: ImageView, root: int | None, check: Check, most_bytes: int | None
+) -> Iterator[NewLayer]:
     """Write a layer into a new directory `data`."""
     data.mkdir(mode=0o755)
     data.chmod(0o755)
     top = os.open(data, OPEN_DIRECTORY)
-    layer = NewLayer(top, image, root, check)
+    layer = NewLayer(top, image, root, check, most_bytes)
     try:
         layer.make_directory("/")
         yield layer

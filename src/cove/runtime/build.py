@@ -6,7 +6,7 @@ is not done again. Nothing of a build that fails or is killed is seen: a layer i
 layer is whole, and the image's name is written last.
 """
 
-import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,15 @@ from cove.images.build_settings import apply
 from cove.images.build_source import BuildSource, Check
 from cove.images.dockerfile import SCRATCH, Copy, Run, Set, Stage, Step, find_stage, needed_stages, parse_dockerfile
 from cove.images.image_view import opened_image
-from cove.images.manifest import MOST_LAYERS, ImageConfig, RootFs, Settings, digest_of, machine_architecture
+from cove.images.manifest import (
+    MOST_JSON_BYTES,
+    MOST_LAYERS,
+    ImageConfig,
+    RootFs,
+    Settings,
+    digest_of,
+    machine_architecture,
+)
 from cove.images.new_layer import join
 from cove.images.record import ImageRecord
 from cove.images.store import ImageStore
@@ -92,14 +100,15 @@ class Build:
 
     async def run(self, text: str) -> ImageRecord:
         """Build the target, and give it its name."""
-        loop = asyncio.get_running_loop()
-        self._deadline = None if self.order.timeout is None else loop.time() + self.order.timeout
+        self._deadline = None if self.order.timeout is None else time.monotonic() + self.order.timeout
         self._stages = await finished(parse_dockerfile, text, self.order.arguments, self._environment_of)
         needed = needed_stages(self._stages, self.order.target)
         self._total = sum(len(self._stages[at].steps) for at in needed)
         for at in needed:
             self._images[at] = await self._build_stage(at)
         record = self._record(self._images[needed[-1]])
+        if len(msgspec.json.encode(record.config)) > MOST_JSON_BYTES:
+            raise ValidationFailed(f"the settings of the image have more than {MOST_JSON_BYTES >> 20} MiB")
         await finished(self._keep, record)
         return record
 
@@ -175,7 +184,7 @@ class Build:
             source = await self._source(step, at, held)
             target = join(image.workdir, step.target)
             try:
-                digest = await in_transfer(lambda check: source.digest(step.sources, check))
+                digest = await in_transfer(lambda check: source.digest(step.sources, self._bounded(check)))
             except (Refused, OSError) as error:
                 raise _failed(step, str(error)) from error
             key = step_key(
@@ -236,10 +245,24 @@ class Build:
     def _seconds_left(self, step: Step) -> float | None:
         if self._deadline is None:
             return None
-        left = self._deadline - asyncio.get_running_loop().time()
+        left = self._deadline - time.monotonic()
         if left <= 0:
-            raise _failed(step, f"the build has taken {self.order.timeout:g} seconds")
+            raise _failed(step, self._too_long)
         return left
+
+    @property
+    def _too_long(self) -> str:
+        return f"the build has taken {self.order.timeout:g} seconds"
+
+    def _bounded(self, check: Check) -> Check:
+        """Let work in a thread end when the time is over, too."""
+
+        def bounded() -> None:
+            check()
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                raise Refused(self._too_long)
+
+        return bounded
 
     async def _make(self, step: Step, key: str, below: Built, make: Callable[[Path, Check], Owners]) -> Built:
         """Find a layer in the cache, or make it."""
@@ -260,11 +283,13 @@ class Build:
         self, key: str, below: Built, make: Callable[[Path, Check], Owners], *, repeats: bool = True
     ) -> Built:
         return await in_transfer(
-            lambda check: self.cache.add(key, below, lambda building: make(building, check), repeats=repeats)
+            lambda check: self.cache.add(
+                key, below, lambda building: make(building, self._bounded(check)), repeats=repeats
+            )
         )
 
     def _maker(self, below: Built, check: Check) -> LayerMaker:
-        return LayerMaker(below.layers, self.layers, self.store.owners, check)
+        return LayerMaker(below.layers, self.layers, self.store.owners, check, self.order.sandbox.limits.disk)
 
     def _tell(self, step: Step, *, is_cached: bool = False) -> None:
         self.report(
