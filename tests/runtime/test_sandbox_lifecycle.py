@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.event_loops import turns as turns_of_the_loop
 from support.inside import init_below
 from support.programs import wait_until_gone
 
@@ -524,3 +525,24 @@ async def test_a_sandbox_can_be_destroyed_while_it_restarts_and_not_restarted_af
     assert restarting.exception() is None or isinstance(restarting.exception(), SandboxDestroyed)
     with pytest.raises(SandboxDestroyed):
         await sandbox.restart()
+
+
+async def test_a_call_that_a_destruction_ends_is_told_so_however_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sandbox = await AsyncSandbox.create()
+    loop = asyncio.get_running_loop()
+    init = init_below(os.getpid())
+
+    def dawdle() -> None:
+        """All inside has ended, and the event loop has seen what there is to see of it."""
+        wait_until_gone([init])
+        asyncio.run_coroutine_threadsafe(turns_of_the_loop(), loop).result()
+
+    monkeypatch.setattr(sandbox.layers, "end_copy", dawdle)  # type: ignore[attr-defined]  # of the runtime's
+    calling = asyncio.ensure_future(sandbox.exec("touch begun; sleep 1000"))
+    while not await sandbox.files.exists("begun"):
+        await asyncio.sleep(0)
+    await sandbox.destroy()
+    with pytest.raises(SandboxDestroyed):
+        await calling

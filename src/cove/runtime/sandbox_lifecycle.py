@@ -453,6 +453,7 @@ class SandboxLifecycle(SandboxLife):
             await end(self._idling)
         if self._has_jail:
             self._jail.kill()  # whoever has the turn waits for nothing inside any more
+            self._spawner.shut(Outcome.KILLED)
             await in_thread(self.layers.end_copy)
         async with self.life.turn:
             self.life.status = SandboxStatus.STOPPED
@@ -467,6 +468,7 @@ class SandboxLifecycle(SandboxLife):
         self._has_jail = False
         self._state.close()
         self._jail.kill()
+        self._spawner.shut(outcome)
         self.ports.end_connections()
         await self._egress.close()
         await self._spawner.close(outcome)

@@ -150,11 +150,18 @@ class Spawner:
             process.explain(reason)
         await together(process.sweep() for process in busy)
 
-    async def close(self, outcome: Outcome) -> None:
-        """End the bookkeeping of every process; the jail itself ends them. Idempotent."""
+    def shut(self, outcome: Outcome) -> None:
+        """End the bookkeeping of every process; the jail itself ends them. Idempotent.
+
+        Called in the step in which the jail is killed: nobody hears from a launcher that its command was.
+        """
         self.closed = True
         self.lose(outcome)
         self._pool.close()
+
+    async def close(self, outcome: Outcome) -> None:
+        """Shut, and end all that is under way beside the processes. Idempotent."""
+        self.shut(outcome)
         await self.background.aclose()
 
     def lose(self, outcome: Outcome) -> None:
