@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 from support.busybox import needs_busybox, write_busybox
+from support.crash import run_to_its_death
 from support.image_files import Item
+from support.programs import places, run_program
 from support.users import needs_users
 
 from cove import AsyncImage, AsyncSandbox, AsyncVolume
 from cove.core.users import FIRST_RANGE, RANGE_USERS
 from cove.model import VolumeMount
+from cove.runtime.user_ids import REGISTERS, read_note
 
 pytestmark = [pytest.mark.anyio, needs_busybox, needs_users]
 
@@ -112,3 +115,54 @@ async def test_a_volume_is_the_sandboxs_users(image: str) -> None:
             assert made.stdout.split()[4:6] == ["33", "34"], made
     finally:
         await volume.delete()
+
+
+KILLED = """
+import asyncio, sys
+from support.crash import arm_step
+from cove import AsyncImage, AsyncSandbox
+
+async def main():
+    await AsyncImage.load({path!r}, name="killed")
+    arm_step({step!r}, {moment!r})
+    sandbox = await AsyncSandbox.create(image="killed")
+    await sandbox.exec("mkdir -p /data/a && chown -R 33 /data")
+    await sandbox.destroy()
+
+print("ready", flush=True)
+sys.stdin.readline()
+asyncio.run(main())
+print("not reached", flush=True)
+"""
+NEXT = """
+import asyncio
+from cove import AsyncSandbox
+
+async def main():
+    async with AsyncSandbox.create(image="killed") as sandbox:
+        print((await sandbox.exec("cat /proc/self/uid_map")).stdout)
+
+asyncio.run(main())
+"""
+STEPS = [
+    "cove.runtime.user_ranges UserRanges.allocate",
+    "cove.runtime.home Home._furnish",
+    "cove.runtime.jail _map_users",
+    "cove.runtime.sandbox_lifecycle SandboxLifecycle.open",
+    "cove.runtime.user_ranges UserRanges.release",
+]
+
+
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.slow), "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_who_is_killed_leaves_no_range_behind(step: str, moment: str, other_home: Path, tmp_path: Path) -> None:
+    path = write_busybox(tmp_path / "image.tar", settings={"Env": ["PATH=/bin"]})
+    run_to_its_death(KILLED.format(path=path, step=step, moment=moment), other_home)
+    _, first, count = run_program(NEXT, other_home).split()
+    assert int(count) == RANGE_USERS
+    assert places(other_home) == []
+    state = read_note(other_home / "users.range")
+    held = [read_note(each) for each in (REGISTERS[0] / "ranges").iterdir() if each.name != "last"]
+    own = [note.split()[1] for note in held if note.startswith(f"{state}\n")]
+    assert not [key for key in own if (other_home / "sandboxes" / key).exists()]
+    assert int(first) % RANGE_USERS == 0
