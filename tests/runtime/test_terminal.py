@@ -158,7 +158,7 @@ async def test_something_that_is_no_terminal_is_refused_and_closed() -> None:
     before = descriptors()
     ours, theirs = socket_pair()
     link = Link(ours, lambda reason: None)
-    terminals = Terminals(SimpleNamespace(link=link))  # type: ignore[arg-type]  # all that is used of it
+    terminals = Terminals(SimpleNamespace(link=link, user=b""))  # type: ignore[arg-type]  # all that is used of it
     call = asyncio.ensure_future(terminals.get_or_create("x", build_invocation("true", cwd="/", env={}), 80, 24))
     await turns(3)
     with open("/dev/null", "rb") as null, open("/dev/zero", "rb") as zero:

@@ -161,7 +161,7 @@ async def test_a_sandbox_that_is_kept_alive_does_not_stop(other_home: Path) -> N
 
 async def test_a_lifetime_ends_a_sandbox_that_runs(other_home: Path) -> None:
     with serving(other_home) as server:
-        sandbox = await server.create("x", lifetime=1.0)
+        sandbox = await server.create("x", lifetime=5.0)
         await sandbox.start_process("sleep 1000")
         await eventually(lambda: left_behind(other_home) == [])
         with pytest.raises(SandboxDestroyed):
@@ -171,7 +171,7 @@ async def test_a_lifetime_ends_a_sandbox_that_runs(other_home: Path) -> None:
 
 async def test_a_lifetime_counts_over_restarts_and_ends_a_sandbox_that_is_stopped(other_home: Path) -> None:
     with serving(other_home) as server:
-        sandbox = await server.create("x", lifetime=3.0, idle_timeout=0.2)
+        sandbox = await server.create("x", lifetime=8.0, idle_timeout=0.2)
         created_at = (await server.record("x")).created_at
         assert await asyncio.to_thread(wait_until_gone, [await server.runtime("x")]) == []
         await sandbox.exec("true")

@@ -33,9 +33,7 @@ GROUPS: Final = {
         Command("doctor", "doctor", "Say what this machine has, what is missing, and what to do."),
         Command("verify", "verify", "Try to break out of a sandbox on this machine, in many ways."),
         Command("setup", "setup", "Make the Python environment that sandboxes see."),
-        Command(
-            "image", "image", "Images that sandboxes can stand on: load, pull, build, save, ls, inspect, rm, prune."
-        ),
+        Command("image", "image", "Images for sandboxes: load, pull, build, ls, and more."),
         Command("serve", "serve", "Serve sandboxes over HTTP until told to stop."),
         Command("version", "version", "Print the version."),
     ),
