@@ -167,7 +167,8 @@ COPY_OPTIONS = ("-a", "--reflink=auto", "-T")
 class CopyTree:
     """Copy a directory of the host with the rights of the jail's owner over the sandbox's files: whatever their modes.
 
-    Both are paths of the host. The target is not there yet. `name` is that of the program, among its arguments.
+    Both are paths of the host. The target is not there yet. No link in the source is followed, whatever changes it.
+    `name` is that of the program, among its arguments.
     """
 
     source: str
@@ -250,7 +251,8 @@ def _outside(action: Action) -> list[Step]:
     if isinstance(action, Unmount):
         return [Step("names")]
     if isinstance(action, CopyTree):
-        return [Step("copytree", (COPY_PROGRAM, action.name, *COPY_OPTIONS, action.source, action.target))]
+        program = (COPY_PROGRAM, action.name, *COPY_OPTIONS)
+        return [Step("copy"), Step("copytree", (*program, action.target), source=action.source)]
     if isinstance(action, NetworkSysctls):
         return [Step("settings")]
     if isinstance(action, NoNamespaces):

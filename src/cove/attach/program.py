@@ -54,6 +54,7 @@ NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 READ_ONLY = 0x1
 NO_PRIVILEGES = 0x2 | 0x4  # no set-user-id, no devices
 MOUNT_ATTRIBUTES = READ_ONLY | NO_PRIVILEGES
+NO_LINKS = 0x200000  # symbolic links are read, and never followed: mount_setattr(2)
 AT_STATX_DONT_SYNC = 0x4000
 STATX_ATTR_MOUNT_ROOT = 0x2000
 STATX_BYTES = 256
@@ -257,15 +258,20 @@ class Performer:
         self.settings = posix.open(SETTINGS, PATH)
 
     def copy_tree(self, fields: list[bytes], descriptors: list[int]) -> None:
-        """Run a program that copies files of the host, with the rights over them that the user namespace gives."""
+        """Run a program that copies a directory of the host, with the rights over it that the user namespace gives.
+
+        The program sees it by a mount that follows no link: code inside may change it meanwhile.
+        """
+        path, *arguments, target, source = fields
+        enter_without_links(source.decode("utf-8", "surrogateescape"), descriptors[0])
         mask = sum([1 << each for each in FILE_CAPABILITIES]).to_bytes(4, sys.byteorder)
         header = CAPABILITY_VERSION.to_bytes(4, sys.byteorder) + bytes(4)
         call("rights", _capset, header, mask * 3 + bytes(12))
         for number in FILE_CAPABILITIES:
             call("rights", _prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number, 0, 0)
-        program = posix.posix_spawn(fields[0], fields[1:], {})
+        program = posix.posix_spawn(path, [*arguments, b".", target], {})
         if posix.waitpid(program, 0)[1]:
-            raise Failed(errno.EIO, b" to ".join(fields[-2:]).decode("utf-8", "replace"))
+            raise Failed(errno.EIO, b" to ".join((source, target)).decode("utf-8", "replace"))
 
     def copy_mounts(self, fields: list[bytes], descriptors: list[int]) -> None:
         """Have a copy of the host's mounts, where the jail's rights hold: only from there can a mount be cloned."""
@@ -552,6 +558,16 @@ def clone_source(path: str, expected: int) -> int:
         return call(path, _syscall, OPEN_TREE, found, b"", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH)
     finally:
         posix.close(found)
+
+
+def enter_without_links(path: str, expected: int) -> None:
+    """Stand in a directory of the host, by a mount that shows it read-only and in which no link is followed."""
+    tree = clone_source(path, expected)
+    try:
+        set_attributes(tree, path, MOUNT_ATTRIBUTES | NO_LINKS)
+        posix.fchdir(tree)
+    finally:
+        posix.close(tree)
 
 
 def clone_mounted(target: bytes) -> int:

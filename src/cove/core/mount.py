@@ -47,7 +47,7 @@ def check_targets(mounts: Sequence[AnyMount]) -> tuple[AnyMount, ...]:
 
 def check_addition(mount: AnyMount, present: Sequence[AnyMount]) -> None:
     """Raise unless a mount with a normal target can be added to those: MountExists where it would cover one."""
-    if mount.target in _WRITABLE_PLACES:
+    if any(lies_in(place, mount.target) for place in _WRITABLE_PLACES):
         raise PermissionDenied(f"mount target {mount.target} is refused: a running sandbox keeps its own directories")
     for other in present:
         if lies_in(other.target, mount.target):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 _OPEN_TREE, _MOUNT_SETATTR = 428, 442
 _OPEN_TREE_CLONE = 1
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
-_READ_ONLY, _ID_MAPPED = 0x1, 0x100000
+_READ_ONLY, _NO_PRIVILEGES, _ID_MAPPED, _NO_LINKS = 0x1, 0x2 | 0x4, 0x100000, 0x200000
 _TOOLS = "/usr/bin:/bin"
 _SECONDS = 10.0
 
@@ -24,7 +24,21 @@ def detach_mount(path: str) -> int:
 
 def map_owner(mount: int, namespace: int, *, read_only: bool = False) -> None:
     """Show the files of a detached mount with the owners that a user namespace of `owner_mapping` says."""
-    wanted = _ID_MAPPED | (_READ_ONLY if read_only else 0)
+    _set_attributes(mount, _ID_MAPPED | (_READ_ONLY if read_only else 0), namespace)
+
+
+@contextmanager
+def without_links(path: str) -> Iterator[int]:
+    """Hold a read-only mount of a directory in which links are read, and never followed."""
+    mount = detach_mount(path)
+    try:
+        _set_attributes(mount, _READ_ONLY | _NO_PRIVILEGES | _NO_LINKS)
+        yield mount
+    finally:
+        os.close(mount)
+
+
+def _set_attributes(mount: int, wanted: int, namespace: int = 0) -> None:
     attributes = b"".join(value.to_bytes(8, "little") for value in (wanted, 0, 0, namespace))
     _call(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, attributes, len(attributes))
 

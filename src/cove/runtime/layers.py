@@ -4,8 +4,9 @@ Theory of operation. What a sandbox has written is its upper. To seal it, everyt
 made read-only, and an overlay with a new upper takes their place; then the old upper is a layer that nobody can write
 any more: the kernel refuses to make a mount read-only while somebody has a file open for writing. That takes the time
 of a few mounts, whatever there is. A process that merely stands in the old mount, or reads from it, would not see what
-is written later. Our own shells and executors that wait are told to enter their directories again; for any other, or
-for a writer, the upper is copied instead, and the sandbox goes on with the one that it has.
+is written later. Our own shells and executors that wait are told to enter their directories again; for any other, for
+a writer, or where something is mounted over a part, the upper is copied instead, and the sandbox goes on with the one
+that it has.
 
 The record of the place is written before the mounts are changed, and the old one comes back when that fails. A
 program that is killed between finds the same files whichever of the two it reads: an upper that has become a layer,
@@ -35,7 +36,7 @@ from cove.images.store import ImageStore
 from cove.images.system import make_system
 from cove.layers.place import PlaceLayers
 from cove.layers.record import ROOT, Stack, System
-from cove.linux.mounts import detach_mount, map_owner, owner_mapping
+from cove.linux.mounts import detach_mount, map_owner, owner_mapping, without_links
 from cove.linux.pidfd import kill_orphans
 from cove.linux.references import Holders, MountPoint, bound_sockets, find_holders, pid_inside, read_mounts
 from cove.model import SandboxSpec, SnapshotMethod
@@ -141,7 +142,8 @@ class SandboxLayers:
             new = msgspec.structs.replace(stack, layers=below, upper=upper, snapshot=snapshot or stack.snapshot)
             with self._showing(attachment, jail, new) as show, frozen(jail.groups, jail.pid):
                 held = _Held.find(jail, self.inside)
-                moved = None if held.strangers(ours) else show(held, sealed=True)
+                can_seal = held.has_all(self.inside) and not held.strangers(ours)
+                moved = show(held, sealed=True) if can_seal else None
                 if moved is None:
                     self._discard(new)
                     return self._copy(jail, stack), Moved()
@@ -219,7 +221,8 @@ class SandboxLayers:
                 copy = CopyTree(str(source), str(target / "data"), self._copy_name)
                 jail.perform([copy], COPY_SECONDS)
             else:
-                copy_tree(str(source), str(target / "data"), self._copy_name)
+                is_still = jail.groups.tree is not None
+                copy_tree(str(source), str(target / "data"), self._copy_name, is_still=is_still)
             self.store.adopt(target, self.place.describe(id, stack.layers[-1] if stack.layers else None))
         except BaseException:
             kill_orphans(self._copy_name)  # nobody waits for it any more
@@ -281,14 +284,33 @@ def _detach(path: str, namespace: int | None, closing: ExitStack) -> int:
     return mount
 
 
-def copy_tree(source: str, target: str, name: str) -> None:
+def copy_tree(source: str, target: str, name: str, *, is_still: bool) -> None:
     """Copy a tree with modes, owners, times, attributes, links among its files and holes; shared where it can be.
 
-    `name` is that of the program, among its arguments.
+    By a mount that follows no link: what signals have stopped may go on, and swap a directory for a link meanwhile.
+    Where none can be made, only what a control group holds `is_still` enough. `name` is that of the program, among its
+    arguments.
     """
+    with ExitStack() as closing:
+        try:
+            mount = closing.enter_context(without_links(source))
+        except OSError as error:
+            if not is_still:
+                raise SandboxUnavailable(
+                    "the files of a running sandbox can be copied only by a mount that follows no link, which needs "
+                    f"Linux 5.14 and CAP_SYS_ADMIN, or while a control group freezes it: {error.strerror}"
+                ) from error
+            mount = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            closing.callback(os.close, mount)
+        _copy_below(mount, target, name)
+
+
+def _copy_below(directory: int, target: str, name: str) -> None:
     end = subprocess.run(
-        [name, *COPY_OPTIONS, source, target],
+        [name, *COPY_OPTIONS, ".", target],
         executable=COPY_PROGRAM,
+        cwd=f"/proc/self/fd/{directory}",
+        pass_fds=(directory,),
         capture_output=True,
         timeout=COPY_SECONDS,
         check=False,
@@ -331,6 +353,10 @@ class _Held:
         if ROOT in parts:
             below += _outermost([each.path for each in mounts if each.path != "/"])
         return cls(parts, below, holders)
+
+    def has_all(self, inside: Mapping[str, str]) -> bool:
+        """Return whether all parts can be sealed: one that something is mounted over can be written when that goes."""
+        return len(self.parts) == len(inside)
 
     def strangers(self, ours: Collection[int]) -> list[int]:
         """Return who holds the files, but for those of ours that only stand there."""
