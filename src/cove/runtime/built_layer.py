@@ -17,7 +17,7 @@ def take_upper(layers: SandboxLayers, building: Path) -> Owners:
     assert place.stack is not None
     source, target = place.upper_path(place.stack.upper) / "data", building / "data"
     if place.on_disk_image:
-        copy_tree(str(source), str(target), "cp")
+        copy_tree(str(source), str(target), "cp", is_still=True)
     else:
         source.rename(target)
     _leave_out_network(target / ROOT)

@@ -3,6 +3,7 @@
 import math
 import os
 import resource
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -20,12 +21,17 @@ from cove.core.jail import (
 )
 from cove.core.limits import GUARDED, guards
 from cove.core.users import User
+from cove.errors import SandboxUnavailable
 from cove.layers.record import System
 from cove.linux.descriptors import sealed_file
 from cove.runtime.home import Place
 from cove.runtime.interpreters import inside_jail
 from cove.runtime.isolation.backend import Inside, Launch
 from cove.runtime.machine import Machine
+
+_SEARCHED = "/usr/bin:/bin"
+# Processes of a range's first user that are not inside: bubblewrap, egress, helpers.
+_OUTSIDE = 16
 
 
 class Bubblewrap:
@@ -64,14 +70,34 @@ class Bubblewrap:
             block_descriptor=launch.block,
         )
         file = stack.enter_context(sealed_file(arguments.encode()))
-        command = [machine.require_bubblewrap(), "--args", str(file.fileno()), *_agent(launch)]
+        command = [*_bounded(launch), machine.require_bubblewrap(), "--args", str(file.fileno()), *_agent(launch)]
         kept = [launch.control, launch.info, file.fileno(), program.fileno()]
         return command, kept if launch.block is None else [*kept, launch.block]
 
 
+def _limits(launch: Launch) -> dict[str, int]:
+    return {**guards(launch.spec.limits, _own_limits()), **launch.limits}
+
+
+def _bounded(launch: Launch) -> list[str]:
+    """Hold all users of a range together to a number of processes; inside, the limit counts for each of them.
+
+    The limit of who makes a user namespace is that of all in it: user_namespaces(7), RLIMIT_NPROC.
+    """
+    most = _limits(launch).get("RLIMIT_NPROC")
+    if launch.place.users == 1 or most is None:
+        return []
+    program = shutil.which("prlimit", path=_SEARCHED)
+    if program is None:
+        raise SandboxUnavailable(
+            "prlimit is not installed, which limits the processes of all users: install util-linux"
+        )
+    return [program, f"--nproc={most + _OUTSIDE}"]
+
+
 def _agent(launch: Launch) -> list[str]:
     machine, limits = launch.machine, launch.spec.limits
-    all_limits = {**guards(limits, _own_limits()), **launch.limits}
+    all_limits = _limits(launch)
     mark = place_mark(launch.place.key)
     inside, open_files = _interpreter(machine, launch.system), machine.open_files(limits)
     return agent_command(inside, AGENT_DIRECTORY, launch.control, open_files, all_limits, mark, _sudo(launch))
