@@ -247,6 +247,16 @@ def test_more_files_than_can_be_listed_are_refused(pair: tuple[Path, Path], monk
         listed(*pair)
 
 
+def test_a_directory_with_files_without_end_is_not_read_whole(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        (pair[1] / str(number)).touch()
+    monkeypatch.setattr(layer_changes, "MOST_VISITED", 20)
+    with pytest.raises(LimitExceeded, match="a directory has more than 20 files"):
+        listed(*pair)
+
+
 def test_giving_up_ends_a_comparison(pair: tuple[Path, Path]) -> None:
     for top in pair:
         (top / "a").write_text("a")

@@ -3,17 +3,22 @@
 import os
 import stat
 import tarfile
+import zlib
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from support.image_files import Compression, Item, compress, digest, directory, hard_link, make_layer, symlink
 
 from cove.archive.tar import Refused
-from cove.images.layer_stream import LayerStream
+from cove.images.layer_stream import CHUNK, LayerStream
 from cove.images.layer_unpack import unpack_layer
 from cove.images.merged_view import OPAQUE
+from cove.images.store import open_images
+from cove.layers.store import LayerStore
+from cove.local.threads import Stopped
 
 Unpack = Callable[..., Path]
 
@@ -170,3 +175,59 @@ def test_a_damaged_layer_is_refused_or_has_another_digest(tmp_path: Path, how: C
     except Refused:
         return
     assert found[1] != digest(layer)
+
+
+class Recorded:
+    """A decompressor that notes how much it is given at once."""
+
+    given: ClassVar[list[int]] = []
+
+    def __init__(self, bits: int) -> None:
+        self._inner = DECOMPRESSOR(bits)
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        self.given.append(len(data))
+        return self._inner.decompress(data, most)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+DECOMPRESSOR = zlib.decompressobj
+
+
+def test_a_blob_of_many_members_is_given_to_the_decompressor_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of each member's input is copied: with large pieces the cost were that of their square."""
+    monkeypatch.setattr(zlib, "decompressobj", Recorded)
+    stream = LayerStream(BytesIO(compress(b"", "gzip") * 1000 + compress(b"text", "gzip")))
+    assert stream.read(4) == b"text"
+    assert len(Recorded.given) > 1000
+    assert max(Recorded.given) <= 4096
+
+
+def test_members_and_what_pads_them_are_one_stream_wherever_pieces_end() -> None:
+    contents = [b"", b"a" * 3_000_000, os.urandom(300_000), b"b"]
+    for padding in (0, 1, 511, CHUNK, 2 * CHUNK + 3):
+        blob = b"".join(compress(content, "gzip") + bytes(padding) for content in contents)
+        stream = LayerStream(BytesIO(blob))
+        assert stream.read(sum(map(len, contents))) == b"".join(contents)
+        assert not stream.read_some()
+
+
+def test_whoever_gives_up_in_the_middle_of_a_layer_leaves_nothing(tmp_path: Path) -> None:
+    store = open_images(tmp_path, LayerStore(tmp_path))
+    store.layers.open()
+    (tmp_path / "sandboxes").mkdir()
+    archive = tmp_path / "root.tar"
+    archive.write_bytes(make_layer([Item("large", os.urandom(4 * CHUNK))]))
+    told: list[int] = []
+
+    def give_up(what: str, done: int, total: int) -> None:
+        told.append(done)
+        if len(told) == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped), open(archive, "rb") as file:
+        store.load_archive(file, "given-up", give_up)
+    assert os.listdir(tmp_path / "layers") == []
+    assert store.list() == []

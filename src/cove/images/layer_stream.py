@@ -7,6 +7,7 @@ the `diff_id`, names the layer. Both are known when the blob has been read to it
 import hashlib
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import IO, Protocol, cast
 
 import zstandard
@@ -17,6 +18,7 @@ CHUNK = 1 << 18
 # A blob that decompresses to more than this is refused: no image has so large a layer.
 MOST_BYTES = 64 << 30
 _MOST_WINDOW = 128 << 20  # zstd(1) refuses more without --long
+_GZIP_PIECE = 4 << 10
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -25,6 +27,19 @@ class Blob(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """Return at most so many bytes; none at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A blob that tells of every piece that is read; who is told may raise to give up."""
+
+    blob: Blob
+    tell: Callable[[], object]
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most so many bytes; none at the end."""
+        self.tell()
+        return self.blob.read(size)
 
 
 class LayerStream:
@@ -121,20 +136,32 @@ def _plain(data: bytes, read: Callable[[], bytes]) -> Iterator[bytes]:
 
 
 def _gunzip(data: bytes, read: Callable[[], bytes]) -> Iterator[bytes]:
-    """Decompress gzip; several members, one after the other, are one stream."""
-    inner = zlib.decompressobj(31)  # zlib.h: 15 bits of window, with the gzip header
+    """Decompress gzip; several members, one after the other, are one stream.
+
+    What a member leaves over is copied, so little is given at once: a blob may have one member in every 20 bytes.
+    """
+    inner, is_between = zlib.decompressobj(31), False  # zlib.h: 15 bits of window, with the gzip header
     while data:
-        try:
-            made = inner.decompress(data, CHUNK)
-        except zlib.error as error:
-            raise Refused(f"the compressed layer is damaged: {error}") from None
-        if made:
-            yield made
-        data = inner.unconsumed_tail
-        if inner.eof:
-            data, inner = inner.unused_data, zlib.decompressobj(31)
-            data = (data or read()).lstrip(b"\0")  # tar(1) and others pad with zeros
-        data = data or read()
+        at = 0
+        while at < len(data):
+            piece = data[at : at + _GZIP_PIECE]
+            if is_between:
+                at += len(piece)
+                piece = piece.lstrip(b"\0")  # tar(1) and others pad with zeros
+                at -= len(piece)
+                if not piece:
+                    continue
+            try:
+                made = inner.decompress(piece, CHUNK)
+            except zlib.error as error:
+                raise Refused(f"the compressed layer is damaged: {error}") from None
+            if made:
+                yield made
+            is_between = inner.eof
+            at += len(piece) - len(inner.unused_data if is_between else inner.unconsumed_tail)
+            if is_between:
+                inner = zlib.decompressobj(31)
+        data = read()
 
 
 class _Rest:

@@ -11,7 +11,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +21,7 @@ from cove.archive.remove_tree import remove_tree
 from cove.archive.tar import Refused
 from cove.core.users import FIRST_RANGE, IMAGE_OWNER, RANGE_USERS, RANGES
 from cove.errors import ImageInUse, ImageInvalid, ImageNotFound
-from cove.images.layer_stream import Blob, LayerStream
+from cove.images.layer_stream import Blob, LayerStream, Told
 from cove.images.layer_unpack import unpack_layer
 from cove.images.manifest import ImageConfig, RootFs, Settings, chain_ids, digest_of, machine_architecture
 from cove.images.parts import split_parts
@@ -82,7 +82,7 @@ class ImageStore:
         config = source.image.config
         with self.layers.holding():
             if config is None:
-                return self._keep_root(name, self._load_root(source), progress)
+                return self._keep_root(name, self._load_root(source, progress), progress)
             ids = self._load_chain(source, source.image.layers, config, progress)
             return self._keep_config(name, ids, source.image.config_bytes, config)
 
@@ -95,11 +95,12 @@ class ImageStore:
     ) -> builtins.list[str]:
         ids: builtins.list[str] = []
         for number, (layer, chain) in enumerate(zip(layers, chain_ids(config.rootfs.diff_ids), strict=True)):
-            progress("layers", number, len(layers))
+            tell = partial(progress, "layers", number, len(layers))
+            tell()
             id = layer_id(chain)
             if not self.layers.has(id):
                 with source.open_layer(layer) as blob:
-                    self.add_layer(id, ids, blob, layer)
+                    self.add_layer(id, ids, Told(blob, tell), layer)
             ids.append(id)
         progress("layers", len(layers), len(layers))
         return ids
@@ -142,10 +143,10 @@ class ImageStore:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else it is here already
                 raise
 
-    def _load_root(self, source: Source) -> str:
+    def _load_root(self, source: Source, progress: Progress) -> str:
         """Unpack the tar of a root file system, which is one layer; return its diff_id."""
         with source.open_layer(source.image.layers[0]) as blob:
-            return self.add_layer("", (), blob, source.image.layers[0])
+            return self.add_layer("", (), Told(blob, partial(progress, "layers", 0, 1)), source.image.layers[0])
 
     def _keep_root(self, name: str, diff_id: str, progress: Progress) -> ImageRecord:
         progress("layers", 1, 1)

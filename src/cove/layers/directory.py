@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from cove.archive.unpacking import TEMPORARY
+from cove.core import layer_changes
 from cove.core.layer_changes import Entry, EntryKind
 from cove.errors import LimitExceeded
 from cove.linux.open_below import DIRECTORY, FILE, Opened, open_below
@@ -135,6 +136,8 @@ def _read_entries(descriptor: int) -> dict[bytes, Entry]:
             name = entry.name.encode("utf-8", "surrogateescape")
             if name.startswith(TEMPORARY):
                 continue
+            if len(found) >= layer_changes.MOST_VISITED:
+                raise LimitExceeded(f"a directory has more than {layer_changes.MOST_VISITED} files")
             try:
                 found[name] = make_entry(entry.stat(follow_symlinks=False))
             except FileNotFoundError:

@@ -51,7 +51,7 @@ class Image(api.AsyncImage):
 
 
 async def load_image(store: ImageStore, path: str, name: str | None, progress: Progress = None) -> Image:
-    """Load an image; a cancelled call ends between two layers, and leaves none that nothing needs."""
+    """Load an image; a cancelled call ends within a layer, and leaves none that nothing needs."""
     tell = _telling(relayed(progress))
     record = await in_transfer(lambda check: store.load(Path(path), name, tell(check)))
     return Image(store, describe(record))
