@@ -30,6 +30,10 @@ if ! [ -e /bin/busybox ]; then
     missing+=(busybox-static) # for the tests of images
 fi
 
+if ! command -v musl-gcc >/dev/null; then
+    missing+=(musl-tools) # for the tests of images with another libc
+fi
+
 if [ ${#missing[@]} -eq 0 ]; then
     exit 0
 fi

@@ -353,7 +353,7 @@ async def test_a_python_that_is_killed_while_it_starts_is_not_called_missing() -
 async def test_without_an_environment_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncSandbox.create() as sandbox:
         inner: CodeContexts = sandbox._contexts  # type: ignore[attr-defined]
-        monkeypatch.setattr(inner._servers, "_interpreters", replace(inner._interpreters, python=None))
+        monkeypatch.setattr(inner._servers, "_interpreters", replace(inner._interpreters, pythons=()))
         for attempt in (sandbox.create_code_context(), sandbox.run_code("1")):
             with pytest.raises(InterpreterNotReady, match="cove setup"):
                 await attempt

@@ -87,12 +87,33 @@ async def test_files_sessions_and_terminals_work(busybox: str) -> None:
         assert (await sandbox.files.read("/srv/tty")).startswith(b"/dev/pts/")
 
 
-async def test_contexts_say_what_to_do(busybox: str) -> None:
+async def test_python_contexts_bring_their_own_python_where_the_image_has_none(busybox: str) -> None:
     async with AsyncSandbox.create(image=busybox) as sandbox:
-        with pytest.raises(InterpreterNotReady, match="image"):
-            await sandbox.run_code("1 + 1")
+        result = await sandbox.run_code(
+            "import os, numpy; print(os.getcwd(), numpy.arange(3)); os.path.exists('/usr/lib')"
+        )
+        assert (result.error, result.stdout, result.text) == (None, "/var [0 1 2]\n", "False")
+        context = await sandbox.create_code_context()
+        await context.run("import subprocess; x = subprocess.run(['id', '-u'], capture_output=True).stdout")
+        (copy,) = await context.fork()
+        assert (await copy.run("x")).text == "b'0\\n'"
+        assert [info.interpreter for info in await sandbox.list_code_contexts()] == ["cove", "cove"]
         with pytest.raises(InterpreterNotReady, match="image"):
             await sandbox.run_code("1 + 1", language="javascript")
+
+
+PYTHON = Item("usr/bin/python3.99", b"#!/bin/sh\nexit 1\n", mode=0o755)
+
+
+async def test_a_python_of_the_image_that_does_not_start_is_not_used(tmp_path: Path) -> None:
+    path = write_busybox(tmp_path / "image.tar", PYTHON, symlink("usr/bin/python3", "python3.99"))
+    image = await AsyncImage.load(path, name="broken-python")
+    async with AsyncSandbox.create(image="broken-python") as sandbox:
+        assert (await sandbox.run_code("1 + 1")).text == "2"
+        context = await sandbox.create_code_context()
+        assert [info.interpreter for info in await sandbox.list_code_contexts()] == ["cove"]
+        await context.delete()
+    await image.delete()
 
 
 async def test_snapshots_forks_and_resets_have_the_whole_system(busybox: str, tmp_path: Path) -> None:
@@ -177,6 +198,18 @@ HOSTILE = {
         directory("run/cove/host"),
     ],
     "a library for every program": [Item("etc/ld.so.preload", b"/lib/evil.so\n"), Item("etc/ld.so.cache", b"evil")],
+    "a loader and a libc of its own": [
+        *(directory(name) for name in ("lib", "lib64", "usr/lib", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu")),
+        *(
+            Item(f"{place}/{name}", b"#!/bin/false evil", mode=0o755)
+            for place in ("lib64", "lib", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu")
+            for name in ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libc.so.6", "libm.so.6", "libtinfo.so.6")
+        ),
+    ],
+    "variables for every program": [
+        Item("etc/environment", b"LD_PRELOAD=/evil.so\n"),
+        Item("etc/profile", b"exit 99\n"),
+    ],
     "a Python of its own": [
         *(directory(name) for name in ("usr/lib", "usr/lib/python3", "usr/lib/python3.11")),
         *(Item(f"usr/lib/python3.11/{name}.py", b"raise SystemExit(99)") for name in ("os", "site", "encodings")),
@@ -195,7 +228,7 @@ async def test_a_hostile_image_gets_the_jail_that_every_other_gets(what: str, tm
                 "readlink proc dev run tmp home workspace"
             )
             assert result.stdout.splitlines() == [
-                *("agent", "executor", "host", "shell"),
+                *("agent", "executor", "host", "packages", "shell"),
                 *("/bin/busybox", "nameserver 127.0.0.53"),
             ]
             await sandbox.files.write("/tmp/file", "text")

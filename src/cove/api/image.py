@@ -3,7 +3,7 @@
 import builtins
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from os import PathLike
 from typing import Literal
 
@@ -100,6 +100,26 @@ class AsyncImage(Named, ABC):
             cache=cache,
         )
         return await provider_for(url, api_key).build_image(directory, spec, progress)
+
+    @classmethod
+    async def bootstrap(
+        cls,
+        distribution: str = "debian",
+        *,
+        suite: str = "bookworm",
+        include: Sequence[str] = (),
+        name: str | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> "AsyncImage":
+        """Make a small image of Debian by `mmdebstrap` on this machine, from the sources that its own apt has.
+
+        `include` names more packages. It is called `debian:bookworm`, by its suite, unless you give it a name. For a
+        server it is made here, and sent.
+        """
+        return await provider_for(url, api_key).bootstrap_image(
+            distribution, suite=suite, include=include, name=name or f"{distribution}:{suite}"
+        )
 
     @classmethod
     async def get(cls, name: str, *, url: str | None = None, api_key: str | None = None) -> "AsyncImage":

@@ -2,7 +2,7 @@
 
 import builtins
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Mapping, Sequence
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -78,6 +78,11 @@ class Provider(Protocol):
         self, directory: str | None, spec: BuildSpec, progress: "Callable[[BuildEvent], object] | None" = None
     ) -> "AsyncImage":
         """Build an image from a directory."""
+
+    async def bootstrap_image(
+        self, distribution: str, *, suite: str, include: Sequence[str], name: str
+    ) -> "AsyncImage":
+        """Make an image of a distribution on this machine."""
 
     async def get_image(self, name: str) -> "AsyncImage":
         """Find the image with that name."""

@@ -1587,6 +1587,31 @@ class Image:
         )
 
     @classmethod
+    def bootstrap(
+        cls,
+        distribution: str = "debian",
+        *,
+        suite: str = "bookworm",
+        include: Sequence[str] = (),
+        name: str | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> "Image":
+        """Make a small image of Debian by `mmdebstrap` on this machine, from the sources that its own apt has.
+
+        `include` names more packages. It is called `debian:bookworm`, by its suite, unless you give it a name. For a
+        server it is made here, and sent.
+        """
+        return Image(
+            get_portal().call(
+                lambda: api.AsyncImage.bootstrap(
+                    distribution, suite=suite, include=include, name=name, url=url, api_key=api_key
+                )
+            ),
+            get_portal(),
+        )
+
+    @classmethod
     def get(cls, name: str, *, url: str | None = None, api_key: str | None = None) -> "Image":
         """The image with that name; raises ImageNotFound."""
         return Image(get_portal().call(lambda: api.AsyncImage.get(name, url=url, api_key=api_key)), get_portal())

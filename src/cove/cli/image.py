@@ -65,6 +65,19 @@ def pull(
 
 
 @image.command()
+def bootstrap(
+    distribution: Annotated[str, typer.Argument(metavar="DISTRIBUTION", help="Only debian.")] = "debian",
+    suite: Annotated[str, typer.Option(metavar="SUITE", help="Its version.")] = "bookworm",
+    include: Annotated[str, typer.Option(metavar="PACKAGE,...", help="More packages.")] = "",
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Its name; debian:SUITE by default.")] = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Make a small image of Debian by mmdebstrap on this machine, from the sources of its apt, and print its name."""
+    finish(_bootstrap(distribution, suite, [each for each in include.split(",") if each], name, url, api_key))
+
+
+@image.command()
 def save(
     name: NameArgument,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Where the archive goes.")],
@@ -126,6 +139,14 @@ async def _commit(server: Server, id: str, name: str) -> int:
 
 async def _pull(reference: str, url: str | None, api_key: str | None) -> int:
     show((await AsyncImage.pull(reference, **await _where(url, api_key))).name)
+    return 0
+
+
+async def _bootstrap(
+    distribution: str, suite: str, include: list[str], name: str | None, url: str | None, api_key: str | None
+) -> int:
+    where = await _where(url, api_key)
+    show((await AsyncImage.bootstrap(distribution, suite=suite, include=include, name=name, **where)).name)
     return 0
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -19,6 +20,7 @@ from cove.client.transport import Transport
 from cove.client.volume import Volume
 from cove.core.identifier import check_sandbox_id
 from cove.errors import Unauthorized, ValidationFailed
+from cove.local.bootstrap import bootstrapped
 from cove.local.state import default_home
 from cove.model import BuildEvent, BuildSpec, TransferProgress
 from cove.model.mount import check_volume_name
@@ -66,6 +68,10 @@ class RemoteProvider(Handle, Provider, target=Target.SERVER):
     ) -> AsyncImage:
         """Refuse."""
         raise ValidationFailed("a server builds no images: build it here, without url, and load what you save there")
+
+    async def bootstrap_image(self, distribution: str, *, suite: str, include: Sequence[str], name: str) -> AsyncImage:
+        """Make an image of a distribution on this machine."""
+        return await bootstrapped(distribution, suite, include, partial(self.load_image, name=name))
 
     async def get_image(self, name: str) -> AsyncImage:
         """Find an image."""

@@ -18,6 +18,8 @@ NAME_SERVER = "127.0.0.53"
 AGENT_DIRECTORY = "/run/cove/agent"
 EXECUTOR_DIRECTORY = "/run/cove/executor"
 PYTHON_DIRECTORY = "/opt/cove/python"
+# The same where the system is an image's, which has an /opt of its own.
+IMAGE_PYTHON_DIRECTORY = "/run/cove/packages"
 SHELL_DIRECTORY = "/run/cove/shell"
 INTERPRETER_DIRECTORY = "/run/cove/python"
 STAGING_DIRECTORY = "/run/cove/mounts"
@@ -267,7 +269,7 @@ def _agent(host: Host, staged: Mapping[str, Mount]) -> list[str]:
     if host.has_image:
         arguments += ["--ro-bind", "/usr", HOST_DIRECTORY]
     if host.python is not None:
-        arguments += ["--ro-bind", host.python, PYTHON_DIRECTORY]
+        arguments += ["--ro-bind", host.python, IMAGE_PYTHON_DIRECTORY if host.has_image else PYTHON_DIRECTORY]
     if host.interpreter_prefix is not None:
         arguments += ["--ro-bind", host.interpreter_prefix, INTERPRETER_DIRECTORY]
     if staged:

@@ -19,7 +19,7 @@ if __name__ == "__main__":
         package.__path__ = [directory]
 
 from cove.agent import init, kernel, launcher
-from cove.executor import executor
+from cove.executor import borrowing, executor
 from cove.executor.fork_launcher import ForkLauncher
 
 THREADS = "/proc/self/task"
@@ -27,7 +27,8 @@ THREADS = "/proc/self/task"
 
 def main() -> None:
     """Import what contexts will want, check that forking is safe, and serve."""
-    posix.dup2(int(sys.argv[3]), init.CONTROL, False)
+    posix.dup2(int(sys.argv[4]), init.CONTROL, False)
+    borrowing.borrow(sys.argv[3])
     os.environ.update({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
     executor.warm_up(has_packages=sys.argv[2] == "packages")
     if len(os.listdir(THREADS)) != 1:

@@ -9,6 +9,7 @@ from cove.errors import ImageInvalid
 from cove.images.manifest import Settings
 from cove.images.merged_view import opened_view
 from cove.images.parts import has_directory
+from cove.images.python import find_python
 from cove.images.record import ImageRecord
 from cove.images.users import find_image_user
 from cove.layers.record import ROOT, System
@@ -33,6 +34,8 @@ def _make_system(record: ImageRecord, layers: LayerStore, user: str | None) -> S
     settings = record.config.settings
     with opened_view(_roots(record.layers, layers)) as view:
         found = find_image_user(view, settings.User if user is None else user)
+        env = _environment(settings)
+        python, version = find_python(view, env) or ("", (0, 0))
         return System(
             image=record.name,
             user_id=found.id,
@@ -40,10 +43,12 @@ def _make_system(record: ImageRecord, layers: LayerStore, user: str | None) -> S
             user=found.name,
             home=found.home,
             groups=found.groups,
-            env=_environment(settings),
+            env=env,
             workdir=_workdir([layers.data(id) for id in record.layers], settings),
             has_bash=view.has("/bin/bash"),
             startup=_startup(settings),
+            python=python,
+            python_version=version,
         )
 
 

@@ -44,7 +44,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """The system of an image, as a sandbox has it: its user, and what its image says about what runs.
 
     `groups` are further groups of the user, `startup` is what the image would start. With `sudo` the
-    user may become root.
+    user may become root. `python` is the path of the image's Python, if it has one.
     """
 
     image: str
@@ -58,6 +58,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[int, ...] = ()
     startup: tuple[str, ...] = ()
     sudo: bool = False
+    python: str = ""
+    python_version: tuple[int, int] = (0, 0)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

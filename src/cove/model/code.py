@@ -2,6 +2,7 @@
 
 import base64
 from datetime import datetime
+from enum import StrEnum
 
 import msgspec
 
@@ -137,6 +138,13 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 CodeEvent = Text | Display | Failure | Done
 
 
+class CodeInterpreter(StrEnum):
+    """Whose interpreter runs the code: in a sandbox on an image, the image's own, or Cove's."""
+
+    COVE = "cove"
+    IMAGE = "image"
+
+
 class CodeContextInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one code context."""
 
@@ -144,3 +152,4 @@ class CodeContextInfo(msgspec.Struct, frozen=True, kw_only=True):
     language: str
     created_at: datetime
     is_running: bool
+    interpreter: CodeInterpreter = CodeInterpreter.COVE

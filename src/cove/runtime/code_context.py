@@ -16,6 +16,7 @@ from cove.model import (
     CodeContextInfo,
     CodeError,
     CodeEvent,
+    CodeInterpreter,
     Display,
     Done,
     Execution,
@@ -56,8 +57,10 @@ class CodeContext(api.CodeContext):
         spawner: Spawner,
         on_fork: OnFork,
         on_deleted: Callable[[], None],
+        interpreter: CodeInterpreter = CodeInterpreter.COVE,
     ) -> None:
         self.id = id
+        self._interpreter = interpreter
         self.language = language
         self.executor = executor
         self.timeout = timeout
@@ -78,7 +81,13 @@ class CodeContext(api.CodeContext):
     def info(self) -> CodeContextInfo:
         """Describe the context."""
         is_running = self.executor.is_alive and not self._deleting.is_started
-        return CodeContextInfo(id=self.id, language=self.language, created_at=self._created_at, is_running=is_running)
+        return CodeContextInfo(
+            id=self.id,
+            language=self.language,
+            created_at=self._created_at,
+            is_running=is_running,
+            interpreter=self._interpreter,
+        )
 
     async def hold(self) -> int | None:
         """Take the turn of an executor that waits, and return its pid inside; None while it runs. See `let_go`."""

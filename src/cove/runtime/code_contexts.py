@@ -23,7 +23,7 @@ from cove.errors import (
     ValidationFailed,
 )
 from cove.local.threads import close_all
-from cove.model import CodeContextInfo, Outcome
+from cove.model import CodeContextInfo, CodeInterpreter, Outcome
 from cove.runtime.code_context import CodeContext
 from cove.runtime.executor import Executor, ExecutorEnded, Weighed, open_executor
 from cove.runtime.executor_fork import explain_refusal
@@ -184,6 +184,7 @@ class CodeContexts:
             spawner=self._spawner,
             on_fork=self.fork,
             on_deleted=lambda: self._forget(context),
+            interpreter=self._servers.source if language == "python" else CodeInterpreter.COVE,
         )
         return context
 

@@ -8,7 +8,7 @@ from cove.core.capture import Capture
 from cove.core.command import Invocation, encode_environment
 from cove.errors import CoveError, InterpreterNotReady, SpawnFailed
 from cove.linux.packets import socket_pair
-from cove.model import Outcome, ProcessExit
+from cove.model import CodeInterpreter, Outcome, ProcessExit
 from cove.runtime.clock import Clock
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.link import Link
@@ -146,6 +146,12 @@ class ForkServers:
         self._replaced: list[ForkServer] = []
         self._wants_packages = False
         self._has_tried_packages = False
+        self._chosen = 0
+
+    @property
+    def source(self) -> CodeInterpreter:
+        """Return whose Python is used."""
+        return self._interpreters.require_pythons()[self._chosen].source
 
     def want_packages(self) -> None:
         """Code has used one of the packages."""
@@ -178,8 +184,16 @@ class ForkServers:
         self._replaced.clear()
 
     async def _start(self, env: Mapping[str, str], *, preload: bool) -> ForkServer:
-        command = self._interpreters.python_command(preload=preload)
-        return await start_fork_server(self._spawner, command, env, "/", self._user)
+        """Start the first Python that can be; one that cannot is not tried again."""
+        programs = self._interpreters.require_pythons()
+        while True:
+            command = self._interpreters.python_command(programs[self._chosen], preload=preload)
+            try:
+                return await start_fork_server(self._spawner, command, env, "/", self._user)
+            except InterpreterNotReady:
+                if self._chosen + 1 == len(programs):
+                    raise
+                self._chosen += 1
 
     async def _replace(self, env: Mapping[str, str]) -> None:
         try:

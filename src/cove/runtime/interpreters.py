@@ -5,43 +5,55 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from cove.core.jail import AGENT_DIRECTORY, EXECUTOR_DIRECTORY, PYTHON_DIRECTORY
+from cove.core.jail import AGENT_DIRECTORY, EXECUTOR_DIRECTORY, IMAGE_PYTHON_DIRECTORY, PYTHON_DIRECTORY
 from cove.errors import InterpreterNotReady
+from cove.executor.borrowing import ALL, NOTHING
+from cove.model import CodeInterpreter
+from cove.runtime.programs import AGENT_SOURCES
+
+
+@dataclass(frozen=True, slots=True)
+class PythonProgram:
+    """A Python inside: the words that run it, the agent's modules for it, and packages that it borrows."""
+
+    words: tuple[str, ...]
+    agent: str
+    packages: str = NOTHING
+    source: CodeInterpreter = CodeInterpreter.COVE
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreters:
-    """Paths inside: `python` is the environment made by `cove setup`, `node` a program below /usr."""
+    """Paths inside: `pythons` are tried in their order, `node` is a program below /usr."""
 
-    python: str | None
+    pythons: tuple[PythonProgram, ...]
     node: str | None
-    agent: str
     executor: str
     home: str
     has_packages: bool
     image: str | None = None
 
-    def python_command(self, *, preload: bool) -> list[str]:
-        """Return the fork server, with the usual packages imported or not; its control descriptor follows."""
-        self._check_image("python", "python3")
-        if self.python is None:
+    def require_pythons(self) -> tuple[PythonProgram, ...]:
+        """Return those there are, or what to do."""
+        if not self.pythons:
             raise InterpreterNotReady(
                 "the Python environment for code contexts is not there: run `cove setup` once (it installs IPython, "
                 "numpy, pandas and matplotlib for sandboxes), or set COVE_PYTHON to an environment of your own"
             )
-        packages = "packages" if preload else "bare"
-        return [f"{self.python}/bin/python3", "-I", f"{self.executor}/server.py", self.agent, packages]
+        return self.pythons
 
-    def _check_image(self, language: str, program: str) -> None:
-        if self.image is not None:
-            raise InterpreterNotReady(
-                f"{language} contexts are not there in a sandbox on an image ({self.image}): run `{program}` of the "
-                "image by exec or in a session, or create the sandbox without an image"
-            )
+    def python_command(self, program: PythonProgram, *, preload: bool) -> list[str]:
+        """Return the fork server, with the usual packages imported or not; its control descriptor follows."""
+        packages = "packages" if preload else "bare"
+        return [*program.words, "-I", f"{self.executor}/server.py", program.agent, packages, program.packages]
 
     def node_command(self, language: str) -> list[str]:
         """Return the JavaScript executor."""
-        self._check_image(language, "node")
+        if self.image is not None:
+            raise InterpreterNotReady(
+                f"{language} contexts are not there in a sandbox on an image ({self.image}): run `node` of the image "
+                "by exec or in a session, or create the sandbox without an image"
+            )
         if self.node is None:
             raise InterpreterNotReady(
                 f"{language} contexts need Node.js 20 or newer below /usr, where sandboxes can see it: "
@@ -71,5 +83,16 @@ def find_node() -> str | None:
 
 def inside_jail(has_python: bool, node: str | None, home: str, *, has_packages: bool) -> Interpreters:
     """Return the fixed places in a jail."""
-    python = PYTHON_DIRECTORY if has_python else None
-    return Interpreters(python, node, AGENT_DIRECTORY, EXECUTOR_DIRECTORY, home, has_packages)
+    own = PythonProgram((f"{PYTHON_DIRECTORY}/bin/python3",), AGENT_DIRECTORY)
+    return Interpreters((own,) if has_python else (), node, EXECUTOR_DIRECTORY, home, has_packages)
+
+
+def inside_image(
+    version: tuple[int, int], own: tuple[str, ...], python: str, image_version: tuple[int, int]
+) -> tuple[PythonProgram, ...]:
+    """Return the Python of the image, where it is as new as the one that the environment was made for, then Cove's."""
+    packages = f"{IMAGE_PYTHON_DIRECTORY}/lib/python{version[0]}.{version[1]}/site-packages"
+    cove = PythonProgram(own, AGENT_DIRECTORY, f"{ALL}{packages}")
+    if image_version < version:
+        return (cove,)
+    return PythonProgram((python,), f"{EXECUTOR_DIRECTORY}/{AGENT_SOURCES}", packages, CodeInterpreter.IMAGE), cove

@@ -14,6 +14,7 @@ from cove.runtime import agent_compiler
 
 PROLOGUE = "session.bash"
 PACKAGES = "node_modules"
+AGENT_SOURCES = "agent"
 
 _CACHE = (
     "import py_compile, sys; mode = py_compile.PycInvalidationMode.UNCHECKED_HASH\n"
@@ -47,10 +48,14 @@ def _prepare_compiled(directory: Path, interpreter: Interpreter, files: dict[str
 
 
 def prepare_executor(directory: Path, interpreter: Interpreter) -> Path:
-    """Install the executors below that directory; compiled in case the environment has the same Python."""
+    """Install the executors below that directory; compiled in case the environment has the same Python.
+
+    The agent's sources are there too, for the Python of an image, which may be another.
+    """
     source = Path(executor.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(path for path in source.iterdir() if path.is_file()):
+    own = Path(agent.__file__).parent
+    for path in sorted(path for folder in (source, own) for path in folder.iterdir() if path.is_file()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     packages = source / PACKAGES
     digest.update(f"{interpreter.path} {interpreter.version}".encode())
@@ -59,6 +64,7 @@ def prepare_executor(directory: Path, interpreter: Interpreter) -> Path:
     if not target.exists():
         building = target.with_name(f".{new_identifier()}")
         shutil.copytree(source, building, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(own, building / AGENT_SOURCES, ignore=shutil.ignore_patterns("__pycache__"))
         modules = [path.name for path in building.glob("*.py")]
         subprocess.run([interpreter.path, "-I", "-S", "-c", _CACHE, *modules], cwd=building, check=True, timeout=60)
         for path in (building, *building.rglob("*")):

@@ -13,6 +13,7 @@ from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.images.record import ImageRecord
 from cove.images.store import ImageStore, open_images
+from cove.local.bootstrap import bootstrapped
 from cove.local.threads import in_thread
 from cove.model import (
     BuildEvent,
@@ -163,6 +164,10 @@ class EmbeddedProvider:
         except asyncio.CancelledError:
             await settled(_undo(opening))
             raise
+
+    async def bootstrap_image(self, distribution: str, *, suite: str, include: Sequence[str], name: str) -> AsyncImage:
+        """Make an image of a distribution on this machine."""
+        return await bootstrapped(distribution, suite, include, partial(self.load_image, name=name))
 
     async def get_image(self, name: str) -> AsyncImage:
         """An image in this program's state directory."""

@@ -25,7 +25,7 @@ from cove.errors import SandboxUnavailable
 from cove.layers.record import System
 from cove.linux.descriptors import sealed_file
 from cove.runtime.home import Place
-from cove.runtime.interpreters import inside_jail
+from cove.runtime.interpreters import PythonProgram, inside_image, inside_jail
 from cove.runtime.isolation.backend import Inside, Launch
 from cove.runtime.machine import Machine
 
@@ -122,14 +122,14 @@ def _emulates_root(launch: Launch) -> bool:
 
 def _inside_image(machine: Machine, place: Place, system: System) -> Inside:
     bash = ("/bin/bash",) if system.has_bash else machine.beside_image(os.path.realpath("/bin/bash"), "bash")
-    no_interpreters = inside_jail(False, None, system.home, has_packages=False)
+    none = inside_jail(False, None, system.home, has_packages=False)
     return Inside(
         interpreter=_interpreter(machine, system),
         agent=AGENT_DIRECTORY,
         shell=SHELL_DIRECTORY,
         workspace=system.workdir,
         env=_environment(system),
-        interpreters=replace(no_interpreters, image=system.image),
+        interpreters=replace(none, image=system.image, pythons=_pythons(machine, system)),
         bash=bash,
         user=_user(system).encode() if place.users > 1 else b"",
     )
@@ -140,6 +140,14 @@ def _environment(system: System) -> dict[str, str]:
     env = {**image_environment(system.user, system.home), **system.env}
     path = [SUDO_DIRECTORY, env["PATH"]] if system.sudo else [env["PATH"], SUDO_DIRECTORY]
     return {**env, "PATH": ":".join(path)}
+
+
+def _pythons(machine: Machine, system: System) -> tuple[PythonProgram, ...]:
+    """Return those for code contexts; none without an environment that fits the host's own Python."""
+    version = machine.interpreter.version
+    if machine.python is None or not (machine.python / f"lib/python{version[0]}.{version[1]}/site-packages").is_dir():
+        return ()
+    return inside_image(version, _interpreter(machine, system), system.python, system.python_version)
 
 
 def _user(system: System) -> User:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from cove.core.jail import BUILT_IN_ENV, PYTHON_DIRECTORY, agent_command, place_mark
 from cove.layers.record import System
 from cove.runtime.home import Place
-from cove.runtime.interpreters import Interpreters
+from cove.runtime.interpreters import Interpreters, PythonProgram
 from cove.runtime.isolation.backend import Inside, Launch
 from cove.runtime.machine import Machine
 
@@ -28,7 +28,11 @@ class NoIsolation:
             workspace=str(place.workspace),
             env=_environment(python, place),
             interpreters=Interpreters(
-                python, machine.node, agent, executor, str(place.home), machine.has_node_packages
+                () if python is None else (PythonProgram((f"{python}/bin/python3",), agent),),
+                machine.node,
+                executor,
+                str(place.home),
+                machine.has_node_packages,
             ),
         )
 
