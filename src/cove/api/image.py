@@ -133,7 +133,7 @@ class AsyncImage(Named, ABC):
 
     @classmethod
     async def prune(cls, *, url: str | None = None, api_key: str | None = None) -> "builtins.list[str]":
-        """Forget every image that no sandbox and no snapshot stands on; returns their names."""
+        """Forget every image that no sandbox and no snapshot stands on, and the build cache; returns their names."""
         return await provider_for(url, api_key).prune_images()
 
     @abstractmethod

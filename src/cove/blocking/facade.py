@@ -1623,7 +1623,7 @@ class Image:
 
     @classmethod
     def prune(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[str]:
-        """Forget every image that no sandbox and no snapshot stands on; returns their names."""
+        """Forget every image that no sandbox and no snapshot stands on, and the build cache; returns their names."""
         return get_portal().call(lambda: api.AsyncImage.prune(url=url, api_key=api_key))
 
     def info(self) -> ImageInfo:

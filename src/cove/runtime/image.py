@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cove import api
 from cove.errors import FileTooLarge
+from cove.images.build_cache import BuildCache
 from cove.images.layer_stream import MOST_BYTES
 from cove.images.pull import pull
 from cove.images.record import ImageRecord
@@ -83,6 +84,13 @@ async def read_archive(store: ImageStore, name: str) -> AsyncGenerator[bytes, No
             yield data
     finally:
         os.close(descriptor)
+
+
+def prune_images(store: ImageStore) -> builtins.list[str]:
+    """Forget all images that nothing stands on, and what builds have kept for others; returns their names. Blocks."""
+    gone = store.prune()
+    BuildCache(store.path, store.layers).clear()
+    return gone
 
 
 async def list_images(store: ImageStore) -> builtins.list[ImageInfo]:

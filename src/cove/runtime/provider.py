@@ -28,7 +28,7 @@ from cove.model import (
     VolumeInfo,
 )
 from cove.runtime.build import build_image
-from cove.runtime.image import Image, describe, list_images, load_chunks, load_image, pull_image
+from cove.runtime.image import Image, describe, list_images, load_chunks, load_image, prune_images, pull_image
 from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
@@ -176,7 +176,7 @@ class EmbeddedProvider:
 
     async def prune_images(self) -> builtins.list[str]:
         """Forget all images that nothing stands on."""
-        return await in_thread((await self._images()).prune)
+        return await in_thread(prune_images, await self._images())
 
     async def list_images(self) -> builtins.list[ImageInfo]:
         """All images in this program's state directory."""

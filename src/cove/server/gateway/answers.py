@@ -32,7 +32,7 @@ from cove.model import (
 from cove.model.mount import check_volume_name
 from cove.model.spec import check_spec
 from cove.runtime.home import Home
-from cove.runtime.image import describe, list_images, load_chunks, pull_image
+from cove.runtime.image import describe, list_images, load_chunks, prune_images, pull_image
 from cove.runtime.image import read_archive as read_image
 from cove.runtime.life import nothing_to
 from cove.runtime.sandbox_life import ends_at
@@ -166,7 +166,7 @@ class ServerAnswers:
 
     async def prune_images(self) -> builtins.list[str]:
         """Forget all images that nothing stands on."""
-        return await asyncio.to_thread((await self._images()).prune)
+        return await asyncio.to_thread(prune_images, await self._images())
 
     async def _images(self) -> ImageStore:
         return await open_images_of(self.directory.home)
