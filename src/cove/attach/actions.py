@@ -235,14 +235,17 @@ def plan(actions: Sequence[Action]) -> list[Step]:
     layers = [step for action in actions for step in _on_bench(action)]
     mounts = [step for action in actions for step in _in_mounts(action, trees)]
     network = [step for action in actions for step in _in_network(action)]
+    settings = [step for action in actions for step in _network_settings(action)]
+    enter = [Step("net", namespace=Namespace.NETWORK)]
     return [
         Step("user", namespace=Namespace.USER),
         *outside,
+        *([*enter, *settings] if settings else []),  # before the workbench, which hides /proc
         *([Step("copy")] if trees or layers or clones else []),
         *(Step("tree", source=action.source) for action in trees),
         *clones,
         *layers,
-        *([Step("net", namespace=Namespace.NETWORK), *network] if network else []),
+        *([*([] if settings else enter), *network] if network else []),
         *([Step("mounts", namespace=Namespace.MOUNTS), *mounts] if mounts else []),
     ]
 
@@ -329,10 +332,14 @@ def _clone(action: CloneTree) -> Step:
     return Step("clone", (access,), source=action.source)
 
 
+def _network_settings(action: Action) -> list[Step]:
+    if not isinstance(action, NetworkSysctls):
+        return []
+    return [Step("sysctl", (f"/proc/sys/net/{name}", value)) for name, value in action.values.items()]
+
+
 def _in_network(action: Action) -> list[Step]:
     """Sockets first: when one is refused, nothing has changed."""
-    if isinstance(action, NetworkSysctls):
-        return [Step("sysctl", (f"/proc/sys/net/{name}", value)) for name, value in action.values.items()]
     if not isinstance(action, NetworkSetup):
         return []
     sockets = [Step("socket", ("stream", _EVERY_ADDRESS, str(port))) for port in action.ports]
