@@ -86,3 +86,11 @@ def test_a_directory_is_found_in_every_part(store: ImageStore) -> None:
         assert has_directory(data, path), path
     for path in ("/workspace/a", "/absent", "/workspace/absent", "/link/absent"):
         assert not has_directory(data, path), path
+
+
+def test_directories_are_as_old_as_the_image_says(store: ImageStore) -> None:
+    """Otherwise a saved image would be another one each time it is loaded."""
+    below, above = add(store, [directory("home"), *BELOW], [Item(".wh.workspace"), Item("home/user/new", b"n")])
+    assert {int(path.stat().st_mtime) for path in (below / "root" / "home", below / "tmp")} == {1_700_000_000}
+    assert {int(path.stat().st_mtime) for path in (below / "root", above / "root", above / "workspace")} == {0}
+    assert not (above / "root" / "workspace").exists()

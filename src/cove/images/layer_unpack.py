@@ -70,6 +70,8 @@ class LayerUnpacking:
                 self._make(_decode(block, kind, size, extended))
             for parts in sorted(self._attributes, key=len, reverse=True):
                 self._settle(parts)
+            if () not in self._attributes:
+                os.utime(self._top, (0, 0))  # the same whenever it is unpacked
         finally:
             self._leave(0)
 

@@ -6,11 +6,12 @@ enemy's: each step is made from an open directory, and follows no link.
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cove.images.merged_view import OPAQUE, OPEN_DIRECTORY, look_at, opened_view
+from cove.images.merged_view import OPAQUE, OPEN_DIRECTORY, is_whiteout, look_at, opened_view
 from cove.layers.record import ROOT
 
 # Where a part is in an image, by its name in a layer.
@@ -45,7 +46,7 @@ def _split(top: int, part: str, place: tuple[bytes, ...], *, has_lower: bool) ->
     """Let a part of which something on the way hides what is below hide it itself; returns whether it is a new one."""
     held = [os.open(ROOT, OPEN_DIRECTORY, dir_fd=top)]
     try:
-        hides = _is_opaque(held[-1])
+        hides, found = _is_opaque(held[-1]), None
         for name in place:
             found = look_at(held[-1], name)
             if found is None or not stat.S_ISDIR(found.st_mode):
@@ -54,15 +55,28 @@ def _split(top: int, part: str, place: tuple[bytes, ...], *, has_lower: bool) ->
             held.append(os.open(name, OPEN_DIRECTORY, dir_fd=held[-1]))
             hides = hides or _is_opaque(held[-1])
         if len(held) > len(place):
-            os.rename(place[-1], part, src_dir_fd=held[-2], dst_dir_fd=top)
+            with _times_kept(held[-2]):
+                os.rename(place[-1], part, src_dir_fd=held[-2], dst_dir_fd=top)
         elif hides and has_lower:
             os.mkdir(part, 0o755, dir_fd=top)
+            os.utime(part, (0, 0), dir_fd=top, follow_symlinks=False)
+            if len(held) == len(place) and found is not None and is_whiteout(found):
+                with _times_kept(held[-1]):
+                    os.unlink(place[-1], dir_fd=held[-1])  # the part says it now
         if hides and has_lower:
             _hide(top, part)
         return hides and has_lower and len(held) <= len(place)
     finally:
         for fd in held:
             os.close(fd)
+
+
+@contextmanager
+def _times_kept(directory: int) -> Iterator[None]:
+    """Leave a directory as old as the image says it is."""
+    before = os.fstat(directory)
+    yield
+    os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _is_opaque(directory: int) -> bool:
