@@ -139,7 +139,7 @@ CodeEvent = Text | Display | Failure | Done
 
 
 class CodeInterpreter(StrEnum):
-    """Whose interpreter runs the code: in a sandbox on an image, the image's own, or Cove's."""
+    """The owner of the interpreter that runs code: Cove or, in a sandbox on an image, the image."""
 
     COVE = "cove"
     IMAGE = "image"
