@@ -43,7 +43,6 @@ async def add_a_mount(sandbox: AsyncSandbox, server: Server) -> None:
 CHANGES: dict[str, tuple[Change, Change, set[str]]] = {
     "snapshot": (nothing, lambda sandbox, _: sandbox.snapshot(name="2"), {"2"}),
     "restore": (nothing, restore, {"1", "2"}),
-    "fork": (nothing, lambda sandbox, _: sandbox.fork(), {"2"}),
     "transaction": (nothing, transaction, {"2", "3"}),
     "stop": (nothing, lambda sandbox, _: sandbox.stop(), {"2"}),
     "pause": (nothing, lambda sandbox, _: sandbox.pause(), {"2"}),
