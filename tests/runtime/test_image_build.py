@@ -92,7 +92,7 @@ ENV GREETING="hello $WHO" PATH=$PATH:/tools
 WORKDIR /srv
 WORKDIR app
 COPY note script .
-RUN chmod 755 script && ./script > out && echo "$FROM_BASE $PATH $WHO $(id -u)"
+RUN chmod 755 script && ./script > out && echo "$FROM_BASE ${PATH%%:/run/*} $WHO $(id -u)"
 RUN ["/bin/sh", "-c", "cat out; pwd"]
 USER web
 RUN id -u > ~/who; echo kept > /workspace/kept; echo $HOME
