@@ -368,9 +368,9 @@ def test_every_method_of_the_api_has_an_operation() -> None:
     covered = {(row.target, row.method) for row in OPERATIONS}
     own = {
         *((Target.SERVER, name) for name in ("connect", "get_volume", "load_snapshot")),
-        *((Target.SERVER, name) for name in ("get_image", "load_image", "bootstrap_image")),
+        *((Target.SERVER, name) for name in ("get_image", "load_image", "build_image", "bootstrap_image")),
         *((Target.VOLUME, name) for name in ("create", "get", "list")),
-        *((Target.IMAGE, name) for name in ("load", "pull", "bootstrap", "get", "list", "prune", "save")),
+        *((Target.IMAGE, name) for name in ("load", "pull", "build", "bootstrap", "get", "list", "prune", "save")),
         *((Target.SANDBOX, name) for name in ("create", "connect", "list", "detach", "kill_process", "transaction")),
         (Target.PROCESS, "refresh"),
         *((Target.SNAPSHOT, name) for name in ("get", "list", "info", "load", "export")),
