@@ -18,6 +18,7 @@ import msgspec
 from cove.archive.remove_tree import remove_tree
 from cove.core.etc import SYNTHETIC_ETC
 from cove.core.identifier import new_identifier
+from cove.layers.merging import NewOwners
 from cove.layers.record import PARTS, ROOT, Layer, Stack, System
 from cove.layers.store import STACK, LayerStore, is_of_image, read_stack
 from cove.linux.path_walk import admit_group
@@ -233,6 +234,12 @@ class PlaceLayers:
             if path.exists():
                 parent = self.stack.layers[at - 1] if at else None
                 self.store.adopt(path, self.describe(id, parent))
+
+    def owners(self, layers: Sequence[str]) -> NewOwners | None:
+        """Return whose files a merge of these layers has; None where all of them are the caller's own."""
+        if self.user_id is None:
+            return None
+        return NewOwners(self.user_id, self.users, [self.store.read(id).owner for id in layers])
 
     def describe(self, id: str, parent: str | None) -> Layer:
         """Describe a layer of this sandbox's files."""

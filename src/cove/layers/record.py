@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cove.core.squash import Merge, shorten
 from cove.model import SnapshotInfo
 
 PARTS = ("workspace", "home", "tmp")
@@ -95,12 +96,18 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """The layers a sandbox stands on, bottom first, and its own `upper`; `base` are those of its creation.
 
     With `undo` a transaction is open: its sandbox is started on those layers, with nothing on top. `snapshot` is the
-    one that was made or restored last. With a `system` the root is one of the parts.
+    one that was made or restored last. With a `system` the root is one of the parts. `merges` are layers that can take
+    the places of others: they do when the mounts are next changed.
     """
 
     upper: str
     layers: tuple[str, ...] = ()
     base: tuple[str, ...] = ()
     undo: tuple[str, ...] | None = None
+    merges: tuple[Merge, ...] = ()
     snapshot: str | None = None
     system: System | None = None
+
+    def shorten(self, layers: tuple[str, ...]) -> tuple[str, ...]:
+        """Put merged layers in the places of others."""
+        return shorten(layers, self.merges)

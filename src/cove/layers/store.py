@@ -155,13 +155,14 @@ class LayerStore:
 
     def describe(self, snapshot: Snapshot) -> SnapshotInfo:
         """Describe a snapshot with its size, which is counted when it is first asked for."""
-        return snapshot.info(self._size(snapshot.layers[-1]) if snapshot.layers else 0)
+        return snapshot.info(self.size(snapshot.layers[-1]) if snapshot.layers else 0)
 
     def describe_all(self) -> builtins.list[SnapshotInfo]:
         """Describe all snapshots, oldest first."""
         return [self.describe(each) for each in self.list()]
 
-    def _size(self, id: str) -> int | None:
+    def size(self, id: str) -> int | None:
+        """Return how much a layer takes, counted when it is first asked for; None of one that is gone."""
         try:
             layer = self.read(id)
         except FileNotFoundError:
@@ -222,7 +223,8 @@ class LayerStore:
         for entry in os.scandir(self._sandboxes):
             stack = read_stack(Path(entry.path))
             if stack is not None:
-                yield from (*stack.layers, *stack.base, *(stack.undo or ()))
+                merged = (each.into for each in stack.merges)
+                yield from (*stack.layers, *stack.base, *(stack.undo or ()), *merged)
 
     def systems(self) -> Iterator[tuple[System, tuple[str, ...]]]:
         """Give the systems of all sandboxes and snapshots that have one, and the layers that each stands on."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import select
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -138,3 +139,17 @@ class Stop:
         self.check()
         if descriptor not in ready:
             raise Stopped
+
+
+async def in_transfer(work: Callable[[Callable[[], None]], T], *, discard: Callable[[T], object] | None = None) -> T:
+    """Run in a thread of its own what calls the function that it is given again and again: a cancel ends it there.
+
+    `discard` gets a result that nobody will take.
+    """
+    is_cancelled = threading.Event()
+
+    def check() -> None:
+        if is_cancelled.is_set():
+            raise Stopped
+
+    return await settled(start_transfer(work, check), on_cancel=is_cancelled.set, discard=discard)

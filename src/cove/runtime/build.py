@@ -39,7 +39,7 @@ from cove.images.record import ImageRecord
 from cove.images.store import ImageStore
 from cove.layers.record import Owners
 from cove.layers.store import LayerStore
-from cove.local.threads import finished, in_thread
+from cove.local.threads import finished, in_thread, in_transfer
 from cove.model import (
     BuildEvent,
     BuildOutput,
@@ -53,7 +53,6 @@ from cove.model import (
 )
 from cove.runtime.built_layer import take_upper
 from cove.runtime.sandbox import Sandbox
-from cove.runtime.state import in_transfer
 from cove.tasks import settled
 
 _MOST_TAIL = 8 << 10

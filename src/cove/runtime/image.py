@@ -17,10 +17,9 @@ from cove.images.registry import Connect
 from cove.images.store import ImageStore
 from cove.images.transfer import new_file, save_to, save_to_file
 from cove.local.files import translated
-from cove.local.threads import finished, in_thread
+from cove.local.threads import finished, in_thread, in_transfer
 from cove.model import ImageInfo, TransferProgress
 from cove.runtime.snapshot_transfer import Progress, relayed
-from cove.runtime.state import in_transfer
 
 _CHUNK_BYTES = 1 << 20
 

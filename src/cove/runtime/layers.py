@@ -30,7 +30,8 @@ from cove.archive.remove_tree import remove_tree
 from cove.attach import COPY_OPTIONS, COPY_PROGRAM, Action, CopyTree, MountBusy, ShowLayers
 from cove.core.identifier import new_identifier
 from cove.core.jail import HOME, WORKSPACE, copy_mark
-from cove.errors import SandboxUnavailable, UserUnavailable
+from cove.core.squash import MOST_LAYERS
+from cove.errors import LimitExceeded, SandboxUnavailable, UserUnavailable
 from cove.images.record import ImageRecord
 from cove.images.store import ImageStore
 from cove.images.system import make_system
@@ -137,9 +138,7 @@ class SandboxLayers:
             if attachment is None:
                 with frozen(jail.groups, jail.pid):
                     return self._copy(jail, stack), Moved()
-            below = (*stack.layers, stack.upper)
-            upper = self.place.make_upper(below, stack.system)
-            new = msgspec.structs.replace(stack, layers=below, upper=upper, snapshot=snapshot or stack.snapshot)
+            new = self._sealed(stack, snapshot)
             with self._showing(attachment, jail, new) as show, frozen(jail.groups, jail.pid):
                 held = _Held.find(jail, self.inside)
                 can_seal = held.has_all(self.inside) and not held.strangers(ours)
@@ -149,6 +148,21 @@ class SandboxLayers:
                     return self._copy(jail, stack), Moved()
             self.place.seal()
         return new.layers, moved
+
+    def _sealed(self, stack: Stack, snapshot: str | None) -> Stack:
+        """Return the stack with what is its upper now as the last of its layers."""
+        below = stack.shorten((*stack.layers, stack.upper))
+        if len(below) > MOST_LAYERS:
+            raise LimitExceeded(
+                f"the sandbox stands on {MOST_LAYERS} layers, which cannot be merged: restore a snapshot"
+            )
+        return msgspec.structs.replace(
+            stack,
+            layers=below,
+            base=stack.shorten(stack.base),
+            upper=self.place.make_upper(below, stack.system),
+            snapshot=snapshot or stack.snapshot,
+        )
 
     def replace(self, jail: Jail, new: Stack, ours: Collection[int]) -> Moved:
         """Let the sandbox stand on other layers, or the same, with nothing on top: what it has written is gone.
@@ -230,7 +244,7 @@ class SandboxLayers:
             raise
         finally:
             self._is_copying = False
-        return (*stack.layers, id)
+        return stack.shorten((*stack.layers, id))
 
     def end_copy(self) -> None:
         """End a copy that is being made: the sandbox is destroyed, and nobody is to wait for that."""

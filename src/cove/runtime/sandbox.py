@@ -14,7 +14,7 @@ from cove.errors import SnapshotNotFound, ValidationFailed
 from cove.images.commit import commit_image
 from cove.images.reference import parse_reference
 from cove.images.store import open_images
-from cove.local.threads import finished, in_thread
+from cove.local.threads import finished, in_thread, in_transfer
 from cove.model import (
     CodeContextInfo,
     CodeEvent,
@@ -39,7 +39,7 @@ from cove.runtime.kept_sessions import close_sessions
 from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 from cove.runtime.session import Session
 from cove.runtime.snapshot import Snapshot
-from cove.runtime.state import check_labels, check_system, in_transfer
+from cove.runtime.state import check_labels, check_system
 from cove.runtime.users import environment_of
 
 MOST_COPIES = 1000

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from cove.errors import CoveError, SandboxUnavailable, TransactionOpen, Validati
 from cove.layers.changes import find_changes
 from cove.layers.diff import find_diff
 from cove.layers.record import Snapshot, Stack, System
-from cove.local.threads import Stopped, finished, kept_or_undone, start_transfer
+from cove.local.threads import finished, in_transfer, kept_or_undone, start_transfer
 from cove.model import FileChange, ResetReport
 from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.jail import Jail
@@ -26,6 +25,7 @@ from cove.runtime.kept_sessions import Kept, close_sessions, keep_sessions
 from cove.runtime.layers import Moved, SandboxLayers
 from cove.runtime.session import Session
 from cove.runtime.sessions import Sessions
+from cove.runtime.squash import Squash
 from cove.tasks import Tasks, settled
 
 ID_LENGTH = 16
@@ -72,6 +72,7 @@ class SandboxState:
         self._layers = layers
         self._living = living
         self._turn = turn
+        self._squash = Squash(layers, turn)
         self._transaction: str | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -99,10 +100,12 @@ class SandboxState:
                 system=self._layers.place.system,
                 holder=holder,
             )
+            await self._squash.catch_up(self._living().background)
             async with self._idle() as (living, idle), _captured(living.sessions, idle.sessions) as sessions:
                 sealing = _start(self._keep, living.jail, idle, made, sessions)
                 kept = await kept_or_undone(sealing, lambda kept: self._layers.store.forget(kept.id))
             living.background.start(finished(self._settle, kept))
+            self._squash.look(living.background)
             return kept
 
     def _keep(self, jail: Jail, idle: _Idle, made: Snapshot, sessions: Sequence[Kept]) -> Snapshot:
@@ -143,11 +146,11 @@ class SandboxState:
         store, stack = self._layers.store, self._stack
         with store.holding():
             snapshot = store.find(id)
-            base = () if stack is None else stack.base
+            base, merges = ((), ()) if stack is None else (stack.base, stack.merges)
             if is_beginning:
                 base = snapshot.layers
             check_system(snapshot, self._layers.place.system)
-            new = Stack(upper="", layers=snapshot.layers, base=base, snapshot=id, system=snapshot.system)
+            new = Stack(upper="", layers=snapshot.layers, base=base, merges=merges, snapshot=id, system=snapshot.system)
             self._stand_on(new, jail, idle)
         return snapshot
 
@@ -155,12 +158,14 @@ class SandboxState:
         """Seal what is there, and remember it as what to go back to."""
         async with self._turn:
             self._check_transaction()
+            await self._squash.catch_up(self._living().background)
             async with self._idle() as (living, idle):
                 beginning = _start(self._begin_transaction, living.jail, idle)
                 sealed = await kept_or_undone(beginning, lambda _: self._forget_undo())
             living.background.start(finished(self._layers.store.tidy, sealed))
             self._transaction = new_identifier(ID_LENGTH)
             self._lease(lease)
+            self._squash.look(living.background)
             return self._transaction
 
     def _begin_transaction(self, jail: Jail, idle: _Idle) -> str:
@@ -236,8 +241,8 @@ class SandboxState:
             return await settled(self._change(quiet, self._reset))
 
     def _reset(self, jail: Jail, idle: _Idle) -> ResetReport:
-        base = () if self._stack is None else self._stack.base
-        new = Stack(upper="", layers=base, base=base, system=self._layers.place.system)
+        base, merges = ((), ()) if self._stack is None else (self._stack.base, self._stack.merges)
+        new = Stack(upper="", layers=base, base=base, merges=merges, system=self._layers.place.system)
         self._stand_on(new, jail, idle)
         files = sum(len(os.listdir(path)) for path in self._layers.place.directories)
         return ResetReport(method="layers" if base else "empty", layers=base, files=files)
@@ -255,18 +260,20 @@ class SandboxState:
     def _trees(self, since: str | None) -> tuple[list[Path], list[Path]]:
         """Return the layers before, and those on top; where one does not stand on the other, all of each. Blocks."""
         stack, before = self._layers.place.convert(), self._before(since)
-        now = [*map(self._layers.data, stack.layers), self._layers.place.directories[0].parent]
+        now = [*map(self._layers.data, stack.shorten(stack.layers)), self._layers.place.directories[0].parent]
         below = [*map(self._layers.data, before)]
         return below, now if self._is_other(since) else now[len(before) :]
 
     def _before(self, since: str | None) -> tuple[str, ...]:
+        stack = self._stack
+        layers = () if stack is None else stack.base
         if since is not None:
-            return self._layers.store.find(since).layers
-        return () if self._stack is None else self._stack.base
+            layers = self._layers.store.find(since).layers
+        return layers if stack is None else stack.shorten(layers)
 
     def _is_other(self, since: str | None) -> bool:
-        before = self._before(since)
-        return self._stack is not None and self._stack.layers[: len(before)] != before
+        before, stack = self._before(since), self._stack
+        return stack is not None and stack.shorten(stack.layers)[: len(before)] != before
 
     @property
     def _stack(self) -> Stack | None:
@@ -340,20 +347,6 @@ def check_system(snapshot: Snapshot, system: System | None) -> None:
         raise ValidationFailed(
             f"snapshot {snapshot.id} was made on {made_on}, this sandbox has another system: create one from it"
         )
-
-
-async def in_transfer(work: Callable[[Callable[[], None]], T], *, discard: Callable[[T], object] | None = None) -> T:
-    """Run in a thread of its own what calls the function that it is given again and again: a cancel ends it there.
-
-    `discard` gets a result that nobody will take.
-    """
-    is_cancelled = threading.Event()
-
-    def check() -> None:
-        if is_cancelled.is_set():
-            raise Stopped
-
-    return await settled(start_transfer(work, check), on_cancel=is_cancelled.set, discard=discard)
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
