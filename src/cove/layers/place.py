@@ -18,7 +18,7 @@ import msgspec
 from cove.archive.remove_tree import remove_tree
 from cove.core.etc import SYNTHETIC_ETC
 from cove.core.identifier import new_identifier
-from cove.layers.merging import NewOwners
+from cove.layers.merging import NewOwners, merge_layers
 from cove.layers.record import PARTS, ROOT, Layer, Stack, System
 from cove.layers.store import STACK, LayerStore, is_of_image, read_stack
 from cove.linux.path_walk import admit_group
@@ -45,7 +45,10 @@ ROOT_FILES = ("hosts", "hostname", "resolv.conf")
 
 @dataclass(slots=True)
 class PlaceLayers:
-    """The stack of the sandbox at a place that its caller has locked; None while its directories are plain."""
+    """The stack of the sandbox at a place that its caller has locked; None while its directories are plain.
+
+    Where it `copies`, layers cannot be shown: its upper has all files, and its stack no layers.
+    """
 
     place: Path
     user_id: int | None
@@ -53,6 +56,7 @@ class PlaceLayers:
     stack: Stack | None = None
     on_disk_image: bool = False
     users: int = 1
+    copies: bool = False
 
     def recover(self, *, on_disk_image: bool = False) -> None:
         """Read the stack, finish what was begun, and undo a transaction whose program is gone.
@@ -68,15 +72,26 @@ class PlaceLayers:
         for id in self.stack.layers:
             self.store.tidy(id)
         if self.stack.undo is not None:
-            upper = self.make_upper(self.stack.undo, self.stack.system)
-            self.commit(msgspec.structs.replace(self.stack, layers=self.stack.undo, upper=upper, undo=None))
+            self.commit(self.stand_on(msgspec.structs.replace(self.stack, undo=None), self.stack.undo))
+        elif self._is_copied(self.stack) and self.stack.layers:
+            upper = self._fill_upper(self.stack.layers, self.stack.upper)
+            self.commit(msgspec.structs.replace(self.stack, layers=(), upper=upper))
         self.drop_others()
+
+    def stand_on(self, stack: Stack, layers: Sequence[str]) -> Stack:
+        """Return the stack on these layers with a new upper: nothing on top of them, or a copy of all they have."""
+        if self._is_copied(stack):
+            return msgspec.structs.replace(stack, layers=(), upper=self._fill_upper(layers))
+        upper = self.make_upper(layers, stack.system)
+        return msgspec.structs.replace(stack, layers=tuple(layers), upper=upper)
+
+    def _is_copied(self, stack: Stack) -> bool:
+        """A root can only be shown."""
+        return self.copies and stack.system is None
 
     def begin(self, layers: Sequence[str], snapshot: str | None = None, system: System | None = None) -> None:
         """Let a new sandbox stand on these layers. The caller holds them."""
-        upper = self.make_upper(layers, system)
-        all_layers = tuple(layers)
-        self.commit(Stack(upper=upper, layers=all_layers, base=all_layers, snapshot=snapshot, system=system))
+        self.commit(self.stand_on(Stack(upper="", base=tuple(layers), snapshot=snapshot, system=system), layers))
 
     def convert(self) -> Stack:
         """Make an upper of plain directories. Idempotent."""
@@ -139,6 +154,23 @@ class PlaceLayers:
             for path in (data / "workspace", data / "home", data / ROOT / "workspace", data / ROOT / "home" / "user"):
                 os.chown(path, self.user_id + system.user_id, self.user_id + system.group_id)
                 path.chmod(path.stat().st_mode | 0o055)
+
+    def _fill_upper(self, layers: Sequence[str], top: str | None = None) -> str:
+        """Make an upper with a copy of all files that these layers, bottom first, show, below another upper."""
+        id = self._new_upper()
+        data = self.upper_path(id) / "data"
+        sources = [self.store.data(each) for each in layers]
+        sources += [] if top is None else [self.upper_path(top) / "data"]
+        try:
+            if sources:
+                merge_layers(sources, data, is_bottom=True, owners=self.owners(layers, has_top=top is not None))
+            for part in PARTS:
+                if not (data / part).is_dir():
+                    self._make(data / part)
+        except BaseException:
+            remove_tree(str(self.upper_path(id)))
+            raise
+        return id
 
     def _furnish_root(self, root: Path, *, is_new: bool) -> None:
         """Make the mount points; on an image that nobody has written to, also the files of this machine's network."""
@@ -235,11 +267,12 @@ class PlaceLayers:
                 parent = self.stack.layers[at - 1] if at else None
                 self.store.adopt(path, self.describe(id, parent))
 
-    def owners(self, layers: Sequence[str]) -> NewOwners | None:
-        """Return whose files a merge of these layers has; None where all of them are the caller's own."""
+    def owners(self, layers: Sequence[str], *, has_top: bool = False) -> NewOwners | None:
+        """Return whose files a merge of these layers, and an upper, has; None where all are the caller's own."""
         if self.user_id is None:
             return None
-        return NewOwners(self.user_id, self.users, [self.store.read(id).owner for id in layers])
+        before = [self.store.read(id).owner for id in layers] + [self.user_id] * has_top
+        return NewOwners(self.user_id, self.users, before)
 
     def describe(self, id: str, parent: str | None) -> Layer:
         """Describe a layer of this sandbox's files."""

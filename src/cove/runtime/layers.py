@@ -81,7 +81,8 @@ class SandboxLayers:
         self._is_copying = False
         self._mappings = ExitStack()
         self._mapped: dict[tuple[int, int], int] = {}
-        self.place = PlaceLayers(place.path, place.user_id, self.store, users=place.users)
+        copies = machine.snapshots is SnapshotMethod.COPY
+        self.place = PlaceLayers(place.path, place.user_id, self.store, users=place.users, copies=copies)
         self.image: ImageRecord | None = None  # one that has no name yet
 
     @property

@@ -71,6 +71,10 @@ class NoKeeper:
         """Do nothing."""
 
 
+async def _no_change() -> None:
+    """Change nothing."""
+
+
 class Life:
     """The status of one sandbox and its gate. `wakes` says whether a call starts or resumes it."""
 
@@ -223,11 +227,20 @@ class Life:
         elif self.status is not SandboxStatus.RUNNING:
             await self._begin()
 
-    async def _restart(self) -> None:
+    async def begin_again(self, change: Callable[[], Work[None]]) -> None:
+        """End the jail, make a change, and start another one. The caller has the turn; calls wait meanwhile."""
+        self._changes += 1
+        try:
+            await self._restart(change)
+        finally:
+            self._on_change()
+
+    async def _restart(self, change: Callable[[], Work[None]] = _no_change) -> None:
         if self.status is SandboxStatus.PAUSED:
             await self._thaw()
         await self._finish(WAS_RESTARTED)
         try:
+            await change()
             await self._begin()
         except (CoveError, OSError) as error:
             self.status, self.lost_because = SandboxStatus.LOST, str(error)

@@ -110,7 +110,7 @@ class SandboxLifecycle(SandboxLife):
         self._has_begun = False
         self.network = SandboxNetwork(place, machine.home.path)
         self.layers = SandboxLayers(machine, place)
-        self._state = SandboxState(self.layers, self._parts, self.life.turn)
+        self._state = SandboxState(self.layers, self._parts, self.life.turn, self.life.begin_again)
         self.on_fork: Callable[[SandboxSpec, int], Awaitable[builtins.list[AsyncSandbox]]] = _nobody_makes_copies
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None

@@ -233,13 +233,20 @@ class Session(api.Session):
         """Give the turn back: it has ended."""
         self._turn.release()
 
-    def come_back(self, sleeping: SleepingSession) -> None:
-        """Give the turn back, to sleep as the session that was kept."""
-        kept = sleeping.kept
+    @property
+    def is_deleted(self) -> bool:
+        """Return whether it is gone for good."""
+        return self._deleting.is_started
+
+    def come_back(self, owner: SessionOwner, sleeping: SleepingSession) -> None:
+        """Give the turn back, to sleep as the session that was kept, in the jail that there is now."""
+        kept, turn = sleeping.kept, self._turn
+        if owner is not self._owner:
+            self.wake_in(owner)
         self._directory, self._variables = os.fsdecode(kept.directory), kept.variables()
         self.timeout, self._created_at = kept.timeout, kept.created_at
         self.sleep(sleeping)
-        self._turn.release()
+        turn.release()
 
     async def _wake(self) -> None:
         """Have a shell. Whoever has the turn calls it; a cancelled caller does not end it."""

@@ -186,8 +186,9 @@ class Sessions:
         """
         kept = {each.kept.id: each for each in sleeping}
         for session in left:
-            if session.id in kept and self._sessions.get(session.id) is session:
-                session.come_back(kept.pop(session.id))
+            if session.id in kept and self._sessions.get(session.id, session) is session and not session.is_deleted:
+                session.come_back(self, kept.pop(session.id))
+                self._sessions[session.id] = session
             else:
                 session.stay_away()
         for id, each in kept.items():

@@ -2,11 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -17,7 +16,7 @@ from cove.errors import CoveError, SandboxUnavailable, TransactionOpen, Validati
 from cove.layers.changes import find_changes
 from cove.layers.diff import find_diff
 from cove.layers.record import Snapshot, Stack, System
-from cove.local.threads import finished, in_transfer, kept_or_undone, start_transfer
+from cove.local.threads import finished, in_thread, in_transfer, kept_or_undone, start_transfer
 from cove.model import FileChange, ResetReport
 from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.jail import Jail
@@ -26,7 +25,7 @@ from cove.runtime.layers import Moved, SandboxLayers
 from cove.runtime.session import Session
 from cove.runtime.sessions import Sessions
 from cove.runtime.squash import Squash
-from cove.tasks import Tasks, settled
+from cove.tasks import Tasks, Work, owned, settled
 
 ID_LENGTH = 16
 # What shells have to say their state, all at the same time.
@@ -36,6 +35,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 # Ends everything that runs; what comes back does so when it is left.
 Quiet = Callable[[], AbstractAsyncContextManager[None]]
+# Ends the jail, makes a change, and starts another jail.
+BeginAgain = Callable[[Callable[[], Work[None]]], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -65,16 +66,21 @@ class SandboxState:
     """Everything that changes what a sandbox stands on, one after the other.
 
     The `turn` is that of its life: what is being changed is neither stopped, started nor paused meanwhile. `living`
-    raises when the sandbox does not run any more once it has its turn.
+    raises when the sandbox does not run any more once it has its turn. Where layers cannot be shown, other files need
+    another jail: `begin_again`.
     """
 
-    def __init__(self, layers: SandboxLayers, living: Callable[[], Living], turn: asyncio.Lock) -> None:
+    def __init__(
+        self, layers: SandboxLayers, living: Callable[[], Living], turn: asyncio.Lock, begin_again: BeginAgain
+    ) -> None:
         self._layers = layers
+        self._begin_again = begin_again
         self._living = living
         self._turn = turn
         self._squash = Squash(layers, turn)
         self._transaction: str | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._expiring: asyncio.Task[None] | None = None  # no task of the jail's, which may end by it
 
     async def snapshot(
         self,
@@ -124,35 +130,55 @@ class SandboxState:
         self._layers.store.sync(kept.id)
         self._layers.store.tidy(kept.layers[-1])
 
-    async def restore(self, id: str, quiet: Quiet = nullcontext) -> Snapshot:
+    async def restore(self, id: str, quiet: Quiet) -> None:
         """Let the sandbox stand on a snapshot, while it is `quiet`: nothing runs."""
         async with self._turn:
             self._check_transaction()
             self._living()
-            return await settled(self._change(quiet, lambda jail, idle: self._replace(jail, idle, id)))
+            await settled(self._stand_on(quiet, lambda: self._stack_of(id)))
 
-    async def _change(self, quiet: Quiet, change: Callable[[Jail, _Idle], T]) -> T:
-        """Change the files of a sandbox in which nothing runs. The caller shields it from cancel."""
-        async with quiet(), self._idle() as (living, idle):
-            return await _start(change, living.jail, idle)
+    async def _stand_on(self, quiet: Quiet, plan: Callable[[], Stack]) -> None:
+        """Go on with a new stack in a sandbox in which nothing runs. The caller shields it from cancel."""
+        if self._layers.place.copies:
+            new = await _start(self._copy, plan)
+            async with quiet():
+                await self._begin_again(lambda: in_thread(self._layers.place.commit, new))
+            await in_thread(self._layers.store.collect)
+        else:
+            async with quiet(), self._idle() as (living, idle):
+                await _start(self._replace, living.jail, idle, plan)
+
+    def _copy(self, plan: Callable[[], Stack]) -> Stack:
+        """Copy the files of a new stack beside those that there are, where layers cannot be shown. Blocks."""
+        with self._layers.store.holding():
+            self._layers.place.convert()
+            new = plan()
+            return self._layers.place.stand_on(new, new.layers)
+
+    def _replace(self, jail: Jail, idle: _Idle, plan: Callable[[], Stack]) -> None:
+        """Replace what the sandbox stands on; nobody has to wait until its upper, and layers, are removed. Blocks."""
+        with self._layers.store.holding():
+            before = self._layers.place.convert()
+            idle.moved = self._layers.replace(jail, plan(), idle.pids)
+            idle.dropped = before.upper
 
     async def begin(self, id: str) -> None:
         """Let a sandbox in which nothing has run stand on a snapshot from its beginning."""
         async with self._turn:
-            begin = partial(self._replace, id=id, is_beginning=True)
-            await settled(self._change(nullcontext, begin))
+            await settled(self._stand_on(nullcontext, lambda: self._stack_of(id, is_base=True)))
 
-    def _replace(self, jail: Jail, idle: _Idle, id: str, *, is_beginning: bool = False) -> Snapshot:
-        store, stack = self._layers.store, self._stack
-        with store.holding():
-            snapshot = store.find(id)
-            base, merges = ((), ()) if stack is None else (stack.base, stack.merges)
-            if is_beginning:
-                base = snapshot.layers
-            check_system(snapshot, self._layers.place.system)
-            new = Stack(upper="", layers=snapshot.layers, base=base, merges=merges, snapshot=id, system=snapshot.system)
-            self._stand_on(new, jail, idle)
-        return snapshot
+    def _stack_of(self, id: str, *, is_base: bool = False) -> Stack:
+        snapshot, stack = self._layers.store.find(id), self._stack
+        base, merges = ((), ()) if stack is None else (stack.base, stack.merges)
+        check_system(snapshot, self._layers.place.system)
+        return Stack(
+            upper="",
+            layers=snapshot.layers,
+            base=snapshot.layers if is_base else base,
+            merges=merges,
+            snapshot=id,
+            system=snapshot.system,
+        )
 
     async def begin_transaction(self, lease: float) -> str:
         """Seal what is there, and remember it as what to go back to."""
@@ -192,16 +218,16 @@ class SandboxState:
         """Go back to what was there when it began, if it is still open."""
         async with self._turn:
             if id == self._transaction:
-                async with self._idle() as (living, idle):
-                    await settled(_start(self._roll_back, living.jail, idle))
+                self._living()
+                await settled(self._stand_on(nullcontext, self._stack_before))
                 self.close()
 
-    def _roll_back(self, jail: Jail, idle: _Idle) -> None:
+    def _stack_before(self) -> Stack:
+        """Return the stack that an open transaction goes back to."""
         stack = self._stack
         assert stack is not None
         assert stack.undo is not None
-        new = msgspec.structs.replace(stack, layers=stack.undo, undo=None)
-        self._stand_on(new, jail, idle)
+        return msgspec.structs.replace(stack, layers=stack.undo, undo=None)
 
     def _lease(self, seconds: float) -> None:
         if not 0 < seconds < float("inf"):
@@ -212,10 +238,12 @@ class SandboxState:
 
     def _on_expired(self, id: str | None) -> None:
         """Nobody has renewed it: whoever began it is gone. A sandbox that is lost goes back when it is started."""
+        if id is not None and id == self._transaction:
+            self._expiring = owned(self._roll_back_expired(id))
+
+    async def _roll_back_expired(self, id: str) -> None:
         with suppress(CoveError):
-            background = self._living().background
-            if id is not None and not background.closed:
-                background.start(self.rollback_transaction(id))
+            await self.rollback_transaction(id)
 
     def _forget_undo(self) -> None:
         """End one whose caller was cancelled while it began: nothing has changed."""
@@ -238,13 +266,18 @@ class SandboxState:
         async with self._turn:
             self._check_transaction()
             self._living()
-            return await settled(self._change(quiet, self._reset))
+            await settled(self._stand_on(quiet, self._stack_of_creation))
+            return await in_thread(self._report)
 
-    def _reset(self, jail: Jail, idle: _Idle) -> ResetReport:
+    def _stack_of_creation(self) -> Stack:
         base, merges = ((), ()) if self._stack is None else (self._stack.base, self._stack.merges)
-        new = Stack(upper="", layers=base, base=base, merges=merges, system=self._layers.place.system)
-        self._stand_on(new, jail, idle)
-        files = sum(len(os.listdir(path)) for path in self._layers.place.directories)
+        return Stack(upper="", layers=base, base=base, merges=merges, system=self._layers.place.system)
+
+    def _report(self) -> ResetReport:
+        """Say what a sandbox that was reset stands on, and how many files lie on top of that."""
+        stack, own = self._stack, self._layers.place.directories
+        base = () if stack is None else stack.base
+        files = 0 if base and self._layers.place.copies else sum(len(os.listdir(path)) for path in own)
         return ResetReport(method="layers" if base else "empty", layers=base, files=files)
 
     async def changes(self, since: str | None) -> list[FileChange]:
@@ -282,12 +315,6 @@ class SandboxState:
     def _check_transaction(self) -> None:
         if self._stack is not None and self._stack.undo is not None:
             raise TransactionOpen("a transaction is open in this sandbox: commit it or roll it back first")
-
-    def _stand_on(self, new: Stack, jail: Jail, idle: _Idle) -> None:
-        """Replace what the sandbox stands on; nobody has to wait until its upper, and layers, are removed. Blocks."""
-        before = self._layers.place.convert()
-        idle.moved = self._layers.replace(jail, new, idle.pids)
-        idle.dropped = before.upper
 
     def _clear(self, upper: str) -> None:
         """Remove what was replaced; what cannot be is removed at the next start. Blocks."""
