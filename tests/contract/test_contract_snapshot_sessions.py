@@ -1,6 +1,7 @@
 """Sessions in snapshots, copies and transactions, whatever way the sandbox is reached."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 from support.serving import MakeSandbox, Where
@@ -23,6 +24,14 @@ async def flags_of(sandbox: AsyncSandbox) -> str:
     result = await session.exec("set -u; echo $-")
     await session.delete()
     return result.stdout.strip()
+
+
+@pytest.fixture(autouse=True)
+async def no_snapshots_left() -> AsyncGenerator[None, None]:
+    """Delete what a test has left: at a runtime's own socket nothing can be deleted."""
+    yield
+    for info in await AsyncSnapshot.list():
+        await (await AsyncSnapshot.get(info.id)).delete()
 
 
 async def test_restored_sessions_are_as_they_were_and_handles_go_on(make_sandbox: MakeSandbox) -> None:
