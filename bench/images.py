@@ -22,10 +22,12 @@ _NAME = "bench-image"
 
 
 async def run(plan: Plan) -> list[Figure]:
-    """All parts, in a directory on the disk of the state directory."""
+    """All parts, in a directory beside the state directory: on the same disk."""
     if not _BUSYBOX.exists():
         raise Skipped("needs a static busybox: Debian's busybox-static")
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=default_home()) as directory:
+    beside = default_home().parent
+    beside.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=beside) as directory:
         archive = Path(directory, "root.tar")
         _write_archive(archive)
         load = await _load(plan, archive, Path(directory))
