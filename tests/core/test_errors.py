@@ -63,6 +63,7 @@ STABLE_CODES = {
     "NETWORK_DENIED",
     "USER_UNAVAILABLE",
     "IMAGE_INVALID",
+    "BUILD_FAILED",
     "BACKUP_EXPIRED",
     "SNAPSHOT_NOT_FOUND",
     "IMAGE_NOT_FOUND",
@@ -192,6 +193,7 @@ def test_every_public_name_exists() -> None:
 
 def test_every_value_and_every_error_is_public() -> None:
     assert {*errors.__all__, *model.__all__} - set(cove.__all__) == {
+        "BuildSpec",
         "Selection",
         "SpecFields",
         "from_errno",
