@@ -14,11 +14,13 @@ from cove.core.jail import (
     Host,
     agent_command,
     copied_masks,
+    copy_mark,
     image_environment,
     jail_arguments,
     place_mark,
 )
 from cove.core.mount import bound, staged
+from cove.core.users import ROOT_CAPABILITIES
 from cove.errors import ValidationFailed
 from cove.model import Mount, Network, SandboxSpec, SpecFields, make_spec
 
@@ -187,6 +189,17 @@ def test_arguments_arrive_as_they_are() -> None:
     assert Arguments(["--bind", "/ä\udcff", ""]).encode() == b"--bind\0/\xc3\xa4\xff\0\0"
 
 
+def test_with_users_of_its_own_the_map_is_waited_for_and_few_capabilities_stay() -> None:
+    words = jail_arguments(
+        PLAIN, replaced(has_users=True), (), {}, info_descriptor=9, filter_descriptor=8, block_descriptor=7
+    )
+    assert words[words.index("--userns-block-fd") + 1] == "7"
+    assert not {"--disable-userns", "--uid", "--gid"} & set(words)
+    kept = [words[at + 1] for at, word in enumerate(words) if word == "--cap-add"]
+    assert kept == list(ROOT_CAPABILITIES)
+    assert not {"CAP_SYS_ADMIN", "CAP_NET_RAW", "CAP_MKNOD", "CAP_AUDIT_WRITE", "CAP_SYS_RESOURCE"} & set(kept)
+
+
 def test_of_the_host_only_known_names_and_versioned_javas_are_shown() -> None:
     found = ["shadow", "passwd", "maven", "java-21-openjdk", "java-11-openjdk", "java-11-openjdk.bak"]
     assert choose_names(found) == (*HOST_ETC, "java-11-openjdk", "java-21-openjdk")
@@ -196,6 +209,7 @@ def test_the_mark_of_a_place_is_its_own_and_does_not_tell_the_key() -> None:
     mark = place_mark("abcdefghij23")
     assert mark == place_mark("abcdefghij23") != place_mark("abcdefghij24")
     assert "abcdefghij23" not in mark
+    assert copy_mark("abcdefghij23") == mark.replace("place=", "copy=")
 
 
 def test_beside_an_image_the_hosts_programs_are_bound_read_only_and_the_user_is_the_images() -> None:

@@ -1,6 +1,10 @@
 """Which layers are merged, and how the merged one takes their places."""
 
+import pytest
+
 from cove.core.squash import Merge, add_merge, choose_run, plan_merge, shorten
+
+pytestmark = pytest.mark.pure
 
 
 def test_the_cheapest_neighbours_are_chosen() -> None:

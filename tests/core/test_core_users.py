@@ -5,6 +5,8 @@ import pytest
 from cove.core.users import MOST_BYTES, MOST_GROUPS, ROOT, ROOT_CAPABILITIES, User, find_user
 from cove.errors import ValidationFailed
 
+pytestmark = pytest.mark.pure
+
 PASSWD = b"root:x:0:0:root:/root:/bin/sh\nweb:x:33:34:web:/var/web:/bin/sh\nodd:x:44:45:::\n"
 GROUP = b"root:x:0:\nweb:x:34:\nstaff:x:50:other,web\nstaff2:x:50:web\nbad:x:99999:web\n"
 

@@ -129,6 +129,10 @@ def test_fields_replace_those_of_the_given_spec() -> None:
         ({"limits": Limits(memory=(16 << 20) - 1)}, "memory must be at least 16777216 for a sandbox to start"),
         ({"limits": Limits(pids=3)}, "pids must be at least 4"),
         ({"idle_timeout": 0}, "idle_timeout"),
+        ({"startup": True}, "startup=True is what an image starts"),
+        ({"startup": []}, "startup is an empty list"),
+        ({"startup": [""], "image": "debian"}, "startup is an empty list"),
+        ({"sudo": True}, "sudo needs an image"),
         ({"lifetime": float("inf")}, "lifetime"),
     ],
 )

@@ -2,6 +2,7 @@ import inspect
 import json
 import re
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from cove.model import (
     FileEvent,
     FileEventKind,
     Gap,
+    ImageInfo,
     NetworkPolicy,
     NetworkRule,
     Outcome,
@@ -131,6 +133,16 @@ def test_a_spec_with_all_its_depths_travels() -> None:
     mounts = (VolumeMount(volume="data", target="/data"),)
     request = requests.CreateSandbox(spec=SandboxSpec(network=policy, mounts=mounts, env={"x": "y"}))
     assert encode_json(decode_json(encode_json(request), requests.CreateSandbox)) == encode_json(request)
+
+
+def test_an_image_is_answered_by_its_facts() -> None:
+    facts = ImageInfo(name="debian", id="sha256:0", created_at=datetime(2026, 1, 1, tzinfo=UTC), size=1, layers=1)
+    assert replies.IMAGE.encode(facts) is facts
+    assert replies.IMAGE.encode(SimpleNamespace(facts=facts)) is facts
+
+
+def test_a_command_says_as_whom_it_runs() -> None:
+    assert requests.ExecAs(command="id", user="root").arguments()["user"] == "root"
 
 
 def test_labels_in_the_query_that_are_no_json_are_named() -> None:
