@@ -14,7 +14,7 @@ from support.servers import Server, left_behind
 
 from cove import AsyncSandbox
 from cove.client.connection_pool import Pool, parse_address
-from cove.client.transport import _CANCEL_SECONDS
+from cove.client.transport import _CANCEL_SECONDS, Transport
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -197,6 +197,26 @@ async def test_a_sandbox_whose_creation_was_cancelled_is_gone(shared_server: Ser
         if not call.cancelled():
             await call.result().destroy()
         assert left_behind(shared_server.home) == [], steps
+
+
+async def test_a_sandbox_whose_caller_goes_while_the_last_connection_closes_is_gone(
+    shared_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_closing, close = asyncio.Event(), Transport._close_unused
+
+    async def close_late(transport: Transport) -> None:
+        is_closing.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await close(transport)
+
+    monkeypatch.setattr(Transport, "_close_unused", close_late)
+    call = asyncio.ensure_future(AsyncSandbox.create(url=shared_server.url, api_key=shared_server.key))
+    await is_closing.wait()
+    call.cancel()
+    await asyncio.wait([call])
+    assert call.cancelled()
+    assert left_behind(shared_server.home) == []
 
 
 async def test_a_connection_that_is_cancelled_while_it_is_made_is_closed() -> None:

@@ -95,10 +95,11 @@ class Transport:
     async def _call(
         self, operation: AnyOperation, path: str, request: Request | None, content: Content | None, undo: Undo | None
     ) -> bytes:
+        data: bytes | None = None
         connection = await self._connect()
         try:
             await self._ask(connection, operation, path, request, content)
-            return await connection.read(_MOST_REPLY_BYTES)
+            data = await connection.read(_MOST_REPLY_BYTES)
         except asyncio.CancelledError:
             if not operation.repeatable:
                 await settled(_cancel(connection, undo))
@@ -106,7 +107,20 @@ class Transport:
         except Broken as error:
             raise self._lost(error) from None
         finally:
-            await self._release(connection)
+            await self._let_go(connection, data, undo)
+        return data
+
+    async def _let_go(self, connection: HttpConnection, data: bytes | None, undo: Undo | None) -> None:
+        """Release the connection of a call. A caller who is cancelled meanwhile never hears what was made."""
+        if self._holders > 0:
+            await self._release(connection)  # waits for nothing
+            return
+        try:
+            await settled(self._release(connection))
+        except asyncio.CancelledError:
+            if data is not None and undo is not None:
+                await settled(_take_back(undo, data))
+            raise
 
     async def content(self, operation: AnyOperation, path: str, request: Request | None) -> AsyncGenerator[bytes, None]:
         """Bytes as they come."""
@@ -295,9 +309,14 @@ async def _cancel(connection: HttpConnection, undo: Undo | None) -> None:
     await connection.end(_CANCEL_SECONDS)
     if undo is None or not connection.is_complete or connection.status >= 300:
         return
-    with suppress(CoveError, TimeoutError):  # it is gone, or its server is away
+    await _take_back(undo, await connection.read(_MOST_REPLY_BYTES))
+
+
+async def _take_back(undo: Undo, data: bytes) -> None:
+    """Remove what a call has made, unless it is gone or its server is away."""
+    with suppress(CoveError, TimeoutError):
         async with asyncio.timeout(_UNDO_SECONDS):
-            await undo(await connection.read(_MOST_REPLY_BYTES))
+            await undo(data)
 
 
 _kept: "WeakSet[asyncio.Task[None]]" = WeakSet()
