@@ -269,9 +269,12 @@ class Executor:
             case Ready() if not self.ready.done():
                 self.ready.set_result(None)
             case Shown():
+                if said.result.is_main:  # the last that a run says: what it printed comes before it
+                    self.process.take_waiting()
                 self._put_bounded((Display(said.result), said.size), said.size)
             case Raised() if self._is_running and not self._has_failed:
                 self._has_failed = True
+                self.process.take_waiting()
                 self._is_cut = self._is_cut or said.truncated
                 self._put((Failure(said.error), said.size), said.size)
             case UsesPackages() if not self._uses_packages:
