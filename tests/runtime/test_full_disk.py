@@ -40,6 +40,7 @@ async def main():
     first = await sandbox.snapshot(name="1")
     await sandbox.exec("echo 2 > f; cp large other")
     PREPARE
+    await settled()
     codes, before = [], left()
     for pages in (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 128, 512, 1024, 1500, 2200, 3000, 4000):
         fill(pages)
@@ -57,6 +58,12 @@ async def main():
         raise SystemExit("there was never room enough")
     print(json.dumps([codes, await RESULT]))
     await sandbox.destroy()
+
+async def settled():
+    # what was replaced is removed beside the calls
+    async with asyncio.timeout(20):
+        while any("/uppers/" in name for name in left()):
+            await asyncio.sleep(0.01)
 
 async def content(snapshot):
     async with AsyncSandbox.create(snapshot=snapshot) as copy:
