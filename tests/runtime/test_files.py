@@ -697,7 +697,10 @@ async def test_an_errand_that_is_killed_from_inside_is_an_error_not_a_hang() -> 
         searching = asyncio.create_task(sandbox.files.search(r"(a*)*b"))
         while not (await sandbox.exec(["pkill", "-f", "errand[.]pyc"])).ok:
             await asyncio.sleep(0)
-        with pytest.raises(ProcessExitedBeforeReady, match="before it had finished: signaled, exit code 143"):
+        ends = (
+            r"before it had finished: (signaled, exit code 143|exited, exit code 1)"  # once it has begun, it cleans up
+        )
+        with pytest.raises(ProcessExitedBeforeReady, match=ends):
             await searching
 
 

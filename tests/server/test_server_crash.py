@@ -92,7 +92,7 @@ async def kill_at(change: str, step: int, server: Server, trigger: Path) -> bool
     return is_killed
 
 
-QUICK = {"snapshot": 12, "restore": 8, "stop": 2, "start": 9, "add a mount": 4, "remove a mount": 3}
+QUICK = {"snapshot": 12, "restore": 8, "stop": 2, "start": 9, "add a mount": 3, "remove a mount": 3}
 
 
 async def test_a_change_whose_runtime_is_killed_in_the_middle_is_recovered(other_home: Path, tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ class Binds:
 
 @dataclass(frozen=True, slots=True)
 class ReadOnly:
-    """Make directories read-only by mounts of their own. Only before anything runs inside, or is mounted below them."""
+    """Make directories read-only by mounts of their own; what is mounted below them stays as it is. Only before
+    anything runs inside."""
 
     paths: Sequence[str]
 

@@ -60,7 +60,7 @@ STATX_ATTR_MOUNT_ROOT = 0x2000
 STATX_BYTES = 256
 ATTRIBUTES_AT, INODE_AT, DEVICE_AT = 8, 32, 136  # in struct statx
 MS_PRIVATE = 0x40000
-MS_BIND = 0x1000
+MS_BIND, MS_REC = 0x1000, 0x4000
 MNT_DETACH = 2
 MOUNT_ATTR_IDMAP = 0x100000
 SOL_SOCKET = 1
@@ -454,9 +454,9 @@ class Performer:
             call(target.decode("utf-8", "surrogateescape"), _mount, source, target, None, MS_BIND, None)
 
     def seal(self, fields: list[bytes], descriptors: list[int]) -> None:
-        """Let nobody write below a directory. By path: for a jail in which nothing runs yet."""
+        """Let nobody write below a directory; what is mounted there stays. By path: where nothing runs yet."""
         path = fields[0].decode("utf-8", "surrogateescape")
-        call(path, _mount, fields[0], fields[0], None, MS_BIND, None)
+        call(path, _mount, fields[0], fields[0], None, MS_BIND | MS_REC, None)
         place = open_path(path)
         try:
             set_attributes(place, path, MOUNT_ATTRIBUTES)

@@ -275,9 +275,12 @@ def _actions(launch: Launch, attach: Sequence[Action]) -> list[Action]:
 
 
 def _user_actions(launch: Launch) -> list[Action]:
-    """Keep root of a range from namespaces and settings; let all have every port where the network is their own."""
-    actions: list[Action] = [NoNamespaces(), ReadOnly(["/proc/sys"])] if launch.place.users > 1 else []
-    if launch.system is not None and launch.spec.network is not Network.HOST:
+    """Keep root of an image from namespaces and settings; let all have every port where the network is their own."""
+    if launch.system is None:
+        return []
+    actions: list[Action] = [NoNamespaces()] if launch.place.users > 1 else []
+    actions.append(ReadOnly(["/proc/sys"]))
+    if launch.spec.network is not Network.HOST:
         actions.append(NetworkSysctls({"ipv4/ip_unprivileged_port_start": "0"}))
     return actions
 

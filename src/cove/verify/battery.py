@@ -32,6 +32,7 @@ OWN_TO_ROOT = frozenset(
     (
         *("become_root", "become_another_user", "change_groups", "have_capabilities", "use_a_set_user_id_program"),
         *("give_a_file_away", "set_file_capabilities", "set_a_secure_bit", "write_etc"),
+        "be_the_user_of_the_host",  # an emulated root is 0 of the namespace above, too
     )
 )
 AS_ROOT = "_as_root"
