@@ -17,7 +17,9 @@ import signal
 import site
 import socket
 import sys
+import termios
 import warnings
+from time import sleep
 
 from cove.executor import channel as frames
 from cove.executor import finder, forking
@@ -51,6 +53,7 @@ PACKAGES = ("numpy", "pandas", "matplotlib.pyplot")
 FIGURES = finder.FIGURES
 
 MOST_MESSAGE_CHARACTERS = 1 << 20
+MOST_LOOKS = 500
 
 _shell: ContextShell
 _channel: frames.Channel
@@ -346,6 +349,23 @@ def flush() -> None:
             stream.flush()
 
 
+def await_readers() -> None:
+    """Wait until what is printed was read, but not for long: what is shown next comes after it."""
+    flush()
+    for _ in range(MOST_LOOKS):
+        if not is_unread(1) and not is_unread(2):
+            return
+        sleep(0.0002)
+
+
+def is_unread(stream: int) -> bool:
+    """Return whether the pipe has bytes: FIONREAD, ioctl_pipe(2). The cell may have put anything in its place."""
+    try:
+        return any(fcntl.ioctl(stream, termios.FIONREAD, bytes(4)))
+    except OSError:
+        return False
+
+
 def packages_frame() -> list[bytes]:
     """Say once that this context has imported one of the usual packages: the next ones will want them too."""
     global _has_packages
@@ -372,6 +392,8 @@ def send_bundle(kind: bytes, data: dict[str, object]) -> None:
     if _thread.get_ident() != _main:
         _channel.send(message)
         return
+    if kind == frames.DISPLAY:
+        await_readers()
     _is_sending = True
     try:
         _channel.send(message)
