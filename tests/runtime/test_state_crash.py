@@ -177,5 +177,5 @@ def test_a_change_that_is_killed_in_the_middle_is_recovered(change: str, other_h
 @pytest.mark.timeout(600)
 def test_a_change_that_is_killed_anywhere_is_recovered(change: str, other_home: Path, export: Path) -> None:
     count = changes_of(change, other_home, export)
-    for last in range(1, count + 1, -(-count // MOST_KILLS)):
+    for last in range(1, count + 1, max(1, -(-count // MOST_KILLS))):
         kill_at(change, last, other_home, export)

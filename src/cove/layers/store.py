@@ -119,7 +119,8 @@ class LayerStore:
 
     def lend(self, id: str, holder: str) -> None:
         """Let a snapshot be there only while the sandbox with that key is copied."""
-        self.keep(msgspec.structs.replace(self.find(id), holder=holder))
+        with self.holding():
+            self.keep(msgspec.structs.replace(self.find(id), holder=holder))
 
     def keep(self, snapshot: Snapshot) -> None:
         """Write a snapshot down: from here on its layers are kept. `sync` makes that outlive a crash of the machine."""
@@ -186,6 +187,8 @@ class LayerStore:
                 return 0  # a crash of the machine spoilt a record: nobody can tell what it needs
             doomed = [self._set_aside(path) for path in self.path.iterdir() if path.name not in needed]
             orphans = [path for path in self.snapshots.glob(f"[!.]*{_SESSIONS}*") if not self._is_kept(path)]
+            for half in self.snapshots.glob(".*.new"):  # of whoever was killed while it wrote a record
+                half.unlink(missing_ok=True)
         for path in (*doomed, *orphans):
             remove_tree(str(path))
         return len(doomed)
