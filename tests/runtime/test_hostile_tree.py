@@ -1,10 +1,10 @@
 """Trees that code inside has made to hurt: kept, restored, compared, copied, exported and removed all the same."""
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.layers import layers_of_sandboxes
 
 from cove import AsyncSandbox, AsyncSnapshot
 from cove.errors import LimitExceeded, SandboxUnavailable, ValidationFailed
@@ -116,7 +116,7 @@ async def test_a_tree_too_deep_to_be_copied_is_refused_and_goes_on(cove_home: Pa
         await writer.kill("KILL")
         snapshot = await sandbox.snapshot()
         await snapshot.delete()
-    assert os.listdir(cove_home / "layers") == []
+    assert layers_of_sandboxes(cove_home) == []
 
 
 # Marks of overlayfs, where a plain directory takes them: on a file, on a directory, and as a device.
@@ -162,7 +162,7 @@ async def test_marks_of_overlayfs_that_code_inside_sets_cost_its_own_files_alone
         with suppress(ValidationFailed):  # what no archive may bring
             await snapshot.export(tmp_path / "export.tar")
         await snapshot.delete()
-    assert os.listdir(cove_home / "layers") == []
+    assert layers_of_sandboxes(cove_home) == []
 
 
 async def test_a_hostile_tree_is_exported_and_loaded(tmp_path: Path) -> None:
@@ -209,4 +209,4 @@ async def test_very_many_files_cost_a_snapshot_nothing_and_go_again(files: int, 
         await sandbox.restore(snapshot)
         assert (await sandbox.exec("ls | wc -l")).stdout.strip() == str(files // 1000)
         await snapshot.delete()
-    assert os.listdir(cove_home / "layers") == []
+    assert layers_of_sandboxes(cove_home) == []

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support.layers import layers_of_sandboxes
 from support.programs import program, read_line, run_program
 
 from cove import AsyncSandbox, AsyncSnapshot
@@ -62,7 +63,7 @@ async def check_snapshots(sandbox: AsyncSandbox, made: list[tuple[AsyncSnapshot,
 
 
 async def no_layers(home: LayerStore) -> bool:
-    return not await in_thread(os.listdir, home.path)
+    return not await in_thread(layers_of_sandboxes, home.path.parent)
 
 
 @pytest.mark.usefixtures("shallow")

@@ -5,6 +5,7 @@ import dataclasses
 import os
 
 import pytest
+from support.layers import layers_of_sandboxes
 
 from cove import AsyncSandbox, AsyncSnapshot, Mount, SessionNotFound
 from cove.local.threads import in_thread
@@ -94,7 +95,7 @@ async def test_copies_have_the_files_and_nothing_in_common() -> None:
                 await copy.destroy()
         assert isinstance(sandbox, Sandbox)
         store = sandbox.layers.store
-    assert await in_thread(os.listdir, store.path) == []
+    assert await in_thread(layers_of_sandboxes, store.path.parent) == []
 
 
 async def test_a_transaction_is_rolled_back_or_kept() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.cancellation import cancel_after
+from support.layers import layers_of_sandboxes
 from support.servers import eventually
 
 from cove import AsyncSandbox, AsyncSnapshot
@@ -110,7 +111,7 @@ class Model:
             await each.delete()
         await self.base.delete()
         assert [each.id for each in await AsyncSnapshot.list()] == []
-        assert os.listdir(home / "layers") == []
+        assert layers_of_sandboxes(home) == []
 
 
 async def begin() -> Model:
