@@ -2,7 +2,8 @@
 
 The freezer of the unified tree is invisible inside. Signals are not: parents of stopped processes could hear of it. So
 parents are stopped before their children and go on after them, and who was stopped already stays so. What forks while
-it is being stopped is looked for until a look finds nobody new.
+it is being stopped is looked for until a look finds nobody new. A vfork(2) takes no signal until its child runs another
+program: whose child stands still stands still too.
 """
 
 import os
@@ -18,6 +19,7 @@ from cove.runtime.usage import frozen_processes_of, processes_of
 FREEZE_SECONDS = 5.0
 _LOOK_SECONDS = 0.0002
 _STOPPED = ("T", "t", "Z", "X")
+_FORKS = {"x86_64": (56, 58, 435), "aarch64": (220, 435)}.get(os.uname().machine, ())  # clone, vfork, clone3
 
 
 class Frozen:
@@ -81,7 +83,7 @@ def _stop_all(groups: SandboxGroups, jail_pid: int, stopped: list[tuple[int, int
         for pid in found:
             _stop(pid, stopped)
         for pid, _ in stopped:
-            _await_stop(pid, until)
+            _await_stop(pid, known, until)
         found = [pid for pid in processes_of(groups, jail_pid) if pid not in known]
         if not found:
             return
@@ -90,23 +92,48 @@ def _stop_all(groups: SandboxGroups, jail_pid: int, stopped: list[tuple[int, int
 def _stop(pid: int, stopped: list[tuple[int, int]]) -> None:
     with suppress(ProcessLookupError):
         process = os.pidfd_open(pid)
-        if _state(pid) in _STOPPED:
+        if all(_state(pid, task) in _STOPPED for task in _tasks(pid)):
             os.close(process)
             return
         stopped.append((pid, process))
         signal.pidfd_send_signal(process, signal.SIGSTOP)
 
 
-def _await_stop(pid: int, until: float) -> None:
-    while _state(pid) not in _STOPPED:
+def _await_stop(pid: int, known: set[int], until: float) -> None:
+    while not all(_stands_still(pid, task, known) for task in _tasks(pid)):
         if time.monotonic() > until:
-            raise SandboxUnavailable("the sandbox could not be stopped: a process of it waits for a disk")
+            raise SandboxUnavailable("the sandbox could not be stopped: a process of it waits for a disk. Try again.")
         time.sleep(_LOOK_SECONDS)  # nothing tells of a stop but the process's parent
 
 
-def _state(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "X"
+def _tasks(pid: int) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(f"/proc/{pid}/task")
+    return []
+
+
+def _stands_still(pid: int, task: str, known: set[int]) -> bool:
+    state = _state(pid, task)
+    return state in _STOPPED or (state == "D" and _forks(pid, task) and any(_is_held(child, pid) for child in known))
+
+
+def _forks(pid: int, task: str) -> bool:
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/task/{task}/syscall") as file:
+        return int(file.read().split()[0]) in _FORKS
+    return False
+
+
+def _is_held(child: int, parent: int) -> bool:
+    fields = _stat(str(child))
+    return fields[:1] in (["T"], ["t"]) and fields[1] == str(parent)
+
+
+def _state(pid: int, task: str) -> str:
+    return (_stat(f"{pid}/task/{task}") or ["X"])[0]
+
+
+def _stat(process: str) -> list[str]:
+    """Return what the kernel tells of a process from its state on: proc(5). Of one that is gone, nothing."""
+    with suppress(OSError), open(f"/proc/{process}/stat", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+    return []
