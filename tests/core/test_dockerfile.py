@@ -124,6 +124,7 @@ def test_variables_are_replaced(text: str, expected: str) -> None:
     ("text", "says"),
     [
         ("RUN x", "line 1: RUN before the first FROM"),
+        ("FRM x", "line 1: FRM is no instruction"),
         ("", "no FROM|cannot be read"),
         ("FROM a\nONBUILD RUN x", "line 2: ONBUILD is not supported"),
         ("FROM --platform=x a", "line 1: FROM --platform=x is not supported"),

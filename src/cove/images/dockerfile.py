@@ -150,11 +150,11 @@ class _Reader:
             raise _wrong(command, f"{name} is not supported: {_UNSUPPORTED[name]}")
         if name in _IGNORED:
             return
-        if not self.stages and name not in ("FROM", "ARG"):
-            raise _wrong(command, f"{name} before the first FROM")
         handler = _HANDLERS.get(name)
         if handler is None:
             raise _wrong(command, f"{name} is no instruction")
+        if not self.stages and name not in ("FROM", "ARG"):
+            raise _wrong(command, f"{name} before the first FROM")
         try:
             handler(self, command)
         except TooLong as error:
