@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from support.crash import run_to_its_death
 from support.layers import layers_of_sandboxes
-from support.programs import program, read_line, run_program
+from support.programs import run_program
 
 from cove import AsyncSandbox, AsyncSnapshot
 from cove.core import squash as choice
@@ -164,30 +165,15 @@ async def test_a_hundred_snapshots_are_all_as_they_were() -> None:
 
 
 PROGRAM = """
-import asyncio, functools, importlib, os, signal, sys
+import asyncio, sys
+from support.crash import arm_step
 from cove import AsyncSandbox
 from cove.core import squash as choice
 from cove.runtime import squash
 squash.DEEP, squash.TOO_DEEP, choice._RUN = 3, 3, 3
 
-def arm(where, name, moment):
-    owner = importlib.import_module(where)
-    *parents, name = name.split(".")
-    for parent in parents:
-        owner = getattr(owner, parent)
-    function = getattr(owner, name)
-
-    def wrapped(*args, **kwargs):
-        if moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = function(*args, **kwargs)
-        os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, name, functools.wraps(function)(wrapped))
-
 async def main():
-    arm(*{step!r}.split())
+    arm_step({step!r}, {moment!r})
     sandbox = await AsyncSandbox.create()
     for n in range(9):
         await sandbox.exec(f"echo {{n}} > f; echo {{n}} > f{{n}}; rm -f f{{n - 2}}")
@@ -223,12 +209,8 @@ STEPS = [
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_program_killed_at_any_step_leaves_its_snapshots_and_no_garbage(step: str, other_home: Path) -> None:
-    with program(PROGRAM.format(step=step), other_home) as victim:
-        assert read_line(victim) == "ready"
-        assert victim.stdin is not None
-        victim.stdin.write("go\n")
-        victim.stdin.flush()
-        assert victim.wait(60) == -9
+    where, _, moment = step.rpartition(" ")
+    run_to_its_death(PROGRAM.format(step=where, moment=moment), other_home)
     found = json.loads(run_program(NEXT, other_home))
     assert len(found) >= 4
     for n, told in found.items():

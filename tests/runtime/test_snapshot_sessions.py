@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from support.programs import program, read_line, run_program
+from support.crash import run_to_its_death
+from support.programs import run_program
 
 from cove import AsyncSandbox
 from cove.local.threads import in_thread
@@ -22,24 +23,9 @@ while os.read(go, 3):
     pass
 """
 PROGRAM = """
-import asyncio, functools, importlib, os, signal, sys
+import asyncio, sys
+from support.crash import arm_step
 from cove import AsyncSandbox
-
-def arm(where, name, moment):
-    owner = importlib.import_module(where)
-    *parents, name = name.split(".")
-    for parent in parents:
-        owner = getattr(owner, parent)
-    function = getattr(owner, name)
-
-    def wrapped(*args, **kwargs):
-        if moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = function(*args, **kwargs)
-        os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, name, functools.wraps(function)(wrapped))
 
 async def main():
     sandbox = await AsyncSandbox.create()
@@ -47,7 +33,7 @@ async def main():
     await session.exec("x=1")
     first = await sandbox.snapshot(name="1")
     await session.exec("x=2")
-    arm(*{step!r}.split())
+    arm_step({step!r}, {moment!r})
     await sandbox.snapshot(name="2")
     await first.delete()
 
@@ -79,12 +65,8 @@ STEPS = [
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_killed_program_leaves_whole_sessions_or_none(step: str, other_home: Path) -> None:
-    with program(PROGRAM.format(step=step), other_home) as victim:
-        assert read_line(victim) == "ready"
-        assert victim.stdin is not None
-        victim.stdin.write("go\n")
-        victim.stdin.flush()
-        assert victim.wait(60) == -9
+    where, _, moment = step.rpartition(" ")
+    run_to_its_death(PROGRAM.format(step=where, moment=moment), other_home)
     found = run_program(NEXT, other_home).split("\n")
     assert all(line in ("1 1", "2 2") for line in found)
     assert found[0] == ("2 2" if "forget" in step else "1 1")
