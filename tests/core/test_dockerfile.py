@@ -3,8 +3,9 @@
 import pytest
 
 from cove.errors import ValidationFailed
-from cove.images.dockerfile import DEFAULT_PATH, Copy, Run, Set, Stage, expand, parse_dockerfile
+from cove.images.dockerfile import DEFAULT_PATH, Copy, Run, Set, Stage, parse_dockerfile
 from cove.images.dockerfile_parser import MOST_BYTES
+from cove.images.dockerfile_variables import MOST_NESTED, Unreplaceable, expand
 
 pytestmark = pytest.mark.pure
 
@@ -114,10 +115,24 @@ def test_a_script_can_be_written_as_a_document() -> None:
         ("${A:+yes}${MISSING:+no}", "yes"),
         (r"\$A \\", r"$A \\"[:-1]),
         ("$", "$"),
+        ("${MISSING:-${A}}", "one"),
+        ("${MISSING:-${ABSENT:-x${A}y}z}!", "xoneyz!"),
+        ("${A:+${MISSING:-$A}}}", "one}"),
+        ("${EMPTY-x}${EMPTY:-y}${A+z}${MISSING+w}${MISSING-v}", "yzv"),
+        ("${1} ${A.b} {$A}", "${1} ${A.b} {one}"),
+        (r"${MISSING:-\$A}", "$A"),
     ],
 )
 def test_variables_are_replaced(text: str, expected: str) -> None:
-    assert expand(text, {"A": "one"}) == expected
+    assert expand(text, {"A": "one", "EMPTY": ""}) == expected
+
+
+@pytest.mark.parametrize("text", ["${A:-x", "${A:-${B}", "${A:-" * 1000, "${A:-" * (MOST_NESTED + 1) + "x" + "}" * 30])
+def test_variables_that_do_not_end_or_are_nested_too_deeply_are_refused(text: str) -> None:
+    with pytest.raises(Unreplaceable):
+        expand(text, {})
+    with pytest.raises(ValidationFailed, match="other/Recipe, line 2: "):
+        parse_dockerfile(f"FROM a\nENV X={text}\n", {}, name="other/Recipe")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ class Order:
     name: str
     arguments: Mapping[str, str]
     dockerfile: str
+    shown: str
     target: str | None
     sandbox: SandboxSpec
     timeout: float | None
@@ -47,11 +48,18 @@ def make_order(directory: str | None, spec: BuildSpec) -> Order:
         name=str(parse_reference(name)),
         arguments=arguments,
         dockerfile=spec.dockerfile,
+        shown=spec.shown or _shown(spec.dockerfile),
         target=spec.target,
         sandbox=SandboxSpec(network=Network.NONE if network is None else network, limits=spec.limits),
         timeout=spec.timeout,
         uses_cache=spec.cache,
     )
+
+
+def _shown(path: str) -> str:
+    """Return how errors name a Dockerfile: an absolute one from the caller's directory, if it is below that."""
+    relative = os.path.relpath(path) if os.path.isabs(path) else path
+    return path if relative.startswith("..") else relative
 
 
 def read_dockerfile(context: BuildSource, path: str) -> str:

@@ -9,18 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cove.errors import ValidationFailed
-from cove.images.dockerfile_parser import Command, parse_commands
+from cove.images.dockerfile_parser import DEFAULT_NAME, Command, parse_commands
+from cove.images.dockerfile_variables import Unreplaceable, expand
 
 SCRATCH = "scratch"
 DEFAULT_SHELL: tuple[str, ...] = ("/bin/sh", "-c")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MOST_STEPS = 1000
-MOST_EXPANDED = 64 << 10
-_VARIABLE = re.compile(
-    r"\\(?P<escaped>[\\$])"
-    r"|\$(?P<plain>[A-Za-z_][A-Za-z0-9_]*)"
-    r"|\$\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?P<rule>:[-+](?P<word>[^}]*))?\}"
-)
 _UNSUPPORTED = {
     "ONBUILD": "write its steps where they are needed",
     "MAINTAINER": "use LABEL",
@@ -82,23 +77,29 @@ def _no_environment(_image: str) -> Mapping[str, str]:
 
 
 def parse_dockerfile(
-    text: str, arguments: Mapping[str, str], environment_of: EnvironmentOf = _no_environment
+    text: str,
+    arguments: Mapping[str, str],
+    environment_of: EnvironmentOf = _no_environment,
+    name: str = DEFAULT_NAME,
 ) -> list[Stage]:
-    """Read the stages; ValidationFailed names the line that is wrong. Blocks."""
-    return read_stages(parse_commands(text), arguments, environment_of)
+    """Read the stages of a file, which errors call by that name; ValidationFailed names the line. Blocks.
+
+    `environment_of` an image are its variables, which a stage begins with.
+    """
+    return _read_stages(parse_commands(text, name), arguments, environment_of, name)
 
 
-def read_stages(
-    commands: Sequence[Command], arguments: Mapping[str, str], environment_of: EnvironmentOf = _no_environment
+def _read_stages(
+    commands: Sequence[Command], arguments: Mapping[str, str], environment_of: EnvironmentOf, name: str
 ) -> list[Stage]:
-    """Give every instruction its meaning. `environment_of` an image are its variables, which a stage begins with."""
+    """Give every instruction its meaning."""
     if len(commands) > MOST_STEPS:
-        raise ValidationFailed(f"the Dockerfile has {len(commands)} steps; {MOST_STEPS} is the most")
+        raise ValidationFailed(f"{name} has {len(commands)} steps; {MOST_STEPS} is the most")
     reader = _Reader(arguments, environment_of)
     for command in commands:
         reader.read(command)
     if not reader.stages:
-        raise ValidationFailed("the Dockerfile has no FROM")
+        raise ValidationFailed(f"{name} has no FROM")
     return reader.stages
 
 
@@ -111,22 +112,22 @@ def find_stage(stages: Sequence[Stage], name: str, before: int) -> int | None:
     return int(wanted) if wanted.isascii() and wanted.isdigit() and int(wanted) < before else None
 
 
-def needed_stages(stages: Sequence[Stage], target: str | None) -> list[int]:
+def needed_stages(stages: Sequence[Stage], target: str | None, name: str = DEFAULT_NAME) -> list[int]:
     """Return the stages that a target, or the last stage, needs, in order."""
     last = len(stages) - 1 if target is None else find_stage(stages, target, len(stages))
     if last is None:
-        raise ValidationFailed(f"the Dockerfile has no stage {target!r}")
+        raise ValidationFailed(f"{name} has no stage {target!r}")
     needed: set[int] = set()
     pending = [last]
     while pending:
         at = pending.pop()
         if at not in needed:
             needed.add(at)
-            names = [
+            wanted = [
                 stages[at].base,
                 *(step.stage for step in stages[at].steps if isinstance(step, Copy) and step.stage),
             ]
-            pending += [found for name in names if (found := find_stage(stages, name, at)) is not None]
+            pending += [found for each in wanted if (found := find_stage(stages, each, at)) is not None]
     return sorted(needed)
 
 
@@ -157,7 +158,7 @@ class _Reader:
             raise _wrong(command, f"{name} before the first FROM")
         try:
             handler(self, command)
-        except TooLong as error:
+        except Unreplaceable as error:
             raise _wrong(command, str(error)) from None
 
     def read_from(self, command: Command) -> None:
@@ -293,35 +294,6 @@ _HANDLERS: Mapping[str, Callable[[_Reader, Command], None]] = {
 }
 
 
-class TooLong(ValueError):
-    """A value has grown too long: each line could double the one before."""
-
-
-def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$NAME`, `${NAME}`, `${NAME:-word}` and `${NAME:+word}`; what is not set is empty. Raises TooLong."""
-    pieces: list[str] = []
-    at = length = 0
-    for found in _VARIABLE.finditer(text):
-        pieces += [text[at : found.start()], _replacement(found, variables)]
-        at = found.end()
-        length += len(pieces[-1])
-        if length > MOST_EXPANDED:
-            raise TooLong(f"a value has more than {MOST_EXPANDED} characters when its variables are replaced")
-    return "".join((*pieces, text[at:]))
-
-
-def _replacement(found: "re.Match[str]", variables: Mapping[str, str]) -> str:
-    if found["escaped"]:
-        return found["escaped"]
-    value = variables.get(found["plain"] or found["braced"], "")
-    rule, word = found["rule"] or "", found["word"] or ""
-    if rule.startswith(":-"):
-        return value or expand(word, variables)
-    if rule.startswith(":+"):
-        return expand(word, variables) if value else ""
-    return value
-
-
 def _with_heredocs(command: Command) -> str:
     """Return the shell's text: a here-document alone is the script itself."""
     text = " ".join(command.value)
@@ -353,4 +325,4 @@ def _mode(command: Command, text: str | None) -> int | None:
 
 
 def _wrong(command: Command, what: str) -> ValidationFailed:
-    return ValidationFailed(f"Dockerfile, line {command.start_line}: {what}")
+    return ValidationFailed(f"{command.file}, line {command.start_line}: {what}")

@@ -12,6 +12,7 @@ import msgspec
 from cove.errors import Internal, InterpreterNotReady, ValidationFailed
 
 MOST_BYTES = 1 << 20
+DEFAULT_NAME = "Dockerfile"
 _SECONDS = 30
 _PARSE = """
 import json, resource, sys
@@ -48,6 +49,7 @@ class Command(msgspec.Struct, frozen=True):
     start_line: int
     original: str = ""
     heredocs: tuple[Heredoc, ...] = ()
+    file: str = DEFAULT_NAME
 
 
 class _Parsed(msgspec.Struct, frozen=True):
@@ -56,25 +58,25 @@ class _Parsed(msgspec.Struct, frozen=True):
     missing: bool = False
 
 
-def parse_commands(text: str) -> Sequence[Command]:
-    """Return the instructions; ValidationFailed says what the parser said."""
+def parse_commands(text: str, name: str = DEFAULT_NAME) -> Sequence[Command]:
+    """Return the instructions of a file, which errors call by that name; ValidationFailed says what the parser said."""
     data = text.encode("utf-8", "replace")
     if len(data) > MOST_BYTES:
-        raise ValidationFailed(f"the Dockerfile has {len(data)} bytes; {MOST_BYTES} is the most")
-    parsed = _run(data)
+        raise ValidationFailed(f"{name} has {len(data)} bytes; {MOST_BYTES} is the most")
+    parsed = _run(data, name)
     if parsed.missing:
         raise InterpreterNotReady("building images needs one package more: `pip install 'cove[build]'`")
     if parsed.error is not None:
-        raise ValidationFailed(f"the Dockerfile cannot be read: {parsed.error}")
-    return parsed.commands
+        raise ValidationFailed(f"{name} cannot be read: {parsed.error}")
+    return [msgspec.structs.replace(command, file=name) for command in parsed.commands]
 
 
-def _run(data: bytes) -> _Parsed:
+def _run(data: bytes, name: str) -> _Parsed:
     command = [sys.executable, "-I", "-c", _PARSE]
     try:
         made = subprocess.run(command, input=data, capture_output=True, timeout=_SECONDS, check=False, env={})
     except subprocess.TimeoutExpired:
-        raise ValidationFailed(f"the Dockerfile cannot be read within {_SECONDS} seconds") from None
+        raise ValidationFailed(f"{name} cannot be read within {_SECONDS} seconds") from None
     if made.returncode != 0:
         raise Internal(f"the parser of Dockerfiles failed: {made.stderr.decode(errors='replace')[-500:]}")
     return msgspec.json.decode(made.stdout, type=_Parsed)

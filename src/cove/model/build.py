@@ -9,7 +9,7 @@ from cove.model.spec import Limits
 
 
 class BuildSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a build: see `AsyncImage.build`."""
+    """Options of a build: see `AsyncImage.build`. `shown` is how errors name the Dockerfile, by its path otherwise."""
 
     name: str | None = None
     dockerfile: str = "Dockerfile"
@@ -21,6 +21,7 @@ class BuildSpec(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     timeout: float | None = None
     cache: bool = True
+    shown: str | None = None
 
 
 class BuildStep(msgspec.Struct, frozen=True, kw_only=True, tag="step"):

@@ -100,8 +100,9 @@ class Build:
     async def run(self, text: str) -> ImageRecord:
         """Build the target, and give it its name."""
         self._deadline = None if self.order.timeout is None else time.monotonic() + self.order.timeout
-        self._stages = await finished(parse_dockerfile, text, self.order.arguments, self._environment_of)
-        needed = needed_stages(self._stages, self.order.target)
+        shown = self.order.shown
+        self._stages = await finished(parse_dockerfile, text, self.order.arguments, self._environment_of, shown)
+        needed = needed_stages(self._stages, self.order.target, shown)
         self._total = sum(len(self._stages[at].steps) for at in needed)
         for at in needed:
             self._images[at] = await self._build_stage(at)
@@ -127,7 +128,7 @@ class Build:
             self._number += 1
             image = await self._perform(image, step, at)
             if len(image.built.layers) > MOST_LAYERS:
-                raise _failed(step, f"the image has more than {MOST_LAYERS} layers: join RUN lines by &&")
+                raise self._failed(step, f"the image has more than {MOST_LAYERS} layers: join RUN lines by &&")
         return image
 
     async def _base(self, name: str, at: int) -> _Image:
@@ -185,7 +186,7 @@ class Build:
             try:
                 digest = await in_transfer(lambda check: source.digest(step.sources, self._bounded(check)))
             except (Refused, OSError) as error:
-                raise _failed(step, str(error)) from error
+                raise self._failed(step, str(error)) from error
             key = step_key(
                 image.built, "ADD" if step.unpacks else "COPY", step.sources, target, step.mode, step.owner, digest
             )
@@ -214,7 +215,7 @@ class Build:
         try:
             sandbox = await self.start(spec, self._record(image))
         except (ValidationFailed, ImageInvalid) as error:
-            raise _failed(step, error.message) from error
+            raise self._failed(step, error.message) from error
         try:
             await self._execute(sandbox, image, step)
             await sandbox.close()
@@ -237,7 +238,7 @@ class Build:
                         self.report(BuildOutput(stream=event.stream, data=event.data))
                         tail = (tail + event.data)[-_MOST_TAIL:]
                     case Exit():
-                        _check_exit(step, event, tail.decode("utf-8", "replace"))
+                        self._check_exit(step, event, tail.decode("utf-8", "replace"))
                     case Gap():
                         pass
 
@@ -246,7 +247,7 @@ class Build:
             return None
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise _failed(step, self._too_long)
+            raise self._failed(step, self._too_long)
         return left
 
     @property
@@ -273,7 +274,7 @@ class Build:
         try:
             return await self._layer(key, below, make)
         except (Refused, OSError) as error:
-            raise _failed(step, str(error)) from error
+            raise self._failed(step, str(error)) from error
 
     async def _find(self, key: str) -> Built | None:
         return await in_thread(self.cache.find, key) if self.order.uses_cache else None
@@ -312,6 +313,29 @@ class Build:
         size = sum(self.layers.read(id).size or 0 for id in record.layers)
         self.store.keep(msgspec.structs.replace(record, size=size))
 
+    def _check_exit(self, step: Run, end: Exit, output: str) -> None:
+        if end.exit_code is None:
+            raise SandboxUnavailable("the sandbox of the build was lost: build it again")
+        if end.exit_code == 0 and end.outcome is Outcome.EXITED:
+            return
+        why = {
+            Outcome.TIMED_OUT: "was ended when the time of the build was over",
+            Outcome.OUT_OF_MEMORY: "ran out of memory",
+        }.get(end.outcome, f"failed with exit code {end.exit_code}")
+        raise BuildFailed(
+            f"{self._place(step)} {why}{_last(output)}",
+            line=step.line,
+            command=step.source,
+            exit_code=end.exit_code,
+            output=output,
+        )
+
+    def _failed(self, step: Step, why: str) -> BuildFailed:
+        return BuildFailed(f"{self._place(step)}: {why}", line=step.line, command=step.source)
+
+    def _place(self, step: Step) -> str:
+        return f"{self.order.shown}, line {step.line}: {shorten(step.source, _MOST_SHOWN, placeholder=' ...')}"
+
 
 async def build_image(
     store: ImageStore, layers: LayerStore, directory: str | None, spec: BuildSpec, start: Start, report: Report
@@ -332,32 +356,6 @@ async def build_image(
     return record
 
 
-def _check_exit(step: Run, end: Exit, output: str) -> None:
-    if end.exit_code is None:
-        raise SandboxUnavailable("the sandbox of the build was lost: build it again")
-    if end.exit_code == 0 and end.outcome is Outcome.EXITED:
-        return
-    why = {
-        Outcome.TIMED_OUT: "was ended when the time of the build was over",
-        Outcome.OUT_OF_MEMORY: "ran out of memory",
-    }.get(end.outcome, f"failed with exit code {end.exit_code}")
-    raise BuildFailed(
-        f"{_place(step)} {why}{_last(output)}",
-        line=step.line,
-        command=step.source,
-        exit_code=end.exit_code,
-        output=output,
-    )
-
-
 def _last(output: str) -> str:
     told = output.strip()[-_MOST_TOLD:]
     return f"; it printed last: {told}" if told else ""
-
-
-def _failed(step: Step, why: str) -> BuildFailed:
-    return BuildFailed(f"{_place(step)}: {why}", line=step.line, command=step.source)
-
-
-def _place(step: Step) -> str:
-    return f"Dockerfile, line {step.line}: {shorten(step.source, _MOST_SHOWN, placeholder=' ...')}"
