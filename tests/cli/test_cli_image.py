@@ -38,13 +38,14 @@ def test_an_image_is_loaded_listed_used_saved_and_forgotten(cove: Cli, at: dict[
     with cove.sandbox("--image", "team/made:1") as id:
         end = cove("image", "rm", "team/made:1", stdin=b"", **at)
         assert (end.returncode, b"stands on" in end.stderr) == (125, True), end
-        assert run(cove, at, "prune") == ""
+        assert run(cove, at, "prune", "--all") == ""
         assert cove.text("exec", "--in", id, "echo $GREETING; echo w > /workspace/w") == "hello\n"
         assert cove.text("commit", id, "committed") == "committed:latest\n"
     assert cove("exec", "--image", "committed", "cat w", stdin=b"", **at).stdout == b"w\n"
     run(cove, at, "load", path, "--name", "other")
     run(cove, at, "rm", "--force", "other")
-    assert run(cove, at, "prune") == "committed:latest\nteam/made:1\n"
+    assert run(cove, at, "prune") == ""
+    assert run(cove, at, "prune", "--all") == "committed:latest\nteam/made:1\n"
     assert json.loads(run(cove, at, "ls", "--json")) == []
 
 
@@ -82,8 +83,9 @@ def test_an_image_is_built_and_its_steps_are_shown(cove: Cli, at: dict[str, str]
     assert end.stderr == b"[1/2] CACHED RUN echo $A; exit $A\n[2/2] CMD sh\n"
     assert run(cove, here, *words, "--build-arg", "A=0", "--quiet", "--no-cache") == "made:latest\n"
     end = cove("image", *words, "--build-arg", "A=7", stdin=b"", **here)
-    assert (end.returncode, b"line 3: RUN echo $A; exit $A failed with exit code 7" in end.stderr) == (125, True), end
+    says = f"{tmp_path}/Recipe, line 3: RUN echo $A; exit $A failed with exit code 7".encode()
+    assert (end.returncode, says in end.stderr) == (125, True), end
     for wrong, says in ((("build", "."), b"-t NAME"), (("build",), b"--preset"), (("build", "--preset", "x"), b"data")):
         end = cove("image", *wrong, stdin=b"", **here)
         assert (end.returncode, says in end.stderr) == (125, True), end
-    assert sorted(run(cove, here, "prune").split()) == ["base:latest", "made:latest"]
+    assert sorted(run(cove, here, "prune", "-a").split()) == ["base:latest", "made:latest"]

@@ -142,9 +142,10 @@ async def test_only_images_that_nothing_stands_on_are_pruned(where: Where, tmp_p
     async with AsyncSandbox.create(image="used", **where):
         async with AsyncSandbox.create(image="kept-by-snapshot", **where) as other:
             snapshot = await other.snapshot()
-        assert await AsyncImage.prune(**where) == ["unused:latest"]
+        assert await AsyncImage.prune(**where) == []
+        assert await AsyncImage.prune(all=True, **where) == ["unused:latest"]
     await snapshot.delete()
-    assert await AsyncImage.prune(**where) == ["kept-by-snapshot:latest", "used:latest"]
+    assert await AsyncImage.prune(all=True, **where) == ["kept-by-snapshot:latest", "used:latest"]
 
 
 async def test_a_sandbox_becomes_an_image_with_all_that_it_has_written(

@@ -132,9 +132,14 @@ class AsyncImage(Named, ABC):
         return await provider_for(url, api_key).list_images()
 
     @classmethod
-    async def prune(cls, *, url: str | None = None, api_key: str | None = None) -> "builtins.list[str]":
-        """Forget every image that no sandbox and no snapshot stands on, and the build cache; returns their names."""
-        return await provider_for(url, api_key).prune_images()
+    async def prune(
+        cls, *, all: bool = False, url: str | None = None, api_key: str | None = None
+    ) -> "builtins.list[str]":
+        """Remove what has no name: the build cache, and what interrupted pulls have left.
+
+        With `all` images that no sandbox and no snapshot stands on are forgotten too; returns their names.
+        """
+        return await provider_for(url, api_key).prune_images(all=all)
 
     @abstractmethod
     async def info(self) -> ImageInfo:

@@ -90,8 +90,8 @@ class Provider(Protocol):
     async def list_images(self) -> builtins.list[ImageInfo]:
         """List all images."""
 
-    async def prune_images(self) -> builtins.list[str]:
-        """Forget all images that nothing stands on."""
+    async def prune_images(self, *, all: bool = False) -> builtins.list[str]:
+        """Remove what has no name, and with `all` images that nothing stands on."""
 
 
 def provider_for(url: str | None, api_key: str | None) -> Provider:

@@ -1622,9 +1622,12 @@ class Image:
         return get_portal().call(lambda: api.AsyncImage.list(url=url, api_key=api_key))
 
     @classmethod
-    def prune(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[str]:
-        """Forget every image that no sandbox and no snapshot stands on, and the build cache; returns their names."""
-        return get_portal().call(lambda: api.AsyncImage.prune(url=url, api_key=api_key))
+    def prune(cls, *, all: bool = False, url: str | None = None, api_key: str | None = None) -> builtins.list[str]:
+        """Remove what has no name: the build cache, and what interrupted pulls have left.
+
+        With `all` images that no sandbox and no snapshot stands on are forgotten too; returns their names.
+        """
+        return get_portal().call(lambda: api.AsyncImage.prune(all=all, url=url, api_key=api_key))
 
     def info(self) -> ImageInfo:
         """Describe the image."""

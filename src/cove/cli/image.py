@@ -115,9 +115,13 @@ def rm(
 
 
 @image.command()
-def prune(url: UrlOption = None, api_key: KeyOption = None) -> None:
-    """Forget all images that no sandbox and no snapshot stands on, and print their names."""
-    finish(_prune(url, api_key))
+def prune(
+    all: Annotated[bool, typer.Option("--all", "-a", help="Also images that no sandbox and no snapshot uses.")] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Remove the build cache and what pulls have left; with --all also unused images, and print their names."""
+    finish(_prune(url, api_key, all=all))
 
 
 def commit(id: SandboxArgument, name: NameArgument, url: ServerUrlOption = None, api_key: KeyOption = None) -> None:
@@ -179,7 +183,7 @@ async def _remove(name: str, url: str | None, api_key: str | None, *, force: boo
     return 0
 
 
-async def _prune(url: str | None, api_key: str | None) -> int:
-    for name in await AsyncImage.prune(**await _where(url, api_key)):
+async def _prune(url: str | None, api_key: str | None, *, all: bool) -> int:
+    for name in await AsyncImage.prune(all=all, **await _where(url, api_key)):
         show(name)
     return 0

@@ -29,7 +29,7 @@ from cove.images.record import ImageRecord
 from cove.images.reference import parse_reference
 from cove.images.sources import LayerBlob, Source, open_archive_source, open_source
 from cove.layers.record import ROOT, Layer, Owners
-from cove.layers.store import BUILD_CACHE, IMAGES, LayerStore
+from cove.layers.store import IMAGES, LayerStore
 from cove.linux.user_map import can_map_users
 from cove.local.state import replace_file
 
@@ -200,13 +200,11 @@ class ImageStore:
         self._file(record.name).unlink(missing_ok=True)
         self.layers.collect()
 
-    def prune(self) -> builtins.list[str]:
-        """Forget the build cache, and all images that no sandbox and no snapshot stands on; returns their names."""
+    def forget_unused(self) -> builtins.list[str]:
+        """Forget all images that no sandbox and no snapshot stands on; returns their names."""
         gone = [record.name for record in self.list() if not self.is_used(record)]
-        keys = (self.path / BUILD_CACHE).glob("*.json")
-        for path in (*map(self._file, gone), *keys):
-            path.unlink(missing_ok=True)
-        self.layers.collect()
+        for name in gone:
+            self._file(name).unlink(missing_ok=True)
         return gone
 
     def is_used(self, record: ImageRecord) -> bool:

@@ -85,9 +85,9 @@ async def read_archive(store: ImageStore, name: str) -> AsyncGenerator[bytes, No
         os.close(descriptor)
 
 
-def prune_images(store: ImageStore) -> builtins.list[str]:
-    """Forget all images that nothing stands on, and what builds have kept for others; returns their names. Blocks."""
-    gone = store.prune()
+def prune_images(store: ImageStore, *, all: bool = False) -> builtins.list[str]:
+    """Remove what has no name, and with `all` images that nothing stands on; returns the names of those. Blocks."""
+    gone = store.forget_unused() if all else []
     BuildCache(store.path, store.layers).clear()
     return gone
 

@@ -174,9 +174,9 @@ class EmbeddedProvider:
         store = await self._images()
         return Image(store, describe(await in_thread(store.find, name)))
 
-    async def prune_images(self) -> builtins.list[str]:
-        """Forget all images that nothing stands on."""
-        return await in_thread(prune_images, await self._images())
+    async def prune_images(self, *, all: bool = False) -> builtins.list[str]:
+        """Remove what has no name, and with `all` images that nothing stands on."""
+        return await in_thread(prune_images, await self._images(), all=all)
 
     async def list_images(self) -> builtins.list[ImageInfo]:
         """All images in this program's state directory."""

@@ -164,9 +164,9 @@ class ServerAnswers:
         """List all images."""
         return await list_images(await self._images())
 
-    async def prune_images(self) -> builtins.list[str]:
-        """Forget all images that nothing stands on."""
-        return await asyncio.to_thread(prune_images, await self._images())
+    async def prune_images(self, *, all: bool) -> builtins.list[str]:
+        """Remove what has no name, and with `all` images that nothing stands on."""
+        return await asyncio.to_thread(prune_images, await self._images(), all=all)
 
     async def _images(self) -> ImageStore:
         return await open_images_of(self.directory.home)

@@ -28,7 +28,7 @@ from cove.wire.requests.git import (
     Push,
     Repository,
 )
-from cove.wire.requests.image import CommitSandbox, DeleteImage, LoadImage, PullImage
+from cove.wire.requests.image import CommitSandbox, DeleteImage, LoadImage, PruneImages, PullImage
 from cove.wire.requests.mount import AddMount, CreateVolume, MountTarget
 from cove.wire.requests.network import ConnectPort, ExposePort, NetworkLog, SetNetwork
 from cove.wire.requests.process import (
@@ -97,6 +97,7 @@ __all__ = [
     "OpenTerminal",
     "Pause",
     "Pull",
+    "PruneImages",
     "PullImage",
     "Push",
     "ReadFile",

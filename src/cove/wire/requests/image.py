@@ -25,3 +25,9 @@ class DeleteImage(Request, frozen=True):
     """With `force` also one that something stands on."""
 
     force: bool = False
+
+
+class PruneImages(Request, frozen=True):
+    """With `all` also images that no sandbox and no snapshot stands on."""
+
+    all: bool = False
