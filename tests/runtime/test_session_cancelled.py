@@ -188,7 +188,7 @@ async def test_deleting_a_session_at_any_turn_of_a_call_leaves_nothing() -> None
                     "exec": lambda s=session: s.exec("sleep 1000", cwd="/tmp", env={"A": "1"}, timeout=1000),
                     "process": lambda s=session: s.start_process("sleep 1000"),
                     "set_env": lambda s=session: s.set_env({"A": "1"}),
-                    "snapshot": lambda s=session: s._snapshot_when_free(),
+                    "snapshot": lambda s=session: s._idle.snapshot_when_free(),
                 }[call]()
                 task = asyncio.ensure_future(work)
                 for _ in range(turns):
