@@ -27,10 +27,10 @@ from cove.model import CodeContextInfo, CodeInterpreter, Outcome
 from cove.runtime.code_context import CodeContext
 from cove.runtime.executor import Executor, ExecutorEnded, Weighed, open_executor
 from cove.runtime.executor_fork import explain_refusal
+from cove.runtime.exit_record import KILLED_EXIT_CODE
 from cove.runtime.fork_server import ForkServers
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.spawner import Spawner
-from cove.runtime.supervised import KILLED_EXIT_CODE
 from cove.tasks import shared
 
 _READY_SECONDS = 60.0

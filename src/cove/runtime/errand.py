@@ -96,7 +96,7 @@ class Errands:
                     await asyncio.sleep(0)
                 if errand.process.ended.done():
                     break
-                errand.process.resume()
+                errand.process.output.resume()
                 await errand.said.wait()
             await errand.finish()
         finally:
@@ -134,7 +134,7 @@ class Errand:
             if self._most_bytes is not None and self._heard_bytes > self._most_bytes:
                 self._fail(f"more than {self._most_bytes} bytes")
             elif self._reader.waiting_bytes > _MOST_WAITING_BYTES:
-                self.process.pause()
+                self.process.output.pause()
             self.said.notify_all()
 
     def take(self, decode: Callable[[list[bytes]], T]) -> list[T]:

@@ -8,8 +8,8 @@ from cove.core.capture import Capture
 from cove.core.command import Invocation, check_max_output, check_stdin
 from cove.linux.descriptors import sealed_file
 from cove.model import ExecResult, Outcome, ProcessExit
+from cove.runtime.exit_record import TIMEOUT_EXIT_CODE
 from cove.runtime.spawner import Spawner
-from cove.runtime.supervised import TIMEOUT_EXIT_CODE
 from cove.tasks import settled
 
 

@@ -270,11 +270,11 @@ class Executor:
                 self.ready.set_result(None)
             case Shown():
                 if said.result.is_main:  # the last that a run says: what it printed comes before it
-                    self.process.take_waiting()
+                    self.process.output.take_waiting()
                 self._put_bounded((Display(said.result), said.size), said.size)
             case Raised() if self._is_running and not self._has_failed:
                 self._has_failed = True
-                self.process.take_waiting()
+                self.process.output.take_waiting()
                 self._is_cut = self._is_cut or said.truncated
                 self._put((Failure(said.error), said.size), said.size)
             case UsesPackages() if not self._uses_packages:
@@ -283,7 +283,7 @@ class Executor:
             case Forked() | Unforked() if self._fork is not None and not self._fork.done():
                 self._fork.set_result(said)
             case Finished() if self._is_running:
-                self.process.take_waiting()
+                self.process.output.take_waiting()
                 self._is_running = False
                 self._put((Done(said.count, Outcome.EXITED, self._is_cut), EVENT_BYTES), EVENT_BYTES)
             case _:

@@ -10,10 +10,11 @@ from cove.errors import CoveError, InterpreterNotReady, SpawnFailed
 from cove.linux.packets import socket_pair
 from cove.model import CodeInterpreter, Outcome, ProcessExit
 from cove.runtime.clock import Clock
+from cove.runtime.exit_record import KILLED_EXIT_CODE
 from cove.runtime.interpreters import Interpreters
 from cove.runtime.link import Link
 from cove.runtime.spawner import Spawner
-from cove.runtime.supervised import KILLED_EXIT_CODE, Supervised
+from cove.runtime.supervised import Supervised
 from cove.tasks import Once, owned, shared
 
 _START_SECONDS = 60.0

@@ -70,11 +70,11 @@ class Process(api.Process):
 
     def hold_output(self) -> None:
         """Let the process wait on its full pipe."""
-        self.supervised.pause()
+        self.supervised.output.pause()
 
     def release_output(self) -> None:
         """Take its output again."""
-        self.supervised.resume()
+        self.supervised.output.resume()
 
     @property
     def is_attached(self) -> bool:

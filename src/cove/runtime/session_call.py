@@ -11,7 +11,7 @@ from cove.core.session_script import quote
 from cove.model import ExecResult, Outcome
 from cove.model.event import StreamName
 from cove.runtime.clock import Clock
-from cove.runtime.supervised import TIMEOUT_EXIT_CODE
+from cove.runtime.exit_record import TIMEOUT_EXIT_CODE
 
 _TICKS_PER_SECOND = 100
 

@@ -5,11 +5,11 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from cove.errors import CoveError, LimitExceeded, SandboxDestroyed, SessionNotFound, SessionTerminated
+from cove.runtime.exit_record import KILLED_EXIT_CODE
 from cove.runtime.session_shell import SessionShell
 from cove.runtime.shell_command import ShellEnded
 from cove.runtime.shell_snapshot import MOST_STATE_BYTES, StateTooLarge
 from cove.runtime.spawner import Spawner
-from cove.runtime.supervised import KILLED_EXIT_CODE
 from cove.tasks import Once
 
 _T = TypeVar("_T")

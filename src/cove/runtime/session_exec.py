@@ -8,12 +8,12 @@ from cove.core.command import encode_text
 from cove.core.session_script import CWD_STATUS, READONLY_STATUS, RESTORE_SCRIPT, apply_script
 from cove.errors import ValidationFailed
 from cove.model import ExecResult, Outcome
+from cove.runtime.exit_record import CWD_EXIT_CODE, KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE
 from cove.runtime.session_call import SessionCall
 from cove.runtime.session_end import SessionEnd
 from cove.runtime.session_shell import SessionShell
 from cove.runtime.shell_command import ShellEnded
 from cove.runtime.spawner import Spawner
-from cove.runtime.supervised import CWD_EXIT_CODE, KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE
 
 
 class SessionExec:

@@ -13,7 +13,8 @@ from cove.runtime.launcher import START_SECONDS, Launcher, LauncherGone, Launche
 from cove.runtime.link import Link
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.notify import Notify
-from cove.runtime.supervised import Supervised, Take
+from cove.runtime.process_output import Take
+from cove.runtime.supervised import Supervised
 from cove.tasks import Tasks, settled, shared, together
 
 # Code inside that kills all it can, again and again, does not keep a caller for ever.

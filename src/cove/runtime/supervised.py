@@ -21,7 +21,7 @@ When is it over? `_complete` decides, and is called after every event; it sets `
 The launcher is ours from `start` until its tree is empty. Then `_release` gives it back to the pool, exactly once. A
 launcher that is being killed is not given back by `empty`, but by the kill, which closes it.
 
-Killing is one task however often it is asked for (`_kill`). It belongs to the sandbox's background tasks, not to the
+Killing is one task however often it is asked for (TreeKill). It belongs to the sandbox's background tasks, not to the
 caller: a caller that is cancelled does not leave a half-killed tree. Of several ends under way the earliest counts; the
 first one named is the outcome.
 
@@ -44,35 +44,37 @@ What can go wrong, and why it does not:
 import asyncio
 import os
 import signal as signals
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 
 import msgspec
 
-from cove.agent.protocol import MOST_ERRNO, MOST_WAIT_STATUS, ProtocolError, encode, number
-from cove.core.command import STATE_DESCRIPTOR, Invocation
+from cove.agent.protocol import MOST_ERRNO, ProtocolError, number
+from cove.core.command import Invocation
 from cove.core.output_log import STDERR, STDOUT
 from cove.errors import CoveError
-from cove.linux.descriptors import sealed_file
 from cove.model import Outcome, ProcessExit
 from cove.runtime.clock import ClockTimer
+from cove.runtime.exit_record import (
+    KILLED_EXIT_CODE,
+    Usage,
+    check_wait_status,
+    exit_by_refusal,
+    exit_by_status,
+    exit_with_sandbox,
+)
 from cove.runtime.family import SPAWNED, Family, Lease, Member, Parent
 from cove.runtime.gate import Gate
 from cove.runtime.launcher import Launcher, LauncherPool
 from cove.runtime.memory_kills import MemoryKills
-from cove.runtime.pump import Pump
+from cove.runtime.process_output import ProcessOutput, Take
+from cove.runtime.spawn_request import descriptors_for, make_pipes, spawn_request
+from cove.runtime.tree_kill import TreeKill
 from cove.tasks import Tasks
 
-TIMEOUT_EXIT_CODE = 124
-CWD_EXIT_CODE = 1
-KILLED_EXIT_CODE = 128 + signals.SIGKILL
-NOT_EXECUTABLE_EXIT_CODE = 126
-NOT_FOUND_EXIT_CODE = 127
 # A launcher answers within a millisecond. Later it is most likely held up by what it starts.
 _WAKE_SECONDS = 0.5
-
-Take = Callable[[int, bytes], None]
 
 
 class Supervised:
@@ -90,20 +92,18 @@ class Supervised:
         self._memory_kills = memory_kills
         self._is_asking = False
         self._program = self._cwd = b""
-        self._take = take
+        self.output = ProcessOutput(take)
         self._pool = pool
         self._background = background
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
         self.clock = pool.clock
         self._launcher: Parent | None = None
-        self._pumps: list[Pump] = []
         self._main_exit: ProcessExit | None = None
         self._is_tree_empty = False
         self._ending: Outcome | None = None
         self._sent: set[int] = set()
-        self._killed: asyncio.Future[None] | None = None
-        self._kill_timer: ClockTimer | None = None
+        self._kill = TreeKill(self._kill_tree, self.clock, background)
         self._deadline: ClockTimer | None = None
         self._start_timer: ClockTimer | None = None
         self.pid = 0
@@ -135,14 +135,8 @@ class Supervised:
         """
         with ExitStack() as given, ExitStack() as kept:
             try:
-                descriptors = {} if stdin is None else {0: stdin}
-                pipes = {} if tty else {stream: _make_pipe(kept, given) for stream in (STDOUT, STDERR)}
-                descriptors |= {stream + 1: write for stream, (_, write) in pipes.items()}
-                descriptors |= extra
-                for number, content in invocation.files.items():
-                    descriptors[number] = given.enter_context(sealed_file(content)).fileno()
-                if invocation.snapshot is not None:
-                    descriptors[STATE_DESCRIPTOR] = invocation.snapshot
+                pipes = {} if tty else make_pipes(kept, given)
+                descriptors = descriptors_for(invocation, pipes, stdin, extra, given)
                 launcher.spawn(spawn_request(invocation, list(descriptors), tty), list(descriptors.values()))
             except OSError:
                 launcher.close()
@@ -152,14 +146,9 @@ class Supervised:
         self._launcher = Lease(launcher, self._pool)
         self._program, self._cwd = invocation.argv[0], invocation.cwd
         launcher.tenant = self
-        self._take_from({stream: read for stream, (read, _) in pipes.items()})
+        self.output.take_from(pipes)
         if pipes:
             self.stdout_link = f"pipe:[{os.fstat(pipes[STDOUT][0]).st_ino}]"
-
-    def _take_from(self, pipes: Mapping[int, int]) -> None:
-        for stream, read in pipes.items():
-            os.set_blocking(read, False)
-            self._pumps.append(Pump(read, partial(self._take, stream)))
 
     def join_family(self) -> Family:
         """Share the launcher from now on with copies of this process."""
@@ -174,9 +163,9 @@ class Supervised:
     def open_streams(self, given: ExitStack) -> list[int]:
         """Make the pipes of a copy that is about to be forked; their other ends are closed with `given`."""
         with ExitStack() as kept:
-            pipes = {stream: _make_pipe(kept, given) for stream in (STDOUT, STDERR)}
+            pipes = make_pipes(kept, given)
             kept.pop_all()
-        self._take_from({stream: read for stream, (read, _) in pipes.items()})
+        self.output.take_from(pipes)
         return [write for _, write in pipes.values()]
 
     def begin_as_copy(self, family: Family, label: bytes, pid: int) -> None:
@@ -187,7 +176,7 @@ class Supervised:
 
     def discard(self) -> None:
         """Free the pipes of a copy that does not exist."""
-        self._finish_output()
+        self.output.finish(self._launcher)
 
     def set_deadline(self, time: float, grace: float) -> None:
         """End the tree at that time of the jail's clock. What has not even started gets no grace."""
@@ -227,22 +216,6 @@ class Supervised:
         """The reason why it is being ended, or was; None when nobody has ended it."""
         return self._ending
 
-    def take_waiting(self) -> None:
-        """Take everything that is printed and not yet taken."""
-        for pump in self._pumps:
-            if pump.is_open:
-                pump.take_waiting()
-
-    def pause(self) -> None:
-        """Take no more output for now."""
-        for pump in self._pumps:
-            pump.pause()
-
-    def resume(self) -> None:
-        """Take output again."""
-        for pump in self._pumps:
-            pump.resume()
-
     def signal(self, number: int) -> None:
         """Signal the whole tree. Signalling a process that has ended is a no-op."""
         if self.ended.done() or self._launcher is None:
@@ -266,31 +239,28 @@ class Supervised:
             self._ending = outcome
         if grace > 0:
             self._launcher.signal(signals.SIGTERM)
-            self._kill_at(self.clock.time() + grace)
+            self._kill.at(self.clock.time() + grace)
         else:
-            self._kill()
+            self._kill.begin()
 
     async def sweep(self) -> None:
         """Kill whatever is left of the tree, also when the process itself has ended; returns when nothing is."""
         if self._ending is None:
             self._ending = Outcome.KILLED
         if self._launcher is not None and not self._background.closed:
-            await asyncio.wait([self._kill()])
+            await asyncio.wait([self._kill.begin()])
 
     def explain(self, reason: str) -> None:
         """Say in its output what happens to it."""
-        if self._pumps and not self.ended.done():
-            self._take(STDERR, f"cove: {reason}\n".encode())
+        if not self.ended.done():
+            self.output.explain(reason)
 
     def lose(self, outcome: Outcome) -> None:
         """The sandbox is gone, and the process with it."""
         self._is_asking = False
         self._launcher = None
-        self._finish_output()
-        code = None if outcome is Outcome.LOST else 128 + signals.SIGKILL
-        self._main_exit = self._main_exit or ProcessExit(
-            outcome=outcome, exit_code=code, signal=None if code is None else signals.SIGKILL
-        )
+        self.output.finish(self._launcher)
+        self._main_exit = self._main_exit or exit_with_sandbox(outcome)
         self._is_tree_empty = True
         if not self.started.done():
             self.started.set_exception(self._pool.explain(True))
@@ -307,7 +277,7 @@ class Supervised:
                 self._refuse(step, number(code, MOST_ERRNO))
             case [b"exit", status, user, system, rss, empty] if self._main_exit is None and self.started.done():
                 usage = (number(user) / 1e6, number(system) / 1e6, number(rss) * 1024)
-                self._on_exit(_check_status(status), usage, is_empty=empty == b"1")
+                self._on_exit(check_wait_status(status), usage, is_empty=empty == b"1")
             case [b"stopped"] if self.started.done():
                 self._stop()
             case [b"empty"] if self._main_exit is not None:
@@ -324,8 +294,8 @@ class Supervised:
             else:
                 self._set_main_exit(signals.SIGKILL, None)
                 self._ask_for_the_cause()
-        self._finish_output()
-        self._kill()
+        self.output.finish(self._launcher)
+        self._kill.begin()
         self._set_started()
 
     def _set_started(self) -> None:
@@ -341,29 +311,17 @@ class Supervised:
             self._on_stopped()
 
     def _refuse(self, step: bytes, code: int) -> None:
-        reason = os.strerror(code)
-        if step == b"cwd":
-            exit_code = CWD_EXIT_CODE
-            message = b"cove: cannot enter directory " + self._cwd + b": " + reason.encode() + b"\n"
-        elif step == b"state":
-            exit_code = NOT_EXECUTABLE_EXIT_CODE
-            message = b"cove: the state of the session cannot be restored: " + reason.encode() + b"\n"
-        else:
-            is_missing = code in (2, 20)
-            exit_code = NOT_FOUND_EXIT_CODE if is_missing else NOT_EXECUTABLE_EXIT_CODE
-            reason = "command not found" if is_missing else reason
-            message = b"cove: " + self._program + b": " + reason.encode() + b"\n"
-        self._take(STDERR, message)
+        self._main_exit, message = exit_by_refusal(step, code, program=self._program, cwd=self._cwd)
+        self.output.take(STDERR, message)
         self.refusal = message.decode("utf-8", "replace").strip()
-        self._main_exit = ProcessExit(outcome=Outcome.EXITED, exit_code=exit_code)
         self._set_started()
-        self._finish_output()
+        self.output.finish(self._launcher)
         self._on_empty()
 
-    def _on_exit(self, status: int, usage: tuple[float, float, int], *, is_empty: bool) -> None:
+    def _on_exit(self, status: int, usage: Usage, *, is_empty: bool) -> None:
         self._set_main_exit(status, usage)
         if self._ending is None or is_empty:
-            self._finish_output()
+            self.output.finish(self._launcher)
         self._ask_for_the_cause()
         if is_empty:
             self._on_empty()
@@ -391,39 +349,16 @@ class Supervised:
 
     def _on_empty(self) -> None:
         """A launcher that is being killed is not handed to the next command: `_kill_tree` lets go of it."""
-        if self._killed is None:
+        if not self._kill.has_begun:
             self._release()
 
-    def _set_main_exit(self, status: int, usage: tuple[float, float, int] | None) -> None:
-        code = os.waitstatus_to_exitcode(status)
-        user, system, rss = usage or (None, None, None)
-        outcome = Outcome.EXITED if code >= 0 else Outcome.SIGNALED
-        if self._ending is Outcome.TIMED_OUT:
-            outcome = Outcome.TIMED_OUT
-        elif code < 0 and (-code in self._sent or self._ending is not None):
-            outcome = self._ending or Outcome.KILLED
-        self._main_exit = ProcessExit(
-            outcome=outcome,
-            exit_code=TIMEOUT_EXIT_CODE if outcome is Outcome.TIMED_OUT else code if code >= 0 else 128 - code,
-            signal=-code if code < 0 else None,
-            user_seconds=user,
-            system_seconds=system,
-            max_rss_bytes=rss,
-        )
-
-    def _finish_output(self) -> None:
-        held = [descriptor for pump in self._pumps if (descriptor := pump.finish()) is not None]
-        self._pumps = []
-        if held and self._launcher is not None and not self._launcher.closed:
-            self._launcher.drain(held)
-        else:
-            for descriptor in held:
-                os.close(descriptor)
+    def _set_main_exit(self, status: int, usage: Usage | None) -> None:
+        self._main_exit = exit_by_status(status, usage, ending=self._ending, sent=self._sent)
 
     def _release(self) -> None:
         """The tree is empty: the launcher can serve someone else."""
         self._is_tree_empty = True
-        self._finish_output()
+        self.output.finish(self._launcher)
         launcher, self._launcher = self._launcher, None
         if launcher is not None:
             launcher.release()
@@ -434,27 +369,11 @@ class Supervised:
             return
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._kill_timer is not None and self._is_tree_empty:
-            self._kill_timer.cancel()
+        if self._is_tree_empty:
+            self._kill.cancel()
         self._set_started()
         if not self.ended.done():
             self.ended.set_result(self._main_exit)
-
-    def _kill_at(self, time: float) -> None:
-        """Of several ends under way the earliest counts."""
-        if self._kill_timer is not None and self._kill_timer.when() > time:
-            self._kill_timer.cancel()
-            self._kill_timer = None
-        if self._kill_timer is None:
-            self._kill_timer = self.clock.call_at(time, self._kill)
-
-    def _kill(self) -> "asyncio.Future[None]":
-        """Begin to kill the tree, once; the future is done when nothing of it is left, or the sandbox ends."""
-        if self._killed is None:
-            self._killed = self._loop.create_future()
-            # Not by the work itself: it may be cancelled before its first step.
-            self._background.start(self._kill_tree(), on_end=partial(self._killed.set_result, None))
-        return self._killed
 
     async def _kill_tree(self) -> None:
         if self._launcher is not None:
@@ -468,45 +387,3 @@ class Supervised:
         if self._main_exit is None:
             self._set_main_exit(signals.SIGKILL, None)
         self._release()
-
-
-def _check_status(field: bytes) -> int:
-    """The wait status of a process that has ended: wait(2)."""
-    status = number(field, MOST_WAIT_STATUS)
-    if not os.WIFEXITED(status) and not os.WIFSIGNALED(status):
-        raise ProtocolError(f"wait status {status} is not an end")
-    return status
-
-
-def _make_pipe(kept: ExitStack, given: ExitStack) -> tuple[int, int]:
-    """A pipe whose write end is closed here once it is given away."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    kept.callback(os.close, read)
-    given.callback(os.close, write)
-    # The sandbox's user is not the one who made the pipe, and yet `> /dev/stderr` opens it: proc(5).
-    os.fchmod(write, 0o666)
-    return read, write
-
-
-def spawn_request(invocation: Invocation, targets: Sequence[int], tty: bytes = b"") -> bytes:
-    """The spawn packet: see `agent.protocol`."""
-    return encode(
-        b"spawn",
-        invocation.cwd,
-        b",".join(_target(invocation, number) for number in targets),
-        tty,
-        invocation.user,
-        b"%d" % len(invocation.argv),
-        *invocation.argv,
-        *environment_entries(invocation.env),
-    )
-
-
-def _target(invocation: Invocation, number: int) -> bytes:
-    is_snapshot = number == STATE_DESCRIPTOR and invocation.snapshot is not None
-    return b"%d" % number + (invocation.snapshot_kind if is_snapshot else b"")
-
-
-def environment_entries(env: Mapping[bytes, bytes]) -> list[bytes]:
-    """NAME=value, as execve(2) takes them."""
-    return [name + b"=" + value for name, value in env.items()]

@@ -18,8 +18,9 @@ from cove.errors import (
 from cove.linux.descriptors import Kind, is_kind
 from cove.local.threads import close_all
 from cove.model import TerminalInfo
+from cove.runtime.exit_record import NOT_EXECUTABLE_EXIT_CODE
 from cove.runtime.spawner import Spawner
-from cove.runtime.supervised import NOT_EXECUTABLE_EXIT_CODE, Supervised
+from cove.runtime.supervised import Supervised
 from cove.runtime.terminal import Terminal, check_size, expect_utf8, set_size
 from cove.tasks import Tasks, shared
 
