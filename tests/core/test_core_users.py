@@ -2,7 +2,17 @@
 
 import pytest
 
-from cove.core.users import MOST_BYTES, MOST_GROUPS, ROOT, ROOT_CAPABILITIES, User, find_user
+from cove.core.users import (
+    IMAGE_OWNER,
+    MOST_BYTES,
+    MOST_GROUPS,
+    RANGE_USERS,
+    ROOT,
+    ROOT_CAPABILITIES,
+    User,
+    find_user,
+    map_volume,
+)
 from cove.errors import ValidationFailed
 
 pytestmark = pytest.mark.pure
@@ -63,3 +73,19 @@ def test_a_user_is_told_to_the_agent_by_numbers() -> None:
 def test_root_inside_has_none_of_the_rights_that_reach_beyond() -> None:
     assert not {"CAP_NET_RAW", "CAP_MKNOD", "CAP_AUDIT_WRITE"} & set(ROOT_CAPABILITIES)
     assert not [name for name in ROOT_CAPABILITIES if name.startswith("CAP_SYS_")]
+
+
+def test_a_volume_is_the_one_users_where_there_is_one() -> None:
+    assert map_volume(9, 500, 1, 0) == [(9, 500, 1)]
+
+
+@pytest.mark.parametrize("own", [0, 1, 33, RANGE_USERS - 2])
+def test_every_owner_of_a_volume_is_mapped_once_and_the_own_user_has_what_is_the_volumes(own: int) -> None:
+    extents = map_volume(9, 500, RANGE_USERS, own)
+    shown = {disk + at: host + at for disk, host, count in extents for at in range(count)}
+    assert shown[9] == 500 + own
+    assert sorted(shown.values()) == list(range(500, 500 + RANGE_USERS))
+    assert len(shown) == sum(count for _, _, count in extents)
+    others = [number for number in range(RANGE_USERS - 1) if number != own]
+    assert all(shown[IMAGE_OWNER + number] == 500 + number for number in others)
+    assert shown[IMAGE_OWNER + own] == 500 + RANGE_USERS - 1

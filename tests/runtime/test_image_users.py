@@ -13,7 +13,7 @@ from support.users import needs_users
 
 from cove import AsyncImage, AsyncSandbox, AsyncVolume
 from cove.core.users import FIRST_RANGE, RANGE_USERS
-from cove.model import VolumeMount
+from cove.model import AnyMount, VolumeMount
 from cove.runtime.user_ids import REGISTERS, read_note
 
 pytestmark = [pytest.mark.anyio, needs_busybox, needs_users]
@@ -106,15 +106,46 @@ async def test_what_users_left_is_removed_with_the_sandbox(image: str, cove_home
     assert os.listdir(places) == []
 
 
-async def test_a_volume_is_the_sandboxs_users(image: str) -> None:
-    volume = await AsyncVolume.create("of-users")
-    try:
-        mounts = [VolumeMount(volume="of-users", target="/data")]
-        async with AsyncSandbox.create(image=image, user="web", mounts=mounts) as sandbox:
-            made = await sandbox.exec("touch /data/file && ls -n /data")
-            assert made.stdout.split()[4:6] == ["33", "34"], made
-    finally:
-        await volume.delete()
+@pytest.fixture
+async def volume() -> AsyncIterator[AnyMount]:
+    made = await AsyncVolume.create("of-users")
+    yield VolumeMount(volume="of-users", target="/data")
+    await made.delete()
+
+
+async def owners(sandbox: AsyncSandbox, *paths: str) -> list[str]:
+    shown = await sandbox.exec(["/bin/ls", "-nd", *paths], user="root")
+    return [":".join(line.split()[2:4]) for line in shown.stdout.splitlines()]
+
+
+async def test_a_volume_is_the_sandboxs_users_and_root_has_its_rights_there(image: str, volume: AnyMount) -> None:
+    async with AsyncSandbox.create(image=image, user="web", mounts=[volume]) as sandbox:
+        assert (await sandbox.exec("mkdir /data/mine && touch /data/mine/file")).ok
+        made = "touch /data/roots /data/given && chown 7:8 /data/given && mkdir /data/theirs && chown 7:8 /data/theirs"
+        done = await sandbox.exec(f"{made} && echo more >> /data/mine/file", user="root")
+        assert done.ok, done
+        shown = await owners(sandbox, "/data", "/data/given", "/data/mine/file", "/data/roots")
+        assert shown == ["33:34", "7:8", "33:34", "0:0"]
+        assert not (await sandbox.exec("touch /data/file", user="7:8")).ok
+        assert (await sandbox.exec("touch /data/theirs/file && rm /data/theirs/file", user="7:8")).ok
+        assert not (await sandbox.exec("echo text > /data/roots")).ok
+
+
+async def test_the_next_sandbox_finds_what_users_left_in_a_volume(image: str, volume: AnyMount) -> None:
+    async with AsyncSandbox.create(image=image, user="web", mounts=[volume]) as sandbox:
+        made = "touch /data/mine /data/roots /data/given && chown 33:34 /data/mine && chown 7:8 /data/given"
+        assert (await sandbox.exec(made, user="root")).ok
+    async with AsyncSandbox.create(image=image, user="7:8", mounts=[volume]) as sandbox:
+        assert await owners(sandbox, "/data/mine", "/data/roots") == ["7:8", "0:0"]
+        assert (await sandbox.exec("echo text > /data/mine")).ok
+        assert not (await sandbox.exec("echo text > /data/given")).ok
+        assert (await sandbox.exec("chown 7:8 /data/given", user="root")).ok
+        assert (await sandbox.exec("echo text > /data/given")).ok
+    async with AsyncSandbox.create(image=image, user="root", mounts=[volume]) as sandbox:
+        assert await owners(sandbox, "/data/mine", "/data/given") == ["0:0", "0:0"]
+        assert (await sandbox.exec("echo text > /data/roots && chown 0:0 /data/roots")).ok
+    async with AsyncSandbox.create(mounts=[volume]) as sandbox:
+        assert (await sandbox.exec("echo text > /data/mine; cat /data/roots")).ok
 
 
 KILLED = """

@@ -22,6 +22,29 @@ ROOT_CAPABILITIES = (
 )
 
 
+# So many users from the first number on are those from the second on.
+Extent = tuple[int, int, int]
+
+
+def map_volume(on_disk: int, first: int, users: int, own: int) -> list[Extent]:
+    """Map the owners of a volume's files to those of a sandbox, which has so many users from `first` on.
+
+    Its `own` user, or group, has what belongs to `on_disk`: in every sandbox that is who uses the volume. The others
+    are known by their numbers, counted from IMAGE_OWNER. What the own number has left elsewhere is the last one's: no
+    file is without an owner here, so root can have each.
+    """
+    if users == 1:
+        return [(on_disk, first, 1)]
+    last = users - 1
+    extents = [
+        (on_disk, first + own, 1),
+        (IMAGE_OWNER, first, own),
+        (IMAGE_OWNER + own + 1, first + own + 1, last - own - 1),
+        (IMAGE_OWNER + own, first + last, 1),
+    ]
+    return [extent for extent in extents if extent[2] > 0]
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """One user: a number need not have a name."""

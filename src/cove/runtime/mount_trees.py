@@ -6,8 +6,10 @@ a copy of the host's mounts, where it opens the path again and goes on only if t
 
 import errno
 import os
+from collections.abc import Sequence
 
 from cove.attach import Attached, CloneTree, Target, program, start_process
+from cove.core.users import Extent
 from cove.errors import CoveError, SandboxUnavailable, from_errno
 from cove.linux.path_walk import Found, find
 from cove.local.threads import start_in_thread
@@ -63,16 +65,16 @@ def _explain(failure: program.Failed, *, has_map: bool) -> CoveError:
     return from_errno(failure.number, f"mount {failure.subject}")
 
 
-def make_id_map(machine: Machine, on_disk: int, user_id: int, group_id: int) -> int:
-    """Return a user namespace that maps the one user, and its group, to the other. The caller closes it. Blocks."""
+def make_id_map(machine: Machine, users: Sequence[Extent], groups: Sequence[Extent]) -> int:
+    """Return a user namespace that maps owners on disk to those of a sandbox. The caller closes it. Blocks."""
     helper = start_process(machine.attach_command, None)
     try:
         helper.isolate()
         assert helper.process is not None
         above = f"/proc/{helper.process.pid}"
-        for name, id in (("uid_map", user_id), ("gid_map", group_id)):
+        for name, extents in (("uid_map", users), ("gid_map", groups)):
             with open(f"{above}/{name}", "wb", buffering=0) as file:
-                file.write(b"%d %d 1\n" % (on_disk, id))
+                file.write(b"".join(b"%d %d %d\n" % extent for extent in extents))
         return os.open(f"{above}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     except (OSError, program.Failed) as error:
         raise SandboxUnavailable(f"the owners of volumes cannot be translated here: {error}") from error

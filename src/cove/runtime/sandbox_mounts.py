@@ -23,6 +23,7 @@ from cove.attach import AttachTree, Unmount
 from cove.core.mount import attached, bound, check_addition, check_removal, check_target, with_target
 from cove.core.mount_grants import MountGrants
 from cove.core.network_grants import NetworkGrants
+from cove.core.users import map_volume
 from cove.errors import CoveError, MountNotFound, PermissionDenied, SecretUnavailable, ValidationFailed
 from cove.linux.path_walk import find
 from cove.local.threads import in_thread
@@ -312,11 +313,12 @@ class Mounts(api.Mounts):
         return tree
 
     async def _map_ids(self, volume: UsedVolume) -> int | None:
-        user_id, group_id = map(self.sandbox.place.host_id, self.sandbox.user())
-        if volume.owner is None or user_id is None or group_id is None:
+        place = self.sandbox.place
+        if volume.owner is None or place.user_id is None:
             return None
         if self._id_map is None:
-            making = in_thread(make_id_map, self.sandbox.machine, volume.owner, user_id, group_id)
+            own = (map_volume(volume.owner, place.user_id, place.users, each) for each in self.sandbox.user())
+            making = in_thread(make_id_map, self.sandbox.machine, *own)
             self._id_map = await settled(making, discard=os.close)
         return self._id_map
 

@@ -205,7 +205,9 @@ def _check_size(size: object) -> None:
 
 
 def _make_data(path: Path, owner: int | None) -> None:
+    """Make the directory that sandboxes see, for all their users to enter; on the host nobody passes those above."""
     path.mkdir(mode=0o700)
+    path.chmod(0o755)
     if owner is not None:
         os.chown(path, owner, owner)
 
