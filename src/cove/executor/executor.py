@@ -16,7 +16,9 @@ import os
 import signal
 import site
 import socket
+import stat
 import sys
+import tempfile
 import termios
 import warnings
 from time import sleep
@@ -77,8 +79,10 @@ def warm_up(has_packages: bool) -> None:
     for name in (*PACKAGES, FIGURES) if has_packages else ():
         with contextlib.suppress(ImportError):
             __import__(name)
-    os.makedirs(user_site(), exist_ok=True)  # an import remembers that a directory is not there
-    os.makedirs(os.path.expanduser("~/.cache"), exist_ok=True)  # pip looks whose it is
+    # An import remembers that a directory is not there; pip looks whose the other is.
+    for path in (user_site(), os.path.expanduser("~/.cache")):
+        with contextlib.suppress(OSError):  # a user without a home that it can write
+            os.makedirs(path, exist_ok=True)
     gc.freeze()  # what is old stays shared: the collector would write to it
     gc.enable()
 
@@ -153,6 +157,17 @@ def shell_class() -> Any:
     return Shell
 
 
+def own_directory(path: str) -> str:
+    """Make a directory that no other user of the sandbox can put modules into; under another name if it is theirs."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            return tempfile.mkdtemp(prefix=".ipython-")
+    return path
+
+
 def make_shell() -> ContextShell:
     """Return an IPython shell without history, without files in the home directory, without output of its own."""
     from traitlets.config import Config
@@ -163,7 +178,8 @@ def make_shell() -> ContextShell:
     config.InteractiveShell.colors = "NoColor"
     config.InteractiveShell.xmode = "Context"
     config.InteractiveShell.autoindent = False
-    os.environ.setdefault("IPYTHONDIR", "/tmp/.ipython")
+    if "IPYTHONDIR" not in os.environ:
+        os.environ["IPYTHONDIR"] = own_directory("/tmp/.ipython")
     shell = shell_class().instance(config=config)
     shell.failure = None
     shell.system = shell.system_raw
