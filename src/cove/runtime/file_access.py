@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cove.agent import protocol
-from cove.core.file_path import decode_path, name_of
+from cove.core.file_path import below, decode_path, name_of
 from cove.errors import FileNotFound, IsDirectory, NotDirectory, ValidationFailed
 from cove.linux.descriptors import Kind, is_kind
 from cove.local.files import translated
@@ -88,16 +88,17 @@ class FileAccess:
         await self._link.request(b"write", asked, path, content, subject=decode_path(path), user=self._user)
 
     async def open_directory(self, path: bytes) -> int:
-        """A directory, to be listed."""
-        descriptor = await self._open(path, os.O_RDONLY | os.O_DIRECTORY)
+        """A directory, to be listed by ourselves: its user must be able to read and to enter it."""
+        descriptor = await self._open(below(path, b"."), os.O_RDONLY | os.O_DIRECTORY, decode_path(path))
         if is_kind(descriptor, Kind.DIRECTORY):
             return descriptor
         close_in_thread([descriptor])
         raise NotDirectory(f"{decode_path(path)}: a directory of the kernel's own is not listed")
 
-    async def _open(self, path: bytes, flags: int) -> int:
+    async def _open(self, path: bytes, flags: int, subject: str | None = None) -> int:
+        named = decode_path(path) if subject is None else subject
         answer = await self._link.request(
-            b"open", b"%d" % flags, b"438", path, expect_descriptors=1, subject=decode_path(path), user=self._user
+            b"open", b"%d" % flags, b"438", path, expect_descriptors=1, subject=named, user=self._user
         )
         return answer.descriptors[0]
 
