@@ -39,6 +39,8 @@ FORMS = {
     Form.CONTENT: "bytes",
     Form.UPLOAD: "takes bytes",
     Form.STREAM: "takes bytes",
+    Form.WORK: "JSON, or events",
+    Form.STREAM_WORK: "takes bytes; JSON, or events",
     Form.PAGE: "a document",
     Form.WEBSOCKET: "WebSocket",
     Form.TCP: "an upgrade to tcp",

@@ -56,7 +56,8 @@ async def test_an_image_is_loaded_found_and_forgotten(where: Where, tmp_path: Pa
     path = write_busybox(tmp_path / "image.tar", settings=SETTINGS)
     loaded = await AsyncImage.load(path, name="team/made:1", progress=told.append, **where)
     assert loaded.name == "team/made:1"
-    assert told
+    assert (told[-1].layers, told[-1].total_layers) == (1, 1)
+    assert told[-1].bytes > 1_000_000
     info = await (await AsyncImage.get("team/made:1", **where)).info()
     assert (info.layers, info.user, info.labels) == (1, "web", {"team": "a"})
     assert info in await AsyncImage.list(**where)

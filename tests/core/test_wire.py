@@ -369,10 +369,11 @@ def test_defaults_on_the_wire_are_those_of_the_method(operation: AnyOperation) -
 def test_the_form_of_an_operation_is_that_of_its_method(operation: AnyOperation) -> None:
     method = signature_of(operation).method
     returns = str(inspect.signature(method).return_annotation)
-    is_stream = operation.form in (Form.EVENTS, Form.CONTENT)
+    has_events = operation.form in (Form.EVENTS, Form.WORK, Form.STREAM_WORK)
+    is_stream = has_events or operation.form is Form.CONTENT
     assert ("AsyncGenerator[" in returns) == is_stream
     assert inspect.iscoroutinefunction(method) == (operation.form in (Form.VALUE, Form.UPLOAD, Form.STREAM))
-    assert (operation.answer.events is not None) == (operation.form is Form.EVENTS)
+    assert (operation.answer.events is not None) == has_events
 
 
 def test_every_method_of_the_api_has_an_operation() -> None:
@@ -380,7 +381,10 @@ def test_every_method_of_the_api_has_an_operation() -> None:
     covered = {(row.target, row.method) for row in OPERATIONS}
     own = {
         *((Target.SERVER, name) for name in ("connect", "get_volume", "load_snapshot")),
-        *((Target.SERVER, name) for name in ("get_image", "load_image", "build_image", "bootstrap_image")),
+        *(
+            (Target.SERVER, name)
+            for name in ("get_image", "load_image", "pull_image", "build_image", "bootstrap_image")
+        ),
         *((Target.VOLUME, name) for name in ("create", "get", "list")),
         *((Target.IMAGE, name) for name in ("load", "pull", "build", "bootstrap", "get", "list", "prune", "save")),
         *((Target.SANDBOX, name) for name in ("create", "connect", "list", "detach", "kill_process", "transaction")),

@@ -19,6 +19,7 @@ from cove.images.merged_view import OPAQUE
 from cove.images.store import open_images
 from cove.layers.store import LayerStore
 from cove.local.threads import Stopped
+from cove.model import TransferProgress
 
 Unpack = Callable[..., Path]
 
@@ -222,8 +223,8 @@ def test_whoever_gives_up_in_the_middle_of_a_layer_leaves_nothing(tmp_path: Path
     archive.write_bytes(make_layer([Item("large", os.urandom(4 * CHUNK))]))
     told: list[int] = []
 
-    def give_up(what: str, done: int, total: int) -> None:
-        told.append(done)
+    def give_up(progress: TransferProgress) -> None:
+        told.append(progress.bytes)
         if len(told) == 3:
             raise Stopped
 

@@ -1,6 +1,9 @@
 """Pulling by a server: only from registries that its configuration allows."""
 
+import asyncio
+import json
 import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from support.registry import REGISTRY, push, reply, running_fake, running_regist
 from support.servers import Server, serving
 from support.serving import address
 
-from cove import AsyncImage, AsyncSandbox
+from cove import AsyncImage, AsyncSandbox, TransferProgress
 from cove.errors import ImageNotFound, PermissionDenied
 from cove.images.registry_guard import RegistryGuard
 
@@ -26,7 +29,9 @@ async def test_a_server_pulls_from_a_registry_that_it_allows(other_home: Path, t
         settings.write_text(f'allow_registries = ["{registry}"]\n[network]\nprivate = ["{registry}"]\n')
         with serving(other_home, "--config", str(settings), "--on-stop", "destroy") as server:
             where = address(server)
-            image = await AsyncImage.pull(f"{registry}/team/made:1", **where)
+            told: list[TransferProgress] = []
+            image = await AsyncImage.pull(f"{registry}/team/made:1", progress=told.append, **where)
+            assert told[-1].layers == told[-1].total_layers == 1
             assert image.name == f"{registry}/team/made:1"
             async with AsyncSandbox.create(image=image.name, **where) as sandbox:
                 assert await sandbox.files.read("/hello") == b"hello"
@@ -36,6 +41,27 @@ async def test_a_server_pulls_from_a_registry_that_it_allows(other_home: Path, t
                 with pytest.raises(PermissionDenied, match="does not pull"):
                     await AsyncImage.pull(other, **where)
             await image.delete()
+
+
+async def test_how_far_a_load_is_comes_as_events_or_not_at_all(shared_server: Server, tmp_path: Path) -> None:
+    path = make_oci([LAYER, make_layer([Item("two")])]).write(tmp_path / "image.tar")
+    told = await asyncio.to_thread(post, shared_server, path, "text/event-stream")
+    events = [part.split("\ndata: ") for part in told.removesuffix("\n\n").split("\n\n")]
+    assert [name for name, _ in events[:-1]] == ["event: progress"] * (len(events) - 1)
+    assert events[-1][0] == "event: image"
+    assert json.loads(events[-2][1])["layers"] == 2
+    image = json.loads(events[-1][1])["image"]
+    assert json.loads(await asyncio.to_thread(post, shared_server, path, "*/*"))["id"] == image["id"]
+    await (await AsyncImage.get("told", **address(shared_server))).delete()
+
+
+def post(server: Server, path: Path | str, accept: str) -> str:
+    headers = {"Authorization": f"Bearer {server.key}", "Accept": accept}
+    request = urllib.request.Request(f"{server.url}/v1/images?name=told", Path(path).read_bytes(), headers)
+    with urllib.request.urlopen(request) as answer:
+        body: bytes = answer.read()
+        assert answer.status == (201 if accept == "*/*" else 200)
+    return body.decode()
 
 
 async def test_a_server_that_names_no_registry_pulls_from_none(shared_server: Server) -> None:

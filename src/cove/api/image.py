@@ -49,13 +49,20 @@ class AsyncImage(Named, ABC):
         return await provider_for(url, api_key).load_image(os.fspath(path), name=name, progress=progress)
 
     @classmethod
-    async def pull(cls, reference: str, *, url: str | None = None, api_key: str | None = None) -> "AsyncImage":
+    async def pull(
+        cls,
+        reference: str,
+        *,
+        progress: "Callable[[TransferProgress], object] | None" = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> "AsyncImage":
         """Pull `HOST/NAME:TAG` from a registry, with the credentials of `~/.docker/config.json`.
 
         What an interrupted pull has fetched is used by the next. A server pulls from registries that its configuration
         allows, with credentials of its own. Raises ImageNotFound, ImageInvalid, Unauthorized, PermissionDenied.
         """
-        return await provider_for(url, api_key).pull_image(reference)
+        return await provider_for(url, api_key).pull_image(reference, progress)
 
     @classmethod
     async def build(

@@ -2,7 +2,7 @@
 
 import builtins
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Mapping, Sequence
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -11,6 +11,7 @@ from cove.model import (
     BuildEvent,
     BuildSpec,
     ImageInfo,
+    ImageMade,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
@@ -68,11 +69,20 @@ class Provider(Protocol):
     ) -> "AsyncImage":
         """Load an image from a path of the caller's."""
 
-    async def load_image_archive(self, chunks: AsyncIterable[bytes], *, name: str | None = None) -> "AsyncImage":
-        """Load an archive that comes in pieces."""
+    def load_image_events(
+        self, chunks: AsyncIterable[bytes], *, name: str | None = None
+    ) -> AsyncGenerator[TransferProgress | ImageMade, None]:
+        """Load an archive that comes in pieces, and tell how far it is."""
+        raise NotImplementedError
 
-    async def pull_image(self, reference: str) -> "AsyncImage":
+    async def pull_image(
+        self, reference: str, progress: "Callable[[TransferProgress], object] | None" = None
+    ) -> "AsyncImage":
         """Pull an image from a registry."""
+
+    def pull_image_events(self, reference: str) -> AsyncGenerator[TransferProgress | ImageMade, None]:
+        """Pull an image from a registry, and tell how far it is."""
+        raise NotImplementedError
 
     async def build_image(
         self, directory: str | None, spec: BuildSpec, progress: "Callable[[BuildEvent], object] | None" = None

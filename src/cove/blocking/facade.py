@@ -1526,13 +1526,23 @@ class Image:
         )
 
     @classmethod
-    def pull(cls, reference: str, *, url: str | None = None, api_key: str | None = None) -> "Image":
+    def pull(
+        cls,
+        reference: str,
+        *,
+        progress: "Callable[[TransferProgress], object] | None" = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> "Image":
         """Pull `HOST/NAME:TAG` from a registry, with the credentials of `~/.docker/config.json`.
 
         What an interrupted pull has fetched is used by the next. A server pulls from registries that its configuration
         allows, with credentials of its own. Raises ImageNotFound, ImageInvalid, Unauthorized, PermissionDenied.
         """
-        return Image(get_portal().call(lambda: api.AsyncImage.pull(reference, url=url, api_key=api_key)), get_portal())
+        return Image(
+            get_portal().call(lambda: api.AsyncImage.pull(reference, progress=progress, url=url, api_key=api_key)),
+            get_portal(),
+        )
 
     @classmethod
     def build(

@@ -12,8 +12,8 @@ from cove.cli.connection import UrlOption as ServerUrlOption
 from cove.cli.descriptors import show
 from cove.cli.image_build import build
 from cove.cli.options import JsonOption, SandboxArgument
+from cove.cli.progress import shown_progress
 from cove.cli.signals import finish
-from cove.cli.snapshot import show_progress
 from cove.cli.table import print_json, print_table
 from cove.model import ImageInfo
 
@@ -131,7 +131,9 @@ def commit(id: SandboxArgument, name: NameArgument, url: ServerUrlOption = None,
 
 async def _load(path: Path, name: str | None, url: str | None, api_key: str | None) -> int:
     where = await _where(url, api_key)
-    show((await AsyncImage.load(path, name=name, progress=show_progress, **where)).name)
+    with shown_progress() as progress:
+        loaded = await AsyncImage.load(path, name=name, progress=progress, **where)
+    show(loaded.name)
     return 0
 
 
@@ -142,7 +144,10 @@ async def _commit(server: Server, id: str, name: str) -> int:
 
 
 async def _pull(reference: str, url: str | None, api_key: str | None) -> int:
-    show((await AsyncImage.pull(reference, **await _where(url, api_key))).name)
+    where = await _where(url, api_key)
+    with shown_progress() as progress:
+        pulled = await AsyncImage.pull(reference, progress=progress, **where)
+    show(pulled.name)
     return 0
 
 
@@ -156,7 +161,8 @@ async def _bootstrap(
 
 async def _save(name: str, path: Path, url: str | None, api_key: str | None) -> int:
     found = await AsyncImage.get(name, **await _where(url, api_key))
-    await found.save(path, progress=show_progress)
+    with shown_progress(by_lines=False) as progress:
+        await found.save(path, progress=progress)
     return 0
 
 

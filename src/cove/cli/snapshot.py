@@ -1,6 +1,5 @@
 """`cove snapshot`, `cove restore`, `cove fork`, `cove diff`: keep the files of a sandbox, and go back to them."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -9,9 +8,9 @@ from cove.cli.commands import make_program
 from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import show
 from cove.cli.options import JsonOption, SandboxArgument
+from cove.cli.progress import shown_progress
 from cove.cli.signals import finish
 from cove.cli.table import age, print_json, print_table
-from cove.model import TransferProgress
 
 snapshot = make_program("The files of sandboxes at one moment.")
 SnapshotArgument = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="The id of a snapshot.", show_default=False)]
@@ -134,7 +133,8 @@ async def _export(server: Server, id: str, target: str, *, as_json: bool) -> int
     from cove.api import AsyncSnapshot
 
     found = await AsyncSnapshot.get(id, url=server.url, api_key=server.api_key)
-    exported = await found.export(target, progress=show_progress)
+    with shown_progress(by_lines=False) as progress:
+        exported = await found.export(target, progress=progress)
     if as_json:
         print_json(exported)
     else:
@@ -146,16 +146,10 @@ async def _load(server: Server, source: str) -> int:
     from cove.api import AsyncSnapshot
 
     await server.check()
-    show((await AsyncSnapshot.load(source, progress=show_progress, url=server.url, api_key=server.api_key)).id)
+    with shown_progress(by_lines=False) as progress:
+        loaded = await AsyncSnapshot.load(source, progress=progress, url=server.url, api_key=server.api_key)
+    show(loaded.id)
     return 0
-
-
-def show_progress(progress: TransferProgress) -> None:
-    """Show how far a transfer is, on a terminal only."""
-    if sys.stderr.isatty():
-        size = progress.bytes / 1e6
-        layers = f"{progress.layers}/{progress.total_layers} layers, " if progress.total_layers else ""
-        print(f"\r{layers}{size:.1f} MB ", end="", file=sys.stderr, flush=True)
 
 
 async def _restore(server: Server, id: str, snapshot: str) -> int:

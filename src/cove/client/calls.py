@@ -73,11 +73,16 @@ class Calls:
         return None if operation.reply is None else decode_json(data, operation.answer.type)
 
     async def events(
-        self, operation: Operation[Request, V], *ids: str, request: Request | None = None
+        self,
+        operation: Operation[Request, V],
+        *ids: str,
+        request: Request | None = None,
+        content: AsyncIterable[bytes] | None = None,
     ) -> AsyncGenerator[V, None]:
         """Call an operation that answers events."""
+        path = self.path(operation, *ids)
         with self._was_there():
-            async with aclosing(self.transport.events(operation, self.path(operation, *ids), request)) as events:
+            async with aclosing(self.transport.events(operation, path, request, content)) as events:
                 async for event in events:
                     yield event
 

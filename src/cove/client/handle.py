@@ -107,6 +107,40 @@ async def _events(
             await backoff.pause()
 
 
+async def _work(
+    handle: Handle, operation: AnyOperation, signature: Signature, arguments: dict[str, object]
+) -> AsyncGenerator[object, None]:
+    """Follow what the server does; ask again while it is away and nothing was sent."""
+    ids = (*handle._ids, *signature.take_path(arguments))
+    sent = _Sent(arguments.pop(signature.content)) if operation.takes_content else None
+    request, backoff = _request(operation, arguments), Backoff()
+    while True:
+        try:
+            async with aclosing(handle._calls.events(operation, *ids, request=request, content=sent)) as events:
+                async for event in events:
+                    yield event
+            return
+        except Unreachable:
+            if sent is not None and sent.has_begun:
+                raise
+            await backoff.pause()
+
+
+class _Sent:
+    """Chunks that are sent once: `has_begun` when the first was asked for."""
+
+    def __init__(self, chunks: object) -> None:
+        self._chunks = _encoded(cast(AsyncIterable[object], chunks))
+        self.has_begun = False
+
+    def __aiter__(self) -> "_Sent":
+        return self
+
+    async def __anext__(self) -> bytes:
+        self.has_begun = True
+        return await anext(self._chunks)
+
+
 async def _chunks(
     handle: Handle, operation: AnyOperation, signature: Signature, arguments: dict[str, object]
 ) -> AsyncGenerator[bytes, None]:
@@ -131,6 +165,8 @@ _METHODS: Final[Mapping[Form, Callable[[Handle, AnyOperation, Signature, dict[st
     Form.UPLOAD: _call,
     Form.STREAM: _call,
     Form.EVENTS: _events,
+    Form.WORK: _work,
+    Form.STREAM_WORK: _work,
     Form.CONTENT: _chunks,
 }
 

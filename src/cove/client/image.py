@@ -4,19 +4,22 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from os import PathLike
+from typing import TypeVar
 
 from cove import api
 from cove.client.calls import Calls
 from cove.client.files import read_descriptor, read_tree
 from cove.client.handle import Handle
+from cove.errors import ConnectionLost
 from cove.local.files import make_local, open_local, translated, write_at
 from cove.local.threads import finished
-from cove.model import ImageInfo, TransferProgress
+from cove.model import ImageInfo, ImageMade, TransferProgress
 from cove.wire import operations
 from cove.wire.target import Target
 
 Progress = Callable[[TransferProgress], object] | None
 _MODE = 0o644
+E = TypeVar("E")
 
 
 class Image(Handle, api.AsyncImage, target=Target.IMAGE):
@@ -48,6 +51,19 @@ class Image(Handle, api.AsyncImage, target=Target.IMAGE):
             await finished(write_at, file, chunk, size)
             size += len(chunk)
             _tell(progress, size)
+
+
+async def made_image(
+    calls: Calls, events: AsyncGenerator[E | ImageMade, None], progress: Callable[[E], object] | None
+) -> Image:
+    """Follow the making of an image; `progress` hears of it."""
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, ImageMade):
+                return Image.of(calls, event.image)
+            if progress is not None:
+                progress(event)
+    raise ConnectionLost("the server has ended before the image was made")
 
 
 @asynccontextmanager

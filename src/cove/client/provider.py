@@ -13,7 +13,7 @@ from cove.api import AsyncImage, AsyncSnapshot
 from cove.api.provider import Provider
 from cove.client.calls import Calls
 from cove.client.handle import Handle
-from cove.client.image import Image, opened_source
+from cove.client.image import Image, made_image, opened_source
 from cove.client.sandbox import Sandbox
 from cove.client.snapshot_transfer import read_export
 from cove.client.transport import Transport
@@ -61,7 +61,13 @@ class RemoteProvider(Handle, Provider, target=Target.SERVER):
     ) -> AsyncImage:
         """Send what is at a path of this program's."""
         async with opened_source(path, progress) as chunks:
-            return await self.load_image_archive(chunks, name=name)
+            return await made_image(self._calls, self.load_image_events(chunks, name=name), progress)
+
+    async def pull_image(
+        self, reference: str, progress: Callable[[TransferProgress], object] | None = None
+    ) -> AsyncImage:
+        """Let the server pull an image."""
+        return await made_image(self._calls, self.pull_image_events(reference), progress)
 
     async def build_image(
         self, directory: str | None, spec: BuildSpec, progress: Callable[[BuildEvent], object] | None = None

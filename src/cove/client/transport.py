@@ -129,12 +129,12 @@ class Transport:
                 yield chunk
 
     async def events(
-        self, operation: Operation[Request, V], path: str, request: Request | None
+        self, operation: Operation[Request, V], path: str, request: Request | None, content: Content | None = None
     ) -> AsyncGenerator[V, None]:
         """Events as they come. One that says the stream cannot go on is raised."""
         codec, reader = operation.answer.events, FrameReader()
         assert codec is not None
-        async with aclosing(self._stream(operation, path, request, _ACCEPT_FRAMES)) as chunks:
+        async with aclosing(self._stream(operation, path, request, _ACCEPT_FRAMES, content)) as chunks:
             async for chunk in chunks:
                 for kind, head, data in reader.feed(chunk):
                     if kind == EVENT:
@@ -143,12 +143,17 @@ class Transport:
                         raise decode_failure(head)
 
     async def _stream(
-        self, operation: AnyOperation, path: str, request: Request | None, headers: bytes
+        self,
+        operation: AnyOperation,
+        path: str,
+        request: Request | None,
+        headers: bytes,
+        content: Content | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The body of an answer. Whoever leaves a call that does something waits until the server has ended it."""
         connection = await self._connect()
         try:
-            await self._ask(connection, operation, path, request, None, headers)
+            await self._ask(connection, operation, path, request, content, headers)
             async for chunk in connection.chunks():
                 yield chunk
         except Broken as error:

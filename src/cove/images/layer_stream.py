@@ -29,17 +29,20 @@ class Blob(Protocol):
         """Return at most so many bytes; none at the end."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Told:
-    """A blob that tells of every piece that is read; who is told may raise to give up."""
+    """A blob that tells how many bytes are read, before every piece; who is told may raise to give up."""
 
     blob: Blob
-    tell: Callable[[], object]
+    tell: Callable[[int], object]
+    size: int = 0
 
     def read(self, size: int, /) -> bytes:
         """Return at most so many bytes; none at the end."""
-        self.tell()
-        return self.blob.read(size)
+        self.tell(self.size)
+        data = self.blob.read(size)
+        self.size += len(data)
+        return data
 
 
 class LayerStream:

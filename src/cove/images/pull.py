@@ -16,6 +16,7 @@ from cove.images.reference import Reference, parse_reference
 from cove.images.registry import Connect, Registry
 from cove.images.sources import Files, LayerBlob, Slice, Source, SourceImage
 from cove.images.store import ImageStore, Progress, layer_id
+from cove.model import TransferProgress
 
 PARALLEL = 4
 MOST_BLOB_BYTES = 32 << 30
@@ -73,7 +74,9 @@ def _fetch_all(registry: Registry, layers: Sequence[Descriptor], directory: Path
     def count(digest: str, done: int, _: int) -> None:
         with lock:
             fetched[digest] = done
-            progress("bytes", sum(fetched.values()), total)
+            progress(
+                TransferProgress(layers=0, total_layers=len(layers), bytes=sum(fetched.values()), total_bytes=total)
+            )
 
     def fetch(layer: Descriptor) -> None:
         registry.fetch(layer, directory / _file(layer.digest), count)

@@ -10,6 +10,7 @@ import os
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,12 +33,33 @@ from cove.layers.record import ROOT, Layer, Owners
 from cove.layers.store import IMAGES, LayerStore
 from cove.linux.user_map import can_map_users
 from cove.local.state import replace_file
+from cove.model import TransferProgress
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[TransferProgress], None]
 
 
-def _no_progress(_what: str, _done: int, _total: int) -> None:
+def _no_progress(_: TransferProgress) -> None:
     """Show nothing."""
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Tells how many layers are done, and how many bytes of blobs were read."""
+
+    progress: Progress
+    total: int
+    layers: int = 0
+    size: int = 0
+
+    def tell(self) -> None:
+        self.progress(TransferProgress(layers=self.layers, total_layers=self.total, bytes=self.size))
+
+    def told(self, blob: Blob) -> Told:
+        return Told(blob, partial(self._count, self.size))
+
+    def _count(self, before: int, size: int) -> None:
+        self.size = before + size
+        self.tell()
 
 
 class ImageStore:
@@ -82,7 +104,7 @@ class ImageStore:
         config = source.image.config
         with self.layers.holding():
             if config is None:
-                return self._keep_root(name, self._load_root(source, progress), progress)
+                return self._keep_root(name, self._load_root(source, progress))
             ids = self._load_chain(source, source.image.layers, config, progress)
             return self._keep_config(name, ids, source.image.config_bytes, config)
 
@@ -94,15 +116,16 @@ class ImageStore:
         self, source: Source, layers: Sequence[LayerBlob], config: ImageConfig, progress: Progress
     ) -> builtins.list[str]:
         ids: builtins.list[str] = []
-        for number, (layer, chain) in enumerate(zip(layers, chain_ids(config.rootfs.diff_ids), strict=True)):
-            tell = partial(progress, "layers", number, len(layers))
-            tell()
+        counted = _Counted(progress, len(layers))
+        for layer, chain in zip(layers, chain_ids(config.rootfs.diff_ids), strict=True):
             id = layer_id(chain)
+            counted.tell()
             if not self.layers.has(id):
                 with source.open_layer(layer) as blob:
-                    self.add_layer(id, ids, Told(blob, tell), layer)
+                    self.add_layer(id, ids, counted.told(blob), layer)
             ids.append(id)
-        progress("layers", len(layers), len(layers))
+            counted.layers += 1
+        counted.tell()
         return ids
 
     def add_layer(self, id: str, below: Sequence[str], blob: Blob, expected: LayerBlob) -> str:
@@ -145,11 +168,14 @@ class ImageStore:
 
     def _load_root(self, source: Source, progress: Progress) -> str:
         """Unpack the tar of a root file system, which is one layer; return its diff_id."""
+        counted = _Counted(progress, 1)
         with source.open_layer(source.image.layers[0]) as blob:
-            return self.add_layer("", (), Told(blob, partial(progress, "layers", 0, 1)), source.image.layers[0])
+            diff_id = self.add_layer("", (), counted.told(blob), source.image.layers[0])
+        counted.layers += 1
+        counted.tell()
+        return diff_id
 
-    def _keep_root(self, name: str, diff_id: str, progress: Progress) -> ImageRecord:
-        progress("layers", 1, 1)
+    def _keep_root(self, name: str, diff_id: str) -> ImageRecord:
         config = ImageConfig(RootFs([diff_id]), Settings(), machine_architecture())
         return self._keep_config(name, [layer_id(diff_id)], msgspec.json.encode(config), config)
 

@@ -27,7 +27,7 @@ from cove.model.file import (
     SearchMatch,
 )
 from cove.model.git import GitBranch, GitChange, GitClone, GitFile, GitHead, GitStatus
-from cove.model.image import ImageInfo
+from cove.model.image import ImageInfo, ImageMade
 from cove.model.info import (
     ExposedPort,
     MemoryMeasure,
@@ -58,6 +58,7 @@ from cove.model.spec import IdleAction, Isolation, Limits, SandboxSpec, SpecFiel
 __all__ = [
     "ExportInfo",
     "ImageInfo",
+    "ImageMade",
     "BuildEvent",
     "BuildOutput",
     "BuildSpec",

@@ -20,12 +20,16 @@ class BackupInfo(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
-class TransferProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of an export or a load: layers that are done, of so many, and bytes of files so far."""
+class TransferProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+    """The progress of an export, a load or a pull: layers that are done, of so many, and bytes so far.
+
+    `total_layers` and `total_bytes` are 0 where they are not known.
+    """
 
     layers: int
     total_layers: int
     bytes: int
+    total_bytes: int = 0
 
 
 class ExportInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,3 +24,9 @@ class ImageInfo(msgspec.Struct, frozen=True, kw_only=True):
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     labels: dict[str, str] = {}
+
+
+class ImageMade(msgspec.Struct, frozen=True, kw_only=True, tag="image"):
+    """The image that was loaded, pulled or built: the last event of a stream that tells how far that is."""
+
+    image: ImageInfo

@@ -57,7 +57,9 @@ async def load_image(store: ImageStore, path: str, name: str | None, progress: P
     return Image(store, describe(record))
 
 
-async def load_chunks(store: ImageStore, chunks: AsyncIterable[bytes], name: str | None) -> ImageInfo:
+async def load_chunks(
+    store: ImageStore, chunks: AsyncIterable[bytes], name: str | None, progress: Progress = None
+) -> ImageInfo:
     """Load an archive that comes in pieces: it is read when all of it is here."""
     with new_file(store) as file:
         left = MOST_BYTES
@@ -67,12 +69,16 @@ async def load_chunks(store: ImageStore, chunks: AsyncIterable[bytes], name: str
                 raise FileTooLarge(f"an archive has at most {MOST_BYTES >> 30} GiB")
             await finished(file.write, chunk)
         await finished(file.flush)
-        return describe(await in_transfer(lambda check: store.load_archive(file, name, lambda *_: check())))
+        tell = _telling(relayed(progress))
+        return describe(await in_transfer(lambda check: store.load_archive(file, name, tell(check))))
 
 
-async def pull_image(store: ImageStore, reference: str, connect: Connect | None = None) -> ImageInfo:
+async def pull_image(
+    store: ImageStore, reference: str, progress: Progress = None, connect: Connect | None = None
+) -> ImageInfo:
     """Pull an image; a cancelled call keeps the bytes that it has for the next."""
-    return describe(await in_transfer(lambda check: pull(store, reference, lambda *_: check(), connect)))
+    tell = _telling(relayed(progress))
+    return describe(await in_transfer(lambda check: pull(store, reference, tell(check), connect)))
 
 
 async def read_archive(store: ImageStore, name: str) -> AsyncGenerator[bytes, None]:
@@ -97,14 +103,15 @@ async def list_images(store: ImageStore) -> builtins.list[ImageInfo]:
     return [describe(record) for record in await in_thread(store.list)]
 
 
-def _telling(tell: Callable[[TransferProgress], object]) -> Callable[[Callable[[], None]], Callable[..., None]]:
+def _telling(
+    tell: Callable[[TransferProgress], object],
+) -> Callable[[Callable[[], None]], Callable[[TransferProgress], None]]:
     """Return a function that makes the store's progress of a check."""
 
-    def make(check: Callable[[], None]) -> Callable[[str, int, int], None]:
-        def progress(what: str, done: int, total: int) -> None:
+    def make(check: Callable[[], None]) -> Callable[[TransferProgress], None]:
+        def progress(told: TransferProgress) -> None:
             check()
-            if what == "layers":
-                tell(TransferProgress(layers=done, total_layers=total, bytes=0))
+            tell(told)
 
         return progress
 

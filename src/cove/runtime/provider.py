@@ -28,7 +28,7 @@ from cove.model import (
     VolumeInfo,
 )
 from cove.runtime.build import build_image
-from cove.runtime.image import Image, describe, list_images, load_chunks, load_image, prune_images, pull_image
+from cove.runtime.image import Image, describe, list_images, load_image, prune_images, pull_image
 from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mounts import resolve_mounts
@@ -137,15 +137,12 @@ class EmbeddedProvider:
         """An image from an archive or a directory."""
         return await load_image(await self._images(), path, name, progress)
 
-    async def load_image_archive(self, chunks: AsyncIterable[bytes], *, name: str | None = None) -> AsyncImage:
-        """An image from an archive that comes in pieces."""
-        store = await self._images()
-        return Image(store, await load_chunks(store, chunks, name))
-
-    async def pull_image(self, reference: str) -> AsyncImage:
+    async def pull_image(
+        self, reference: str, progress: Callable[[TransferProgress], object] | None = None
+    ) -> AsyncImage:
         """An image from a registry."""
         store = await self._images()
-        return Image(store, await pull_image(store, reference))
+        return Image(store, await pull_image(store, reference, progress))
 
     async def build_image(
         self, directory: str | None, spec: BuildSpec, progress: Callable[[BuildEvent], object] | None = None

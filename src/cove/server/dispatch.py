@@ -191,6 +191,35 @@ async def _write(
             yield (fail(error),)
 
 
+async def _answer_work(call: Call, **content: object) -> Answer:
+    """Wait for the first event, so that what is refused has its own status; then tell, or wait for the result."""
+    operation, accept = call.route.operation, call.request.headers.get(b"accept", b"")
+    events: AsyncGenerator[Any, None] = call.begin(**content)
+    assert operation.answer.events is not None
+    try:
+        last = await anext(events)
+    except BaseException:
+        await events.aclose()
+        raise
+    if FRAMES.encode() in accept or SERVER_SENT_EVENTS.encode() in accept:
+        return _event_stream(_continued(last, events), operation.answer.events, accept)
+    async with aclosing(events):
+        async for last in events:  # noqa: B007  # only the last is wanted
+            pass
+    return Response(operation.status, _JSON, encode_json(operation.answer.encode(last)))
+
+
+async def _continued(first: object, events: AsyncGenerator[Any, None]) -> AsyncGenerator[object, None]:
+    async with aclosing(events):
+        yield first
+        async for event in events:
+            yield event
+
+
+async def _answer_stream_work(call: Call) -> Answer:
+    return await _answer_work(call, **{call.route.signature.content: call.request.chunks()})
+
+
 async def _answer_page(call: Call) -> Answer:
     media_type = call.route.operation.answer.media_type.encode()
     return Response(200, ((b"content-type", media_type), _NO_SCRIPTS), await call.begin())
@@ -202,5 +231,7 @@ RESPONDERS: Final[Mapping[Form, Responder]] = {
     Form.STREAM: _answer_stream,
     Form.CONTENT: _answer_content,
     Form.EVENTS: _answer_events,
+    Form.WORK: _answer_work,
+    Form.STREAM_WORK: _answer_stream_work,
     Form.PAGE: _answer_page,
 }

@@ -89,6 +89,13 @@ def _responses(operation: AnyOperation) -> Document:
         case Form.EVENTS:
             content = {SERVER_SENT_EVENTS: {"schema": {"type": "string"}}, FRAMES: {"schema": {"type": "string"}}}
             return {"200": {"description": "A stream of events", "content": content}}
+        case Form.WORK | Form.STREAM_WORK:
+            answer = {_JSON: {"schema": _reference(operation.reply)}}
+            content = {SERVER_SENT_EVENTS: {"schema": {"type": "string"}}, FRAMES: {"schema": {"type": "string"}}}
+            return {
+                str(operation.status): {"description": "The answer", "content": answer},
+                "200": {"description": "For who accepts events: a stream of them, then the answer", "content": content},
+            }
         case Form.CONTENT:
             content = {_BYTES: {"schema": {"type": "string", "format": "binary"}}}
             return {"200": {"description": "The content", "content": content}}

@@ -29,6 +29,8 @@ class Form(Enum):
     CONTENT = auto()  # bytes come back
     UPLOAD = auto()  # bytes go there, and are taken whole
     STREAM = auto()  # bytes go there, and are taken as they come
+    WORK = auto()  # events come back, the last of which has the result; that alone as JSON for who accepts no events
+    STREAM_WORK = auto()  # bytes go there, and are taken as they come; what comes back is as that of WORK
     PAGE = auto()  # a document comes back, of the media type that its reply says
     WEBSOCKET = auto()  # messages both ways
     TCP = auto()  # bytes both ways
@@ -92,7 +94,7 @@ class Operation(Generic[Q, V]):
     @property
     def takes_content(self) -> bool:
         """Return whether the body is content."""
-        return self.form in (Form.UPLOAD, Form.STREAM)
+        return self.form in (Form.UPLOAD, Form.STREAM, Form.STREAM_WORK)
 
     @property
     def has_query(self) -> bool:

@@ -14,12 +14,14 @@ from cove.model import (
     ExecResult,
     FileEvent,
     ImageInfo,
+    ImageMade,
     LogEvent,
     NetworkEvent,
     Outcome,
     ProcessStatus,
     SandboxInfo,
     SnapshotInfo,
+    TransferProgress,
     VolumeInfo,
 )
 from cove.model.result import CommandEnd
@@ -192,6 +194,11 @@ def _image(made: Any) -> ImageInfo:  # an image of this machine, or its facts
     return made if isinstance(made, ImageInfo) else cast(ImageInfo, made.facts)
 
 
+def _making(codec: EventCodec[T]) -> Reply[T]:
+    """Answer a stream of events, the last of which has the image; as JSON it is the image alone."""
+    return Reply(ImageInfo, lambda last: last.image, _read_itself, events=codec)
+
+
 def _handles(one: Reply[Any]) -> Reply[Any]:
     """Answer many of them."""
     return Reply(
@@ -236,6 +243,7 @@ CONTEXT: Final = cast(Reply[api.CodeContext], _handle(Target.CONTEXT, CodeContex
 CONTEXTS: Final = cast(Reply[list[api.CodeContext]], _handles(CONTEXT))
 VOLUME: Final = cast(Reply[api.AsyncVolume], _handle(Target.VOLUME, VolumeInfo))
 IMAGE: Final = cast(Reply[api.AsyncImage], Reply(ImageInfo, _image, lambda found, opened: opened(Target.IMAGE, found)))
+IMAGE_EVENT: Final[Reply[TransferProgress | ImageMade]] = _making(json_events(TransferProgress | ImageMade))
 COUNT: Final = _wrapped(Count, lambda reply: reply.count)
 EXISTS: Final = _wrapped(Exists, lambda reply: reply.exists)
 DIFF: Final = _wrapped(Diff, lambda reply: reply.diff)

@@ -20,12 +20,14 @@ from cove.local.threads import finished, in_thread
 from cove.model import (
     IdleAction,
     ImageInfo,
+    ImageMade,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
     Selection,
     SnapshotInfo,
     SpecFields,
+    TransferProgress,
     VolumeInfo,
     make_spec,
 )
@@ -34,6 +36,7 @@ from cove.model.spec import check_spec
 from cove.runtime.home import Home
 from cove.runtime.image import describe, list_images, load_chunks, prune_images, pull_image
 from cove.runtime.image import read_archive as read_image
+from cove.runtime.image_events import tell_progress
 from cove.runtime.life import nothing_to
 from cove.runtime.sandbox_life import ends_at
 from cove.runtime.snapshot_transfer import load_archive, read_archive, snapshot_digest
@@ -150,15 +153,23 @@ class ServerAnswers:
         """Describe a snapshot."""
         return await in_thread(lambda: self.layers.describe(self.layers.find(id)))
 
-    async def load_image_archive(self, chunks: AsyncIterable[bytes], *, name: str | None) -> ImageInfo:
+    async def load_image_events(
+        self, chunks: AsyncIterable[bytes], *, name: str | None
+    ) -> AsyncGenerator[TransferProgress | ImageMade, None]:
         """Load an archive of an image."""
-        return await load_chunks(await self._images(), chunks, name)
+        store = await self._images()
+        async with aclosing(tell_progress(lambda tell: load_chunks(store, chunks, name, tell))) as events:
+            async for event in events:
+                yield event
 
-    async def pull_image(self, reference: str) -> ImageInfo:
+    async def pull_image_events(self, reference: str) -> AsyncGenerator[TransferProgress | ImageMade, None]:
         """Pull an image from a registry that the configuration allows."""
-        configuration = self.starter.configuration
+        configuration, store = self.starter.configuration, await self._images()
         guard = RegistryGuard(configuration.allow_registries, configuration.network.private)
-        return await pull_image(await self._images(), reference, guard.connect)
+        making = tell_progress(lambda tell: pull_image(store, reference, tell, guard.connect))
+        async with aclosing(making) as events:
+            async for event in events:
+                yield event
 
     async def list_images(self) -> builtins.list[ImageInfo]:
         """List all images."""
