@@ -1,5 +1,6 @@
 """Network policies: which names a sandbox may reach, on which ports, by which requests, with which secrets."""
 
+import functools
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -173,6 +174,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return f"*.{self.name}" if self.is_wildcard else self.name
 
 
+@functools.lru_cache(1024)
 def parse_target(text: str) -> Target:
     """Parse `name`, `*.name` or an IPv4 address, with `:port` or without. Raises ValidationFailed."""
     host, colon, port = text.partition(":")
