@@ -178,7 +178,7 @@ asyncio.run(main())
 STEPS = [
     "cove.runtime.user_ranges UserRanges.allocate",
     "cove.runtime.home Home._furnish",
-    "cove.runtime.jail _map_users",
+    "cove.runtime.jail_start _map_users",
     "cove.runtime.sandbox_lifecycle SandboxLifecycle.open",
     "cove.runtime.user_ranges UserRanges.release",
 ]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cove import AsyncSandbox
-from cove.attach import MountBusy, ShowLayers, plan
+from cove.attach import Action, MountBusy, NetworkSysctls, NoNamespaces, ShowLayers, plan
+from cove.attach.actions import prelude
 from cove.linux.mounts import detach_mount, map_owner, owner_mapping
 from cove.local.threads import in_thread
 from cove.runtime.freeze import frozen
@@ -66,6 +67,16 @@ def test_layers_are_merged_out_of_sight_and_sealed_before_the_swap() -> None:
     ]
     assert steps[6].fields == ("1:0", "workspace", "home", "tmp")
     assert steps[9].fields == ("workspace", "/workspace", "/workspace/data")
+
+
+@pytest.mark.pure
+def test_what_is_put_together_early_is_not_planned_again_and_changes_nothing_inside() -> None:
+    actions: list[Action] = [NoNamespaces(), NetworkSysctls({"ipv4/a": "0"}), ShowLayers(["/l/a"], "/p/u", PARTS)]
+    assert [step.verb for step in prelude(actions)] == [
+        *("user", "settings", "copy", "bench", "layer", "layer", "merge")
+    ]
+    rest = [step.verb for step in plan(actions, has_begun=True)]
+    assert rest == ["setting", "net", "sysctl", "mounts", "swap", "swap", "swap"]
 
 
 async def test_layers_of_another_owner_are_shown_in_a_living_jail_and_never_written(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from cove.errors import (
     SandboxUnavailable,
     ValidationFailed,
 )
-from cove.runtime import jail as jail_module
+from cove.runtime import jail_start as jail_module
 from cove.runtime.attachment import attach
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine

@@ -225,24 +225,35 @@ class Step:
         return "\0".join([self.verb, *self.fields, *more]).encode("utf-8", "surrogateescape")
 
 
-def plan(actions: Sequence[Action]) -> list[Step]:
+def prelude(actions: Sequence[Action]) -> list[Step]:
+    """Return the steps that put layers together: they change nothing inside, and the jail need not stand yet.
+
+    Its user namespace is there, and has its map.
+    """
+    layers = [step for action in actions for step in _on_bench(action)]
+    # The workbench hides /proc, where settings are that the rest of the plan may change.
+    return [Step("user", namespace=Namespace.USER), Step("settings"), Step("copy"), *layers]
+
+
+def plan(actions: Sequence[Action], *, has_begun: bool = False) -> list[Step]:
     """Order the steps: the user namespace first, then what needs the host's files, the jail's network, its mounts.
 
-    What fails for a reason of the sandbox's own (a port that is taken) does so before anything has changed.
+    What fails for a reason of the sandbox's own (a port that is taken) does so before anything has changed. Where the
+    `prelude` was performed, it is left out.
     """
     trees = [action for action in actions if isinstance(action, BindFile)]
     clones = [_clone(action) for action in actions if isinstance(action, CloneTree) and not action.is_inside]
-    outside = [step for action in actions for step in _outside(action)]
-    layers = [step for action in actions for step in _on_bench(action)]
+    outside = [step for action in actions for step in _outside(action) if not (has_begun and step.verb == "settings")]
+    layers = [] if has_begun else [step for action in actions for step in _on_bench(action)]
     mounts = [step for action in actions for step in _in_mounts(action, trees)]
     network = [step for action in actions for step in _in_network(action)]
     settings = [step for action in actions for step in _network_settings(action)]
     enter = [Step("net", namespace=Namespace.NETWORK)]
     return [
-        Step("user", namespace=Namespace.USER),
+        *([] if has_begun else [Step("user", namespace=Namespace.USER)]),
         *outside,
         *([*enter, *settings] if settings else []),  # before the workbench, which hides /proc
-        *([Step("copy")] if trees or layers or clones else []),
+        *([Step("copy")] if (trees or layers or clones) and not has_begun else []),
         *(Step("tree", source=action.source) for action in trees),
         *clones,
         *layers,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cove.attach import program
-from cove.attach.actions import Action, CloneTree, Namespace, Step, plan
+from cove.attach.actions import Action, CloneTree, Namespace, Step, plan, prelude
 from cove.attach.target import Target
 from cove.errors import CoveError, MountNotFound, PermissionDenied, PortInUse, SandboxUnavailable, from_errno
 from cove.linux.thread_user import as_user
@@ -114,6 +114,7 @@ class Process(Helper):
         self._sock = sock
         self.process = process
         self._becomes = becomes
+        self._has_begun = False
 
     def wait_ready(self) -> None:
         """Wait until it runs: what is performed then takes no more time than the kernel's. Raises as `perform` does."""
@@ -122,9 +123,17 @@ class Process(Helper):
             self._ask([(step.encode(), []) for step in self._first_steps(SECONDS)], until)
         self._becomes = None
 
+    def begin(self, target: Target, actions: Sequence[Action]) -> None:
+        """Do what of these actions changes nothing inside: `perform` with the same actions does the rest."""
+        until = time.monotonic() + SECONDS
+        with _told(SECONDS):
+            _perform(target, [*self._first_steps(SECONDS), *prelude(actions)], lambda steps: self._ask(steps, until))
+        self._becomes, self._has_begun = None, True
+
     def perform(self, target: Target, actions: Sequence[Action], seconds: float = SECONDS) -> Attached:
         until = time.monotonic() + seconds
-        steps = [*self._first_steps(seconds), *plan(actions), Step("give")]
+        planned = plan(actions, has_begun=self._has_begun)
+        steps = [*self._first_steps(seconds), *planned, Step("give")]
         with _told(seconds):
             refused, given = _perform(target, steps, lambda requests: self._ask(requests, until))
         clones = sum(isinstance(action, CloneTree) for action in actions)

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def owner_mapping(owner: int, user: int, users: int = 1) -> Iterator[int]:
             assert process.stdin is not None
             assert process.stdout is not None
             os.write(process.stdin.fileno(), b"\n")
-            if not os.read(process.stdout.fileno(), 1):
+            if not _read_byte(process.stdout.fileno()):
                 raise PermissionError("no user namespace can be made")
             for name in ("uid_map", "gid_map"):
                 _write(f"/proc/{process.pid}/{name}", f"{owner} {user} {users}")
@@ -76,6 +77,13 @@ def owner_mapping(owner: int, user: int, users: int = 1) -> Iterator[int]:
         yield namespace
     finally:
         os.close(namespace)
+
+
+def _read_byte(descriptor: int) -> bytes:
+    """Read one byte; nothing where none comes in time, or ever."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return os.read(descriptor, 1) if poll.poll(_SECONDS * 1000) else b""
 
 
 def _write(path: str, text: str) -> None:

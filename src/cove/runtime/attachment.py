@@ -48,6 +48,11 @@ class Attachment:
         if self._helper is not None:
             self._helper.wait_ready()
 
+    def begin(self, target: Target) -> None:
+        """Do what changes nothing inside, of a jail that is still being built: put its layers together."""
+        if self._helper is not None:
+            self._helper.begin(target, [action for action in self.actions if self._needs_process(action)])
+
     def perform(self, target: Target, seconds: float = SECONDS) -> Attached:
         """Do all, in a thread of ours what can be done there. Not before `prepare`."""
         by_thread = [action for action in self.actions if not self._needs_process(action)]

@@ -93,18 +93,18 @@ class SandboxLayers:
     def prepare(self, spec: SandboxSpec, *, on_disk_image: bool) -> None:
         """Find out what the sandbox stands on before its jail is started; a new one on a snapshot or an image."""
         self.place.recover(on_disk_image=on_disk_image)
-        if self.place.stack is None and spec.snapshot is not None:
+        if self.place.stack is not None:
+            self.place.renew_work()
+        elif spec.snapshot is not None:
             with self.store.holding():
                 snapshot = self.store.find(spec.snapshot)
                 system = None if snapshot.system is None else self._with_sudo(snapshot.system, spec)
                 self.place.begin(snapshot.layers, snapshot.id, system)
-        elif self.place.stack is None and spec.image != HOST_IMAGE:
+        elif spec.image != HOST_IMAGE:
             with self.store.holding():
                 image = self.image or ImageStore(self._machine.home.path, self.store).find(spec.image)
                 system = self._with_sudo(make_system(image, self.store, spec.user), spec)
                 self.place.begin(image.layers, system=system)
-        if self.place.stack is not None:
-            self.place.renew_work()
 
     def _with_sudo(self, system: System, spec: SandboxSpec) -> System:
         if spec.sudo and self.place.users == 1 and system.user_id != 0:
@@ -114,13 +114,16 @@ class SandboxLayers:
             )
         return msgspec.structs.replace(system, sudo=spec.sudo)
 
+    @property
+    def are_shown(self) -> bool:
+        """Return whether there is more to see than the upper."""
+        return self.place.stack is not None and bool(self.place.stack.layers)
+
     @contextmanager
     def shown(self) -> Iterator[list[Action]]:
-        """Hold the action that shows the layers in a jail that is being started; none where the upper is all."""
+        """Hold the action that shows the layers in a jail that is being started."""
         stack = self.place.stack
-        if stack is None or not stack.layers:
-            yield []
-            return
+        assert stack is not None
         with self._sources(stack) as (layers, upper):
             yield [ShowLayers(layers, upper, self.inside, () if stack.system is None else _FIRST_MOUNTS)]
 

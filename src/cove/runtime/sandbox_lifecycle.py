@@ -4,7 +4,7 @@ import asyncio
 import builtins
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,7 +47,8 @@ from cove.runtime.gate import gated_call, gated_stream
 from cove.runtime.git import Git
 from cove.runtime.home import Place
 from cove.runtime.isolation import Inside, backend_of
-from cove.runtime.jail import Jail, start_jail
+from cove.runtime.jail import Jail
+from cove.runtime.jail_start import start_jail
 from cove.runtime.kept_sessions import SleepingSession, close_sessions, forget_sessions, open_sessions
 from cove.runtime.layers import SandboxLayers
 from cove.runtime.life import WAS_STOPPED, Life, refusal
@@ -220,19 +221,18 @@ class SandboxLifecycle(SandboxLife):
                 backend = backend_of(self._spec.isolation)
                 self._settle_in(await in_thread(backend.inside, self._machine, self._place, system))
             self._has_begun = True
-            with ExitStack() as stack:
-                layers = await in_thread(stack.enter_context, self.layers.shown())
-                jail = await start_jail(
-                    self._machine,
-                    self._place,
-                    self._spec,
-                    groups,
-                    self.lose,
-                    attach=[*layers, *attach],
-                    directories=self.layers.place.directories,
-                    on_settled=lambda jail: begun.append(_spawn(jail)),
-                    system=system,
-                )
+            jail = await start_jail(
+                self._machine,
+                self._place,
+                self._spec,
+                groups,
+                self.lose,
+                attach=attach,
+                directories=self.layers.place.directories,
+                on_settled=lambda jail: begun.append(_spawn(jail)),
+                system=system,
+                layers=self.layers.shown if self.layers.are_shown else None,
+            )
         except BaseException:
             for spawner in begun:
                 await spawner.close(Outcome.LOST)
