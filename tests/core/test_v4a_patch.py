@@ -92,6 +92,7 @@ def test_carriage_returns_of_the_patch_do_not_matter() -> None:
         ("x\na\nx\n", "-x\n+y\n*** End of File\n", "x\na\ny\n"),
         ("x\na\n", "-x\n+y\n*** End of File\n", "y\na\n"),  # not at the end after all
         ("  x  \n", "@@\n-x\n+y\n", "y\n"),
+        ("  x\n  y\n", "@@\n-x\n@@\n-y\n", ""),
         ("x  \nz\n", "@@\n x\n-z\n", "x  \n"),  # what stays is as the file has it
         ("\tdef f():\n\t\tpass\n", "@@ def f():\n-\t\tpass\n+\t\treturn\n", "\tdef f():\n\t\treturn\n"),
         ("a\n\nb\n", "@@\n a\n\n-b\n+c\n", "a\n\nc\n"),  # a context line that lost its blank
