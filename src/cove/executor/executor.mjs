@@ -18,7 +18,14 @@ const INTERRUPTIONS = 4;
 const INTERRUPTED = "ERR_SCRIPT_EXECUTION_INTERRUPTED";
 const MOST_RESULT_CHARACTERS = 16 << 20;
 const FULL_MILLISECONDS = 1;
-const language = process.argv[2];
+const [language, oldest] = process.argv.slice(2);
+
+if (Number.parseInt(process.versions.node, 10) < Number(oldest)) {
+  process.stderr.write(`Node.js ${process.versions.node} is older than ${oldest}\n`);
+  process.exit(1);
+}
+// Started by a loader, it takes that for itself; the name it was called by is its own.
+if (process.argv0.startsWith("/")) process.execPath = process.argv0;
 
 const channel = new Socket({ fd: CHANNEL, readable: true, writable: true });
 let received = Buffer.alloc(0);
@@ -197,7 +204,7 @@ process.on("warning", (warning) => {
   // Dynamic imports from a script are experimental in Node; that is no news for the user.
   if (warning.name !== "ExperimentalWarning") process.stderr.write(`${warning.stack}\n`);
 });
-process.argv = [process.argv[0]];
+process.argv = [process.execPath];
 process.execArgv = [];
 if (language === "typescript") {
   const { transform } = await import("sucrase");

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from cove.archive.tar import Refused
 from cove.errors import ImageInvalid
+from cove.images.interpreters import find_node, find_python
 from cove.images.manifest import Settings
 from cove.images.merged_view import opened_view
 from cove.images.parts import has_directory
-from cove.images.python import find_python
 from cove.images.record import ImageRecord
 from cove.images.users import find_image_user
 from cove.layers.record import ROOT, System
@@ -49,6 +49,7 @@ def _make_system(record: ImageRecord, layers: LayerStore, user: str | None) -> S
             startup=_startup(settings),
             python=python,
             python_version=version,
+            node=find_node(view, env) or "",
         )
 
 

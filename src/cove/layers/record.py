@@ -45,7 +45,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """The system of an image, as a sandbox has it: its user, and what its image says about what runs.
 
     `groups` are further groups of the user, `startup` is what the image would start. With `sudo` the
-    user may become root. `python` is the path of the image's Python, if it has one.
+    user may become root. `python` and `node` are paths in the image, where it has them.
     """
 
     image: str
@@ -61,6 +61,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     sudo: bool = False
     python: str = ""
     python_version: tuple[int, int] = (0, 0)
+    node: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from cove.runtime.executor import Executor, ExecutorEnded, Weighed, open_executo
 from cove.runtime.executor_fork import explain_refusal
 from cove.runtime.exit_record import KILLED_EXIT_CODE
 from cove.runtime.fork_server import ForkServers
-from cove.runtime.interpreters import Interpreters
+from cove.runtime.interpreters import OLDEST_NODE, Interpreters
 from cove.runtime.spawner import Spawner
 from cove.tasks import shared
 
@@ -67,6 +67,7 @@ class CodeContexts:
         self._servers_of: dict[bytes, ForkServers] = {b"": self._servers}
         self._spare: dict[str, builtins.list[_Spare]] = {}
         self._refilling: set[str] = set()
+        self._chosen_node = 0
 
     def prepare(self, *, cwd: str, env: Mapping[str, str]) -> None:
         """Have a clean Python ready soon, for a sandbox that waits to be used."""
@@ -184,9 +185,15 @@ class CodeContexts:
             spawner=self._spawner,
             on_fork=self.fork,
             on_deleted=lambda: self._forget(context),
-            interpreter=self._servers.source if language == "python" else CodeInterpreter.COVE,
+            interpreter=self._source(language),
         )
         return context
+
+    def _source(self, language: str) -> CodeInterpreter:
+        """Return whose interpreter runs contexts of a language that has one."""
+        if language == "python":
+            return self._servers.source
+        return self._interpreters.require_nodes(language)[self._chosen_node].source
 
     def _forget(self, context: CodeContext) -> None:
         if self._contexts.get(context.id) is context:
@@ -237,14 +244,32 @@ class CodeContexts:
 
     async def _start_executor(self, language: str, cwd: str, env: Mapping[str, str], user: bytes) -> Executor:
         if language != "python":
-            argv = tuple(word.encode() for word in self._interpreters.node_command(language))
-            return await self._spawn_executor(self._spawner, language, argv, cwd, env, user)
+            return await self._start_node(language, cwd, env, user)
         servers = self._servers_of.setdefault(user, ForkServers(self._spawner, self._interpreters, lambda: None, user))
         server = await servers.get(env)
         with server.starting() as spawner:
             executor = await self._spawn_executor(spawner, language, (b"python",), cwd, env)
         executor.process.ended.add_done_callback(lambda _: servers.end_idle())
         return executor
+
+    async def _start_node(self, language: str, cwd: str, env: Mapping[str, str], user: bytes) -> Executor:
+        """Start the first Node.js that can be; others than that are not tried again."""
+        programs = self._interpreters.require_nodes(language)
+        for number in range(self._chosen_node, len(programs)):
+            argv = tuple(word.encode() for word in self._interpreters.node_command(programs[number], language))
+            try:
+                executor = await self._spawn_executor(self._spawner, language, argv, cwd, env, user)
+            except InterpreterNotReady as error:
+                if programs[number] is programs[-1]:
+                    where = "" if self._interpreters.image is None else ", in the image or below /usr of this machine"
+                    raise InterpreterNotReady(f"{error}: it needs Node.js {OLDEST_NODE} or newer{where}") from error
+            except FileNotFound:  # the program, or its directory: then the last one says so
+                if programs[number] is programs[-1]:
+                    raise
+            else:
+                self._chosen_node = number
+                return executor
+        raise AssertionError("there is a last one")
 
     async def _spawn_executor(
         self,

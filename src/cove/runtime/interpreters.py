@@ -11,6 +11,8 @@ from cove.executor.borrowing import ALL, NOTHING
 from cove.model import CodeInterpreter
 from cove.runtime.programs import AGENT_SOURCES
 
+OLDEST_NODE = 20
+
 
 @dataclass(frozen=True, slots=True)
 class PythonProgram:
@@ -23,11 +25,19 @@ class PythonProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeProgram:
+    """A Node.js inside: the words that run it."""
+
+    words: tuple[str, ...]
+    source: CodeInterpreter = CodeInterpreter.COVE
+
+
+@dataclass(frozen=True, slots=True)
 class Interpreters:
-    """Paths inside: `pythons` are tried in their order, `node` is a program below /usr."""
+    """Paths inside: `pythons` and `nodes` are tried in their order."""
 
     pythons: tuple[PythonProgram, ...]
-    node: str | None
+    nodes: tuple[NodeProgram, ...]
     executor: str
     home: str
     has_packages: bool
@@ -47,25 +57,26 @@ class Interpreters:
         packages = "packages" if preload else "bare"
         return [*program.words, "-I", f"{self.executor}/server.py", program.agent, packages, program.packages]
 
-    def node_command(self, language: str) -> list[str]:
-        """Return the JavaScript executor."""
-        if self.image is not None:
+    def require_nodes(self, language: str) -> tuple[NodeProgram, ...]:
+        """Return those there are, or what to do."""
+        if not self.nodes:
+            in_image = "" if self.image is None else f", or in the image {self.image}, which has none"
             raise InterpreterNotReady(
-                f"{language} contexts are not there in a sandbox on an image ({self.image}): run `node` of the image "
-                "by exec or in a session, or create the sandbox without an image"
-            )
-        if self.node is None:
-            raise InterpreterNotReady(
-                f"{language} contexts need Node.js 20 or newer below /usr, where sandboxes can see it: "
-                "`sudo apt install nodejs`; one installed under a home directory is not visible to them"
+                f"{language} contexts need Node.js {OLDEST_NODE} or newer below /usr, where sandboxes can see it"
+                f"{in_image}: `sudo apt install nodejs`; one installed under a home directory is not visible to them"
             )
         if not self.has_packages:
             raise InterpreterNotReady(
                 f"{language} contexts need packages that were not installed when Cove was built: install npm, then "
                 "`pip install --force-reinstall --no-deps` Cove from its source, or run `make setup` in a checkout"
             )
+        return self.nodes
+
+    def node_command(self, program: NodeProgram, language: str) -> list[str]:
+        """Return the JavaScript executor, which ends at once where its Node.js is too old."""
         # Code that is terminated in a callback leaves the bookkeeping of async_hooks behind: that must not end Node.
-        return [self.node, "--no-force-async-hooks-checks", f"{self.executor}/executor.mjs", language]
+        options = ["--no-force-async-hooks-checks", f"{self.executor}/executor.mjs", language, str(OLDEST_NODE)]
+        return [*program.words, *options]
 
 
 def find_python_environment(home: Path) -> Path | None:
@@ -84,7 +95,12 @@ def find_node() -> str | None:
 def inside_jail(has_python: bool, node: str | None, home: str, *, has_packages: bool) -> Interpreters:
     """Return the fixed places in a jail."""
     own = PythonProgram((f"{PYTHON_DIRECTORY}/bin/python3",), AGENT_DIRECTORY)
-    return Interpreters((own,) if has_python else (), node, EXECUTOR_DIRECTORY, home, has_packages)
+    return Interpreters((own,) if has_python else (), host_nodes(node), EXECUTOR_DIRECTORY, home, has_packages)
+
+
+def host_nodes(node: str | None) -> tuple[NodeProgram, ...]:
+    """Return the Node.js of the host, if it has one."""
+    return () if node is None else (NodeProgram((node,)),)
 
 
 def inside_image(

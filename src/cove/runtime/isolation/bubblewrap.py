@@ -24,8 +24,9 @@ from cove.core.users import User
 from cove.errors import SandboxUnavailable
 from cove.layers.record import System
 from cove.linux.descriptors import sealed_file
+from cove.model import CodeInterpreter
 from cove.runtime.home import Place
-from cove.runtime.interpreters import PythonProgram, inside_image, inside_jail
+from cove.runtime.interpreters import NodeProgram, PythonProgram, inside_image, inside_jail
 from cove.runtime.isolation.backend import Inside, Launch
 from cove.runtime.machine import Machine
 
@@ -122,14 +123,16 @@ def _emulates_root(launch: Launch) -> bool:
 
 def _inside_image(machine: Machine, place: Place, system: System) -> Inside:
     bash = ("/bin/bash",) if system.has_bash else machine.beside_image(os.path.realpath("/bin/bash"), "bash")
-    none = inside_jail(False, None, system.home, has_packages=False)
+    none = inside_jail(False, None, system.home, has_packages=machine.has_node_packages)
     return Inside(
         interpreter=_interpreter(machine, system),
         agent=AGENT_DIRECTORY,
         shell=SHELL_DIRECTORY,
         workspace=system.workdir,
         env=_environment(system),
-        interpreters=replace(none, image=system.image, pythons=_pythons(machine, system)),
+        interpreters=replace(
+            none, image=system.image, pythons=_pythons(machine, system), nodes=_nodes(machine, system)
+        ),
         bash=bash,
         user=_user(system).encode() if place.users > 1 else b"",
     )
@@ -148,6 +151,13 @@ def _pythons(machine: Machine, system: System) -> tuple[PythonProgram, ...]:
     if machine.python is None or not (machine.python / f"lib/python{version[0]}.{version[1]}/site-packages").is_dir():
         return ()
     return inside_image(version, _interpreter(machine, system), system.python, system.python_version)
+
+
+def _nodes(machine: Machine, system: System) -> tuple[NodeProgram, ...]:
+    """Return the image's Node.js, then the host's."""
+    image = [NodeProgram((system.node,), CodeInterpreter.IMAGE)] if system.node else []
+    own = [] if machine.node is None else [NodeProgram(machine.beside_image(machine.node))]
+    return (*image, *own)
 
 
 def _user(system: System) -> User:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from cove.core.jail import BUILT_IN_ENV, PYTHON_DIRECTORY, agent_command, place_mark
 from cove.layers.record import System
 from cove.runtime.home import Place
-from cove.runtime.interpreters import Interpreters, PythonProgram
+from cove.runtime.interpreters import Interpreters, PythonProgram, host_nodes
 from cove.runtime.isolation.backend import Inside, Launch
 from cove.runtime.machine import Machine
 
@@ -29,7 +29,7 @@ class NoIsolation:
             env=_environment(python, place),
             interpreters=Interpreters(
                 () if python is None else (PythonProgram((f"{python}/bin/python3",), agent),),
-                machine.node,
+                host_nodes(machine.node),
                 executor,
                 str(place.home),
                 machine.has_node_packages,
