@@ -15,27 +15,25 @@ An idle TCP connection is answered before it asks (408, RFC 9110). An idle unix 
 kernel resets it where bytes were not read (unix(7)), and an answer that nobody asked for could be read together with
 the one before. Where a part of a request was read, both get the 408.
 
-Requests that were pipelined wait in the queue; reading stops while more than a few do.
+Requests that were pipelined wait in the queue (`RequestQueue`); reading stops while more than a few do.
 """
 
 import asyncio
 import logging
 import socket
-from collections import deque
-from collections.abc import Callable, Coroutine
-from contextlib import aclosing
 from enum import Enum, auto
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING
 
+from cove.http.answer_task import AnswerTask, run_upgrade, settle_lost
 from cove.http.deadline import Deadline
 from cove.http.endpoint import Endpoint
 from cove.http.errors import HandlerFailed, HttpError, RequestTimeout, ServerStopping, TooManyConnections
-from cove.http.parser import HttpLimits, RequestParser
+from cove.http.parser import HttpLimits
 from cove.http.request import Request
+from cove.http.request_queue import RequestQueue
 from cove.http.response import (
     Answer,
     Body,
-    ChunkedBody,
     Ping,
     Relay,
     Response,
@@ -44,18 +42,15 @@ from cove.http.response import (
     render_head,
     render_switch,
 )
+from cove.http.response_body import Backpressure, write_body
 from cove.http.stream import Stream
-from cove.tasks import owned
 
 if TYPE_CHECKING:
     from cove.http.server import HttpServer
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_MOST_WAITING = 4
 _FAREWELL_SECONDS = 1.0
 _UNIX_BYTES = 1 << 20
-
-T = TypeVar("T")
 
 log = logging.getLogger("cove.http")
 
@@ -77,20 +72,17 @@ class HttpConnection(Endpoint):
     def __init__(self, server: "HttpServer", limits: HttpLimits) -> None:
         self._server = server
         self._limits = limits
-        self._parser = RequestParser(self, limits, self._on_request)
+        self._queue = RequestQueue(self, self, limits)
         self._deadline = Deadline(self._expire)
         self._state = _State.HTTP
-        self._queue: deque[Request] = deque()
-        self._rejection: HttpError | None = None
-        self._task: asyncio.Task[Answer] | asyncio.Task[None] | None = None
+        self._task = AnswerTask()
         self._taker: Relay | Stream | None = None
-        self._drained: asyncio.Future[None] | None = None
+        self._backpressure = Backpressure()
         self._dropped_bytes = 0
         self._tells_unread = False
         self._has_client_ended = False
         self._is_busy = False
         self._is_advancing = False
-        self._is_full = False
         self._is_timing_head = False
         self._owes_continue = False
 
@@ -117,7 +109,7 @@ class HttpConnection(Endpoint):
         if self._state is _State.RAW:
             assert self._taker is not None
             self._taker.client_data(data)
-        elif self._state is _State.HTTP and self._rejection is None:
+        elif self._state is _State.HTTP and self._queue.rejection is None:
             self._parse(data)
         else:
             self._drop(data)
@@ -143,22 +135,20 @@ class HttpConnection(Endpoint):
         if self._taker is not None:
             self._taker.client_gone()
             self._taker = None
-        if self._task is None:
+        if not self._task.is_running:
             self._server.remove(self)
         elif not self._has_client_ended:
             self._task.cancel()
 
     def pause_writing(self) -> None:
         """The client does not take what is written."""
-        self._is_full = True
+        self._backpressure.is_full = True
         if self._taker is not None:
             self._taker.client_full()
 
     def resume_writing(self) -> None:
         """The client takes more."""
-        self._is_full = False
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        self._backpressure.release()
         if self._taker is not None:
             self._taker.client_ready()
         self._advance()
@@ -178,26 +168,20 @@ class HttpConnection(Endpoint):
         self.pause_reading()
         self._deadline.clear()
 
-    @property
-    def peer(self) -> str:
-        """The client's address; nothing on a unix socket."""
-        address = self._transport.get_extra_info("peername")
-        return str(address[0]) if isinstance(address, tuple) else ""
-
     def switch(self) -> None:
         """The connection is raw from here on."""
         self._state = _State.RAW
         self._deadline.clear()
         self.resume_reading()
         assert self._taker is not None
-        if held := self._parser.take_held():
+        if held := self._queue.parser.take_held():
             self._taker.client_data(held)
 
     def respond(self, response: Response) -> None:
         """Write an answer; a generator gets a task."""
         if self._state is _State.LOST:
             return
-        keep_alive = self._can_keep_alive() and not self._server.is_closing
+        keep_alive = self.request.is_kept_alive and not self._server.is_closing
         head = render_head(response, version=self.request.version, close=not keep_alive)
         if isinstance(response.body, bytes):
             body = response.body if has_body(self.request.method, response.status) else b""
@@ -205,7 +189,7 @@ class HttpConnection(Endpoint):
             self.finish(keep_alive=keep_alive)
         else:
             self._transport.write(head)
-            self._start(self._stream_body(response.status, response.body, response.ping), self._body_ended)
+            self._task.start(self._stream_body(response.status, response.body, response.ping), self._body_ended)
 
     def fail(self, error: Exception) -> None:
         """Answer with an error; what nobody can describe is logged, and the client is told nothing about it."""
@@ -225,7 +209,7 @@ class HttpConnection(Endpoint):
             self._transport.close()
         elif not self.request.is_complete:
             self._linger()
-        elif not keep_alive or not self._can_keep_alive():
+        elif not keep_alive or not self.request.is_kept_alive:
             self._transport.close()
         elif self._server.is_closing:  # nobody has told the client
             self.shut_down()
@@ -233,7 +217,7 @@ class HttpConnection(Endpoint):
             self._deadline.set(self._limits.keep_alive_timeout)
             self._server.has_answered(self)
             if self.request.is_upgrade:
-                self._release()
+                self._queue.release()
             self._advance()
 
     def cut(self) -> None:
@@ -243,7 +227,7 @@ class HttpConnection(Endpoint):
     @property
     def is_in_use(self) -> bool:
         """Return whether anything that was read is still to be answered."""
-        return self._is_busy or bool(self._queue) or self._parser.is_in_head
+        return self._is_busy or bool(self._queue) or self._queue.parser.is_in_head
 
     @property
     def is_waiting(self) -> bool:
@@ -269,65 +253,42 @@ class HttpConnection(Endpoint):
         self._deadline.clear()
         if isinstance(self._taker, Relay):
             self._taker.client_cancelled()
-        elif self._task is not None:
+        else:
             self._task.cancel()
 
     def _parse(self, data: bytes) -> None:
-        self._feed(data)
+        self._queue.feed(data)
         if self._is_busy and not self.request.is_complete and self._is_reading:
             self._deadline.set(self._limits.body_idle_timeout)
         self._advance()
-
-    def _feed(self, data: bytes) -> None:
-        try:
-            self._parser.feed(data)
-        except HttpError as error:
-            self._refuse(error)
-
-    def _release(self) -> None:
-        try:
-            self._parser.release()
-        except HttpError as error:
-            self._refuse(error)
-
-    def _on_request(self, request: Request) -> None:
-        self._queue.append(request)
-        if len(self._queue) > _MOST_WAITING:
-            self.pause_reading()
-
-    def _refuse(self, error: HttpError) -> None:
-        """Nothing that follows can be understood. Requests that came before are answered."""
-        self._rejection = error
-        if self._parser.incoming is not None:
-            self._parser.incoming.fail(error)
 
     def _advance(self) -> None:
         if self._is_advancing:
             return
         self._is_advancing = True
-        while self._queue and not self._is_busy and not self._is_full and self._state is _State.HTTP:
-            self._begin(self._queue.popleft())
+        while self._queue and not self._is_busy and not self._backpressure.is_full and self._state is _State.HTTP:
+            self._begin(self._queue.pop())
         self._is_advancing = False
         if not self._is_busy and not self._queue and self._state is _State.HTTP:
             self._wait_for_request()
 
     def _wait_for_request(self) -> None:
-        if self._rejection is not None:
-            self._reject(self._server.describe(self._rejection))
+        if self._queue.rejection is not None:
+            self._reject(self._server.describe(self._queue.rejection))
         elif self._server.is_closing:
             self.shut_down()
         else:
             self.resume_reading()
-            if self._parser.is_in_head and not self._is_timing_head:
+            if self._queue.parser.is_in_head and not self._is_timing_head:
                 self._deadline.set(self._limits.head_timeout)
-            self._is_timing_head = self._parser.is_in_head
+            self._is_timing_head = self._queue.parser.is_in_head
 
     def _begin(self, request: Request) -> None:
         self.request = request
         self._is_busy = True
         self._is_timing_head = False
         self._deadline.clear()
-        self._owes_continue = not request.is_complete and _expects_continue(request)
+        self._owes_continue = request.expects_continue
         try:
             answer = self._server.handler(request)
         except Exception as error:  # noqa: BLE001  # answered as 500 and logged: other connections go on
@@ -336,7 +297,7 @@ class HttpConnection(Endpoint):
         if isinstance(answer, (Response, Relay, Upgrade)):
             self._give(answer)
         else:
-            self._start(answer, self._answered)
+            self._task.start(answer, self._answered)
 
     def _give(self, answer: Answer) -> None:
         try:
@@ -365,16 +326,9 @@ class HttpConnection(Endpoint):
             upgrade.release()  # a task that is cancelled before its first step never enters its `finally`
             self._body_ended(task)
 
-        self._start(_run_upgrade(upgrade, stream), over)
-
-    def _start(self, work: Coroutine[object, object, T], on_end: Callable[[asyncio.Task[T]], None]) -> None:
-        """The connection's only task: it ends before the server does."""
-        task = owned(work)
-        self._task = cast("asyncio.Task[Answer] | asyncio.Task[None]", task)
-        task.add_done_callback(on_end)
+        self._task.start(run_upgrade(upgrade, stream), over)
 
     def _answered(self, task: asyncio.Task[Answer]) -> None:
-        self._task = None
         if self._state is _State.LOST:
             self._after_loss(task)
         elif task.cancelled():
@@ -385,7 +339,6 @@ class HttpConnection(Endpoint):
             self.fail(error)
 
     def _body_ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
         if self._state is _State.LOST:
             self._after_loss(task)
         elif task.cancelled():
@@ -399,33 +352,14 @@ class HttpConnection(Endpoint):
 
     def _after_loss(self, task: asyncio.Task[Answer] | asyncio.Task[None]) -> None:
         self._server.remove(self)
-        if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), Upgrade):
-            answer.release()
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, HttpError):
-            log.error("%s %s failed after its client had gone", self.request.method, self.request.path, exc_info=error)
+        settle_lost(task, self.request)
 
     async def _stream_body(self, status: int, body: Body, ping: Ping | None) -> None:
-        async with aclosing(body):
-            if not has_body(self.request.method, status) or self._has_client_ended:
-                return  # who has cancelled between the handler's end and this would be waited for without end
-            chunks = ChunkedBody(self._transport, is_chunked=self.request.version == "1.1", ping=ping)
-            try:
-                async for data in body:
-                    chunks.write(data)
-                    while self._is_full:
-                        self._drained = asyncio.get_running_loop().create_future()
-                        await self._drained
-            finally:
-                chunks.close()
-        chunks.finish()
-
-    def _can_keep_alive(self) -> bool:
-        request = self.request
-        return (
-            request.is_complete
-            and request.version == "1.1"
-            and b"close" not in request.headers.get(b"connection", b"").lower()
-        )
+        if not has_body(self.request.method, status) or self._has_client_ended:
+            await body.aclose()  # who has cancelled between the handler's end and this would be waited for without end
+            return
+        is_chunked = self.request.version == "1.1"
+        await write_body(self._transport, body, self._backpressure, is_chunked=is_chunked, ping=ping)
 
     def _reject(self, response: Response) -> None:
         assert isinstance(response.body, bytes)
@@ -449,9 +383,9 @@ class HttpConnection(Endpoint):
             self.abort()
         elif self._is_busy:
             self.request.fail(RequestTimeout("the body did not come"))
-        elif self._parser.is_in_head:
+        elif self._queue.parser.is_in_head:
             self._reject(self._server.describe(RequestTimeout("the head did not come")))
-        elif self._is_full:
+        elif self._backpressure.is_full:
             self.abort()  # closing would wait for a client that takes nothing
         else:
             self._transport.close()
@@ -460,14 +394,3 @@ class HttpConnection(Endpoint):
 def _widen(connection: socket.socket) -> None:
     """The kernel gives a unix socket room for less than what is written in one go, and widens it only when asked."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_BYTES)
-
-
-async def _run_upgrade(upgrade: Upgrade, stream: Stream) -> None:
-    try:
-        await upgrade.run(stream)
-    finally:
-        stream.close()
-
-
-def _expects_continue(request: Request) -> bool:
-    return request.version == "1.1" and request.headers.get(b"expect", b"").lower() == b"100-continue"

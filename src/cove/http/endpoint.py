@@ -34,6 +34,12 @@ class Endpoint(asyncio.Protocol):
         """Take the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
+    @property
+    def peer(self) -> str:
+        """The address of the other end; nothing on a unix socket."""
+        address = self._transport.get_extra_info("peername")
+        return str(address[0]) if isinstance(address, tuple) else ""
+
     def write(self, data: bytes) -> None:
         """Send, sooner or later."""
         self._transport.write(data)

@@ -68,6 +68,20 @@ class Request:
         self._sink: BodySink | None = None
         self._failure: HttpError | None = None
 
+    @property
+    def expects_continue(self) -> bool:
+        """Return whether the client sends the body when it was told to: RFC 9110 10.1.1."""
+        if self.is_complete:
+            return False
+        return self.version == "1.1" and self.headers.get(b"expect", b"").lower() == b"100-continue"
+
+    @property
+    def is_kept_alive(self) -> bool:
+        """Return whether another request may follow on its connection: it was read whole, and does not close."""
+        return (
+            self.is_complete and self.version == "1.1" and b"close" not in self.headers.get(b"connection", b"").lower()
+        )
+
     async def read(self, limit: int) -> bytes:
         """Return the whole body; BodyTooLarge beyond the limit."""
         if int(self.headers.get(b"content-length", b"0")) > limit:

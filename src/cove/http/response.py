@@ -1,6 +1,5 @@
 """Responses: in one piece, as they come, by another protocol or by a relay; and how they look on the wire."""
 
-import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
@@ -10,7 +9,6 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, Protocol
 
-from cove.http.deadline import Deadline
 from cove.http.request import Request
 from cove.http.stream import Stream
 
@@ -21,7 +19,6 @@ Body = AsyncGenerator[bytes | tuple[bytes, ...], None]
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _date_second, _date_rendered = 0, b""
 _WITHOUT_BODY = frozenset((*range(100, 200), 204, 304))
-_LAST = b"0\r\n\r\n"
 _BYTES: Final = ((b"content-type", b"application/octet-stream"),)
 
 
@@ -207,41 +204,3 @@ async def _continued(first: bytes, chunks: AsyncGenerator[bytes, None]) -> Async
         yield first
         async for chunk in chunks:
             yield chunk
-
-
-class ChunkedBody:
-    """Writer of a streamed body. It awaits nothing: backpressure is up to the caller."""
-
-    def __init__(self, transport: asyncio.Transport, *, is_chunked: bool, ping: Ping | None) -> None:
-        self._transport = transport
-        self._is_chunked = is_chunked
-        self._ping = ping
-        self._pause = Deadline(self._say)
-        self._wait()
-
-    def write(self, data: bytes | tuple[bytes, ...]) -> None:
-        """Write a chunk in one go: a heartbeat cannot come between its parts."""
-        parts = data if isinstance(data, tuple) else (data,)
-        size = sum(map(len, parts))
-        if size:
-            self._transport.writelines((b"%x\r\n" % size, *parts, b"\r\n") if self._is_chunked else parts)
-        self._wait()
-
-    def finish(self) -> None:
-        """Write the last chunk."""
-        if self._is_chunked:
-            self._transport.write(_LAST)
-
-    def close(self) -> None:
-        """Say nothing more. Idempotent."""
-        self._pause.close()
-
-    def _wait(self) -> None:
-        if self._ping is not None:
-            self._pause.set(self._ping.seconds)
-
-    def _say(self) -> None:
-        assert self._ping is not None
-        if not self._transport.get_write_buffer_size():  # else the client has enough to read
-            self.write(self._ping.data)
-        self._wait()
