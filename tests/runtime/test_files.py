@@ -26,8 +26,8 @@ from cove import (
     ValidationFailed,
 )
 from cove.local.threads import close_in_thread
+from cove.runtime.directory_listing import sort_by_path
 from cove.runtime.file_access import SMALL_BYTES, make_info
-from cove.runtime.files import sort_by_path
 
 pytestmark = pytest.mark.anyio
 

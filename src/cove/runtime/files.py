@@ -1,9 +1,7 @@
 """Files of a sandbox, or of a session: resolve paths, then do each operation in the cheapest safe place."""
 
 import builtins
-import heapq
 import os
-import stat
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from os import PathLike
@@ -11,28 +9,25 @@ from typing import TypeVar
 
 from cove import api
 from cove.core.command import encode_text
-from cove.core.file_path import below, decode_path, name_of, resolve_path
+from cove.core.file_path import below, name_of, resolve_path
 from cove.core.users import User
-from cove.errors import FileNotFound, FileTooLarge, LimitExceeded, ValidationFailed
+from cove.errors import FileNotFound, ValidationFailed
 from cove.local.files import check_most, translated
 from cove.local.threads import close_in_thread, finished, start_transfer
 from cove.model import Changes, FileEvent, FileInfo, SearchMatch
 from cove.model.file import MOST_DOWNLOAD_BYTES
 from cove.runtime import file_watch
+from cove.runtime.directory_listing import list_directory
 from cove.runtime.errand import Errands
-from cove.runtime.file_access import SMALL_BYTES, FileAccess, check_mode, make_info
-from cove.runtime.file_answers import MOST_ENTRIES, Listing, Matches, Paths
+from cove.runtime.file_access import SMALL_BYTES, FileAccess, check_mode
+from cove.runtime.file_answers import Listing, Matches, Paths
+from cove.runtime.file_arguments import check_content, check_glob, check_limit, check_pattern, check_size, check_times
 from cove.runtime.file_content import CHUNK_BYTES, count_text, read_range, replace_text, write_all
 from cove.runtime.file_transfer import copy_between, download, read_archive, upload, write_archive
 from cove.runtime.gate import Gate, gated
 from cove.tasks import settled
 
 T = TypeVar("T")
-
-MOST_READ_BYTES = 1 << 30
-MOST_MATCHES = 100_000
-_MOST_PATTERN_BYTES = 1 << 16
-_RUN_ENTRIES = 4096
 
 FindUser = Callable[[str], Awaitable[User | None]]
 
@@ -262,9 +257,7 @@ class Files(api.Files):
 
     async def glob(self, pattern: str, *, root: str = ".", user: str | None = None) -> builtins.list[str]:
         by = await self._by(user)
-        encoded = check_pattern(pattern, "pattern")
-        if pattern.startswith("/") or ".." in pattern.split("/"):
-            raise ValidationFailed(f"the pattern {pattern} leads out of its directory: give another one as root")
+        encoded = check_glob(pattern)
         return await by._gather("glob", self._path(root), encoded, subject=root, decode=Paths().decode)
 
     async def search(
@@ -272,9 +265,8 @@ class Files(api.Files):
     ) -> builtins.list[SearchMatch]:
         by = await self._by(user)
         where = self._path(path)
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_MATCHES:
-            raise ValidationFailed(f"limit must be a number from 1 to {MOST_MATCHES}, not {limit!r}")
-        arguments = (check_pattern(pattern, "pattern"), check_pattern(glob or "", "glob"), b"%d" % limit)
+        most = b"%d" % check_limit(limit)
+        arguments = (check_pattern(pattern, "pattern"), check_pattern(glob or "", "glob"), most)
         return await by._gather("search", where, *arguments, subject=path, decode=Matches(where, limit).decode)
 
     async def replace(self, path: str, old: str, new: str, *, count: int | None = 1, user: str | None = None) -> int:
@@ -367,71 +359,3 @@ class Files(api.Files):
         by = await self._by(user)
         filter = file_watch.encode_filter(recursive, include, exclude)
         return await file_watch.check_changes(by._errands, self._path(path), filter, since)
-
-
-def list_directory(descriptor: int, path: bytes, hidden: bool) -> builtins.list[FileInfo]:
-    """List an open directory. No link is followed and nothing below is entered, so nothing else is reached."""
-    found: list[FileInfo] = []
-    with os.scandir(descriptor) as entries:
-        for entry in entries:
-            if not hidden and entry.name.startswith("."):
-                continue
-            if len(found) >= MOST_ENTRIES:
-                raise LimitExceeded(f"{decode_path(path)} has more than {MOST_ENTRIES} entries: use glob")
-            try:
-                facts = entry.stat(follow_symlinks=False)
-                is_link = stat.S_ISLNK(facts.st_mode)
-                target = os.fsencode(os.readlink(entry.name, dir_fd=descriptor)) if is_link else None
-            except FileNotFoundError:
-                continue  # removed while we looked
-            full = below(path, os.fsencode(entry.name))
-            found.append(make_info(full, facts.st_mode, facts.st_size, facts.st_mtime_ns, target))
-    return sort_by_path(found)
-
-
-def sort_by_path(found: builtins.list[FileInfo]) -> builtins.list[FileInfo]:
-    """Sort in runs, then merge: one sort of all would keep the interpreter from the event loop for its whole time."""
-    runs = [found[at : at + _RUN_ENTRIES] for at in range(0, len(found), _RUN_ENTRIES)]
-    for run in runs:
-        run.sort(key=_path_of)
-    return runs[0] if len(runs) == 1 else list(heapq.merge(*runs, key=_path_of))
-
-
-def _path_of(info: FileInfo) -> str:
-    return info.path
-
-
-def check_content(data: bytes | str) -> bytes:
-    """The bytes to write, or ValidationFailed."""
-    if isinstance(data, str):
-        try:
-            return data.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError as error:
-            raise ValidationFailed(f"the text has a character that UTF-8 cannot carry: {error.reason}") from None
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise ValidationFailed(f"data must be bytes or a string, not {type(data).__name__}")
-
-
-def check_times(times: int, count: int | None, path: str) -> int:
-    """Return how often a text stands in a file, if that is as often as it has to."""
-    if times == 0:
-        raise ValidationFailed(f"{path} does not contain the text that is to be replaced")
-    if count is not None and times != count:
-        raise ValidationFailed(f"the text stands in {path} {times} times, not {count}: give more of it", times=times)
-    return times
-
-
-def check_size(size: int, path: str) -> int:
-    """The size of a file that is read or made as a whole, or FileTooLarge."""
-    if size > MOST_READ_BYTES:
-        raise FileTooLarge(f"{path} has {size} bytes: read it in pieces with read_stream, or download it")
-    return size
-
-
-def check_pattern(pattern: str, subject: str) -> bytes:
-    """A pattern as an argument, or ValidationFailed."""
-    encoded = encode_text(pattern, subject)
-    if len(encoded) > _MOST_PATTERN_BYTES:
-        raise ValidationFailed(f"{subject} is longer than 64 KiB")
-    return encoded
