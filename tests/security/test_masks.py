@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cove import AsyncSandbox
-from cove.attach import program
+from cove.attach.performer import Performer
 from cove.core.jail import MASKED_PROC_DIRECTORIES, MASKED_PROC_FILES
 from cove.errors import SandboxUnavailable
 
@@ -77,7 +77,7 @@ async def test_a_sandbox_whose_masks_cannot_be_made_does_not_start(monkeypatch: 
 
     if os.geteuid() != 0:
         pytest.skip("only root's masks are copied")
-    monkeypatch.setattr(program.Performer, "bind", refuse)
+    monkeypatch.setattr(Performer, "bind", refuse)
     with pytest.raises(SandboxUnavailable):
         await AsyncSandbox.create()
 

@@ -6,12 +6,12 @@
     jail = await start_jail(…, attach=[NetworkSetup(ports=[443])])    # while the agent starts; jail.sockets
 
 Theory of operation. An action is a value; `plan` makes of a list of actions the list of steps that the helper performs
-(attach/program). The agent is pinned by its pidfd while its namespaces are opened, the user namespace that owns them is
-asked of the kernel, and all go to the helper as descriptors. The helper is a process with the sandbox's own host user,
-started by its interpreter or forked by a server's zygote; it has one thread, so that it can enter a user namespace. It
-is in the host's pid namespace, so that nothing inside can signal or trace it, and it ends with our socket, or by its
-alarm. As root, what touches no path inside (the network), or is done before anything runs there (limits, masks), is
-done by a thread of ours instead, which costs no process.
+(attach/performer). The agent is pinned by its pidfd while its namespaces are opened, the user namespace that owns them
+is asked of the kernel, and all go to the helper as descriptors. The helper is a process with the sandbox's own host
+user, started by its interpreter or forked by a server's zygote; it has one thread, so that it can enter a user
+namespace. It is in the host's pid namespace, so that nothing inside can signal or trace it, and it ends with our
+socket, or by its alarm. As root, what touches no path inside (the network), or is done before anything runs there
+(limits, masks), is done by a thread of ours instead, which costs no process.
 
 What can go wrong: a port is taken (PortInUse, and nothing has changed); a path inside leads over a link, or is missing
 (PermissionDenied, FileNotFound); the sandbox has ended, the helper was killed, the kernel refuses (SandboxUnavailable).
@@ -19,7 +19,7 @@ Every action can be done again. Code inside that swaps names while a mount is pl
 own sandbox, and nowhere else.
 """
 
-from cove.attach import program
+from cove.attach import kernel, program
 from cove.attach.actions import (
     COPY_OPTIONS,
     COPY_PROGRAM,
@@ -81,6 +81,7 @@ __all__ = [
     "can_enter_namespaces",
     "fork_process",
     "plan",
+    "kernel",
     "program",
     "start_process",
 ]

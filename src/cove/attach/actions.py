@@ -117,7 +117,7 @@ class AttachTree:
 class Unmount:
     """Take a mount away from its target, and the empty directory below it if it `was_made`.
 
-    `root` says which: identify_mount of attach/program. What runs inside and uses it goes on using it. Raises
+    `root` says which: identify_mount of attach/kernel. What runs inside and uses it goes on using it. Raises
     MountNotFound, and has changed nothing, when another mount, or none, stands there.
     """
 
@@ -197,7 +197,7 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step for the helper: attach/program.
+    """One step for the helper: attach/performer.
 
     `source` is a file that goes along as a descriptor, with its path; `descriptor` goes along as it is. `otherwise` is
     done instead where the kernel does not have what the step needs.

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from cove.attach import program
+from cove.attach import kernel, program
 from cove.attach.actions import Action, CloneTree, Namespace, Step, plan, prelude
+from cove.attach.performer import Performer
 from cove.attach.target import Target
 from cove.errors import CoveError, MountNotFound, PermissionDenied, PortInUse, SandboxUnavailable, from_errno
 from cove.linux.thread_user import as_user
@@ -94,7 +95,7 @@ class _Visit(threading.Thread):
         self.failure: Exception | None = None
 
     def run(self) -> None:
-        performer = program.Performer()
+        performer = Performer()
         try:
             self.attached.refused, _ = _perform(self._target, self._steps, partial(_perform_here, performer))
             self.attached.sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in performer.sockets]
@@ -164,7 +165,7 @@ class Process(Helper):
         kind, *fields = answer.split(b"\0", 3)
         if kind == b"error":
             number, at, subject = fields
-            raise program.Failed(int(number), subject.decode("utf-8", "surrogateescape"), int(at))
+            raise kernel.Failed(int(number), subject.decode("utf-8", "surrogateescape"), int(at))
         return given
 
     def close(self) -> None:
@@ -221,7 +222,7 @@ def _told(seconds: float) -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise SandboxUnavailable(f"attaching to the sandbox took longer than {seconds:g} s") from error
-    except program.Failed as failure:
+    except kernel.Failed as failure:
         raise SandboxUnavailable(f"attaching to the sandbox failed: {os.strerror(failure.number)}") from failure
     except ConnectionError as error:
         raise SandboxUnavailable("the helper that attaches to the sandbox has ended: try again") from error
@@ -248,7 +249,7 @@ def _perform(target: Target, steps: Sequence[Step], perform: Perform) -> tuple[l
             packet = _take(left)
             try:
                 given += perform([request for _, request in packet])
-            except program.Failed as failure:
+            except kernel.Failed as failure:
                 step, _ = packet[failure.at]
                 if step.otherwise is not None and failure.number != errno.EADDRINUSE:
                     others = [(each, _request(each, namespaces, stack)) for each in step.otherwise]
@@ -272,7 +273,7 @@ def _take(left: "deque[tuple[Step, Request]]") -> list[tuple[Step, Request]]:
     return packet
 
 
-def _perform_here(performer: program.Performer, requests: Sequence[Request]) -> list[int]:
+def _perform_here(performer: Performer, requests: Sequence[Request]) -> list[int]:
     performer.perform_all([*requests])
     return []
 
@@ -296,7 +297,7 @@ def _open_source(source: str | int, stack: ExitStack) -> _Source:
         raise from_errno(error.errno or 0, f"file {source} of the host") from None
 
 
-def _translate(step: Step, failure: program.Failed) -> Exception:
+def _translate(step: Step, failure: kernel.Failed) -> Exception:
     reason = os.strerror(failure.number)
     if step.verb in ("socket", "listen", "lead") and failure.number == errno.EADDRINUSE:
         return PortInUse(

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cove.attach import Target, program
+from cove.attach import Target, kernel
 from cove.errors import PermissionDenied
 from cove.linux.path_walk import LinkInPath, find
 from cove.linux.pidfd import open_fact
@@ -15,7 +15,7 @@ Root = tuple[int, int, int]
 
 def root_of(tree: int) -> Root:
     """Return which mount a detached tree is."""
-    root = program.identify_mount(tree)
+    root = kernel.identify_mount(tree)
     assert root is not None
     return root
 
@@ -27,7 +27,7 @@ def root_at(target: Target, path: str) -> Root:
     """
     try:
         with _opened(target, path) as found:
-            root = program.identify_mount(found)
+            root = kernel.identify_mount(found)
     except (FileNotFoundError, NotADirectoryError, LinkInPath):
         root = None
     if root is None:

@@ -8,7 +8,7 @@ import errno
 import os
 from collections.abc import Sequence
 
-from cove.attach import Attached, CloneTree, Target, program, start_process
+from cove.attach import Attached, CloneTree, Target, kernel, start_process
 from cove.core.users import Extent
 from cove.errors import CoveError, SandboxUnavailable, from_errno
 from cove.linux.path_walk import Found, find
@@ -51,12 +51,12 @@ def _clone_volume(volume: UsedVolume, read_only: bool, id_map: int) -> int:
 
 def _clone(found: Found, read_only: bool, id_map: int | None) -> int:
     try:
-        return program.clone(found.descriptor, found.path, read_only=read_only, id_map=id_map)
-    except program.Failed as failure:
+        return kernel.clone(found.descriptor, found.path, read_only=read_only, id_map=id_map)
+    except kernel.Failed as failure:
         raise _explain(failure, has_map=id_map is not None) from None
 
 
-def _explain(failure: program.Failed, *, has_map: bool) -> CoveError:
+def _explain(failure: kernel.Failed, *, has_map: bool) -> CoveError:
     if has_map and failure.number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
         return SandboxUnavailable(
             "as root, volumes need idmapped mounts: Linux 5.12, and COVE_HOME on ext4, xfs or btrfs: "
@@ -76,7 +76,7 @@ def make_id_map(machine: Machine, users: Sequence[Extent], groups: Sequence[Exte
             with open(f"{above}/{name}", "wb", buffering=0) as file:
                 file.write(b"".join(b"%d %d %d\n" % extent for extent in extents))
         return os.open(f"{above}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    except (OSError, program.Failed) as error:
+    except (OSError, kernel.Failed) as error:
         raise SandboxUnavailable(f"the owners of volumes cannot be translated here: {error}") from error
     finally:
         helper.close()

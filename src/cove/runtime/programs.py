@@ -5,9 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from cove import agent, archive, executor, shell
+from cove import agent, archive, attach, executor, shell
 from cove.archive.remove_tree import remove_tree
-from cove.attach import program as attach_program
 from cove.core.identifier import new_identifier
 from cove.linux.interpreter import Interpreter
 from cove.runtime import agent_compiler
@@ -15,6 +14,7 @@ from cove.runtime import agent_compiler
 PROLOGUE = "session.bash"
 PACKAGES = "node_modules"
 AGENT_SOURCES = "agent"
+_ATTACH_MODULES = ("kernel", "performer", "program", "workbench")
 
 _CACHE = (
     "import py_compile, sys; mode = py_compile.PycInvalidationMode.UNCHECKED_HASH\n"
@@ -32,9 +32,8 @@ def prepare_agent(directory: Path, interpreter: Interpreter) -> Path:
 
 def prepare_attach(directory: Path, interpreter: Interpreter) -> Path:
     """The helper that enters jails, compiled for that interpreter, below that directory."""
-    name = "attach.py"
-    files = {name: Path(attach_program.__file__).read_bytes()}
-    return _prepare_compiled(directory, interpreter, files) / f"{name}c"
+    files = {f"{name}.py": (Path(attach.__file__).parent / f"{name}.py").read_bytes() for name in _ATTACH_MODULES}
+    return _prepare_compiled(directory, interpreter, files) / "program.pyc"
 
 
 def _prepare_compiled(directory: Path, interpreter: Interpreter, files: dict[str, bytes]) -> Path:
