@@ -32,6 +32,7 @@ SUBJECTS = {
     "network": "bench.network",
     "state_export": "bench.state_export",
     "images": "bench.images",
+    "fleet": "bench.fleet",
     "bombs": "bench.bombs",
     "scale": "bench.scale",
 }

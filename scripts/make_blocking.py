@@ -32,7 +32,13 @@ CLASSES = [
     ("sandbox.py", "AsyncSandbox", "Sandbox"),
     ("volume.py", "AsyncVolume", "Volume"),
     ("image.py", "AsyncImage", "Image"),
+    ("fleet.py", "AsyncFleet", "Fleet"),
 ]
+# Those that users make themselves.
+CONSTRUCTED = {"AsyncFleet"}
+# A function of the caller's that gets a sandbox: here a plain one, which runs in a thread.
+ITEMS = "AsyncIterable[Item] | Iterable[Item]"
+TASK = "Callable[[AsyncSandbox, Item], Awaitable[Value]]"
 BLOCKING = {name: blocking for _, name, blocking in CLASSES}
 
 HEADER = '''"""The blocking classes. Made from cove.api by scripts/make_blocking.py; change that, then run it."""
@@ -57,6 +63,19 @@ async def _destroy(opened: api.Destroyable) -> None:
 
 async def _delete(made: api.AsyncVolume) -> None:
     await made.delete()
+
+
+def _in_thread(
+    task: Callable[["Sandbox", Item], Value], portal: Portal
+) -> Callable[[api.AsyncSandbox, Item], Awaitable[Value]]:
+    async def run(sandbox: api.AsyncSandbox, item: Item) -> Value:
+        return await portal.run(lambda: task(Sandbox(sandbox, portal), item), sandbox.destroy)
+
+    return run
+
+
+def _fed(items: Iterable[Item], portal: Portal) -> AsyncIterable[Item] | Iterable[Item]:
+    return items if isinstance(items, Sized) else portal.feed(items)
 
 
 def _inner(context: "CodeContext | str | None") -> api.CodeContext | str | None:
@@ -98,14 +117,7 @@ def collect_imports(tree: ast.Module, imports: dict[str, set[str]]) -> None:
 
 
 def make_class(definition: ast.ClassDef, blocking: str) -> str:
-    parts = [
-        f"class {blocking}:",
-        f"    {literal(ast.get_docstring(definition) or '')}",
-        f"    def __init__(self, inner: api.{definition.name}, portal: Portal, *, owned: bool = True) -> None:",
-        "        self._inner = inner",
-        "        self._portal = portal",
-        "        self._owned = owned",
-    ]
+    parts = [f"class {blocking}:", f"    {literal(ast.get_docstring(definition) or '')}", *make_init(definition)]
     if any(isinstance(base, ast.Name) and base.id == "Named" for base in definition.bases):
         parts += [
             "    def __repr__(self) -> str:",
@@ -140,6 +152,22 @@ def make_class(definition: ast.ClassDef, blocking: str) -> str:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
             parts += make_method(node, definition.name, blocking)
     return "\n".join(parts)
+
+
+def make_init(definition: ast.ClassDef) -> list[str]:
+    if definition.name in CONSTRUCTED:
+        (init,) = [node for node in definition.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+        return [
+            f"    def __init__({parameters(init.args)}) -> None:",
+            f"        self._inner = api.{definition.name}({arguments(init.args)})",
+            "        self._portal = get_portal()",
+        ]
+    return [
+        f"    def __init__(self, inner: api.{definition.name}, portal: Portal, *, owned: bool = True) -> None:",
+        "        self._inner = inner",
+        "        self._portal = portal",
+        "        self._owned = owned",
+    ]
 
 
 def has(definition: ast.ClassDef, method: str) -> bool:
@@ -210,7 +238,8 @@ def wrap(returns: str, value: str, portal: str) -> str:
 
 
 def parameters(args: ast.arguments) -> str:
-    return ast.unparse(args).replace("AsyncIterable[", "Iterable[")
+    text = ast.unparse(args).replace(ITEMS, "Iterable[Item]").replace("AsyncIterable[", "Iterable[")
+    return text.replace(TASK, "Callable[['Sandbox', Item], Value]")
 
 
 def arguments(args: ast.arguments) -> str:
@@ -224,8 +253,12 @@ def arguments(args: ast.arguments) -> str:
 def value(arg: ast.arg) -> str:
     """What is passed on: for one of our own objects the asynchronous one behind it, and iterables as asynchronous."""
     annotation = "" if arg.annotation is None else ast.unparse(arg.annotation)
+    if annotation == ITEMS:
+        return f"_fed({arg.arg}, self._portal)"
     if annotation.startswith("AsyncIterable["):
         return f"self._portal.feed({arg.arg})"
+    if annotation == TASK:
+        return f"_in_thread({arg.arg}, self._portal)"
     return f"_inner({arg.arg})" if "CodeContext" in annotation else arg.arg
 
 

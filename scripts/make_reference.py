@@ -32,6 +32,7 @@ CLASSES = [
     api.Git,
     *([api.Ports] if hasattr(api, "Ports") else []),
     api.Backups,
+    api.AsyncFleet,
 ]
 FORMS = {
     Form.VALUE: "JSON",

@@ -3,8 +3,8 @@
 TYPE_CHECKING = False  # as in typing, whose import would be most of what `import cove` costs
 
 if TYPE_CHECKING:
-    from cove.api import AsyncImage, AsyncSandbox, AsyncSnapshot, AsyncVolume, define_secret
-    from cove.blocking import Image, Sandbox, Snapshot, Volume
+    from cove.api import AsyncFleet, AsyncImage, AsyncSandbox, AsyncSnapshot, AsyncVolume, define_secret
+    from cove.blocking import Fleet, Image, Sandbox, Snapshot, Volume
     from cove.errors import (
         AlreadyExists,
         BackupExpired,
@@ -151,6 +151,7 @@ if TYPE_CHECKING:
         SessionStatus,
         SnapshotInfo,
         SnapshotMethod,
+        TaskResult,
         TerminalEvent,
         TerminalInfo,
         Text,
@@ -166,6 +167,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyExists",
     "AnyMount",
+    "AsyncFleet",
     "AsyncImage",
     "AsyncSandbox",
     "AsyncSnapshot",
@@ -208,6 +210,7 @@ __all__ = [
     "FileKind",
     "FileNotFound",
     "FileTooLarge",
+    "Fleet",
     "ForkRefused",
     "Gap",
     "GitAuthFailed",
@@ -304,6 +307,7 @@ __all__ = [
     "SnapshotInUse",
     "SnapshotNotFound",
     "SpawnFailed",
+    "TaskResult",
     "TerminalEvent",
     "TerminalInfo",
     "TerminalNotFound",

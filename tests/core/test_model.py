@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from cove.errors import CommandFailed, ValidationFailed
+from cove.errors import CommandFailed, SandboxUnavailable, ValidationFailed
 from cove.model import (
     CodeError,
     ExecResult,
@@ -21,6 +21,7 @@ from cove.model import (
     Result,
     SandboxSpec,
     SnapshotInfo,
+    TaskResult,
     make_spec,
 )
 
@@ -221,3 +222,18 @@ def test_a_snapshot_is_named_by_its_id_or_by_itself_and_needs_isolation() -> Non
     assert make_spec(None, {"snapshot": snapshot}) == make_spec(None, {"snapshot": "s"}) == SandboxSpec(snapshot="s")
     with pytest.raises(ValidationFailed, match="isolation"):
         make_spec(None, {"snapshot": "s", "isolation": "none"})
+
+
+def test_a_task_that_returns_is_well_unless_its_result_was_lost() -> None:
+    done = TaskResult(index=0, item="a", value=1)
+    assert (done.ok, done.is_infrastructure_failure, done.check()) == (True, False, 1)
+    lost = TaskResult(index=0, item="a", value=result(outcome=Outcome.LOST, exit_code=None))
+    assert (lost.ok, lost.is_infrastructure_failure) == (False, True)
+
+
+def test_a_task_that_raises_is_to_blame_unless_the_machine_was() -> None:
+    for error, is_ours in ((KeyError("a"), False), (SandboxUnavailable("no room"), True)):
+        failed = TaskResult[str, int](index=0, item="a", error=error)
+        assert (failed.ok, failed.is_infrastructure_failure) == (False, is_ours)
+        with pytest.raises(type(error)):
+            failed.check()

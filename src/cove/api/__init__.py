@@ -3,6 +3,7 @@
 from cove.api.backups import Backups
 from cove.api.code import CodeContext
 from cove.api.files import Files
+from cove.api.fleet import AsyncFleet
 from cove.api.git import Git
 from cove.api.image import AsyncImage
 from cove.api.mounts import Mounts
@@ -18,6 +19,7 @@ from cove.api.transaction import AsyncTransaction
 from cove.api.volume import AsyncVolume
 
 __all__ = [
+    "AsyncFleet",
     "AsyncImage",
     "AsyncSandbox",
     "AsyncSnapshot",

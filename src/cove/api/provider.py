@@ -33,6 +33,9 @@ class Provider(Protocol):
     async def create(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> "AsyncSandbox":
         """Create a sandbox; with `exist_ok`, find the one that has the id already."""
 
+    async def count_room(self, spec: SandboxSpec) -> int | None:
+        """Say how many such sandboxes this machine can have at once; None where the server says when it is full."""
+
     async def connect(self, id: str) -> "AsyncSandbox":
         """Connect to the sandbox with that id."""
 

@@ -239,7 +239,12 @@ class AsyncSandbox(Named, ABC):
 
     @abstractmethod
     async def reset(self) -> ResetReport:
-        """End everything and go back to the files as they were created; says by what that is proven."""
+        """Make it as it was created, and say by what that is proven.
+
+        Everything in it ends with its jail, and another one begins on the files of its creation: no process, session,
+        terminal or context, nothing in /dev/shm. Environment, network policy, mounts and labels are those of its
+        creation again, and no port is exposed. What is in mounts, the network's log and the end of its lifetime stay.
+        """
 
     @abstractmethod
     async def exec(

@@ -2,6 +2,7 @@
 
 from cove.blocking.facade import (
     CodeContext,
+    Fleet,
     Image,
     Process,
     Sandbox,
@@ -15,6 +16,7 @@ from cove.blocking.facade import (
 
 __all__ = [
     "CodeContext",
+    "Fleet",
     "Image",
     "Process",
     "Sandbox",

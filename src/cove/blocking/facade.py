@@ -2,7 +2,17 @@
 
 import builtins
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Sized,
+)
 from datetime import datetime
 from os import PathLike
 from typing import Literal, Self, TypeVar, Unpack
@@ -46,6 +56,7 @@ from cove.model import (
     SessionInfo,
     SnapshotInfo,
     SpecFields,
+    TaskResult,
     TerminalEvent,
     TerminalInfo,
     TransferProgress,
@@ -53,6 +64,7 @@ from cove.model import (
     VolumeInfo,
 )
 from cove.model.file import MOST_DOWNLOAD_BYTES
+from cove.model.fleet import Item, Value
 from cove.model.spec import HasId
 
 T = TypeVar("T", bound=api.Destroyable)
@@ -68,6 +80,19 @@ async def _destroy(opened: api.Destroyable) -> None:
 
 async def _delete(made: api.AsyncVolume) -> None:
     await made.delete()
+
+
+def _in_thread(
+    task: Callable[["Sandbox", Item], Value], portal: Portal
+) -> Callable[[api.AsyncSandbox, Item], Awaitable[Value]]:
+    async def run(sandbox: api.AsyncSandbox, item: Item) -> Value:
+        return await portal.run(lambda: task(Sandbox(sandbox, portal), item), sandbox.destroy)
+
+    return run
+
+
+def _fed(items: Iterable[Item], portal: Portal) -> AsyncIterable[Item] | Iterable[Item]:
+    return items if isinstance(items, Sized) else portal.feed(items)
 
 
 def _inner(context: "CodeContext | str | None") -> api.CodeContext | str | None:
@@ -1241,7 +1266,12 @@ class Sandbox:
         self._portal.call(lambda: self._inner.rollback_transaction(id))
 
     def reset(self) -> ResetReport:
-        """End everything and go back to the files as they were created; says by what that is proven."""
+        """Make it as it was created, and say by what that is proven.
+
+        Everything in it ends with its jail, and another one begins on the files of its creation: no process, session,
+        terminal or context, nothing in /dev/shm. Environment, network policy, mounts and labels are those of its
+        creation again, and no port is exposed. What is in mounts, the network's log and the end of its lifetime stay.
+        """
         return self._portal.call(lambda: self._inner.reset())
 
     def exec(
@@ -1662,3 +1692,64 @@ class Image:
         With `force` only its name goes then: layers stay as long as anything stands on them.
         """
         self._portal.call(lambda: self._inner.delete(force=force))
+
+
+class Fleet:
+    """Sandboxes that work through many tasks; opened and closed by `with`.
+
+    There are as many as the machine or the server allows, `size` at most. In your program that is 16 for each core,
+    as far as the memory that is free lasts: `limits.memory` for each, or 128 MiB. A server that is full is asked for
+    more later. A sandbox that has done a task is used again after a `reset` that is proven, or thrown away; with
+    `reuse=False`, or with a `startup`, each has one task. `progress` shows a bar on standard error; None: where that
+    is a terminal. All other arguments are those of `AsyncSandbox.create`.
+    """
+
+    def __init__(
+        self,
+        size: int = 64,
+        *,
+        spec: SandboxSpec | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        reuse: bool = True,
+        progress: bool | None = None,
+        **spec_fields: Unpack[SpecFields],
+    ) -> None:
+        self._inner = api.AsyncFleet(
+            size, spec=spec, url=url, api_key=api_key, reuse=reuse, progress=progress, **spec_fields
+        )
+        self._portal = get_portal()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Make the first sandbox: what cannot be created is told here."""
+        self._portal.call(lambda: self._inner.open())
+
+    def close(self) -> None:
+        """End all tasks and destroy all sandboxes. Idempotent."""
+        self._portal.call(lambda: self._inner.close())
+
+    def map(
+        self,
+        task: Callable[["Sandbox", Item], Value],
+        items: Iterable[Item],
+        *,
+        retries: int = 2,
+        ordered: bool = False,
+    ) -> Generator[TaskResult[Item, Value], None, None]:
+        """Run the task for each item, in a sandbox that is as it was created; gives results as they come.
+
+        What a task raises is the `error` of its result. A failure of Cove or the machine is repeated up to `retries`
+        times, in another sandbox, so a task must be able to begin again; a result that tells of one
+        (`is_infrastructure_failure`) was repeated as often. With `ordered` results come in the order of the items.
+        Leaving it early ends the tasks that run.
+        """
+        return self._portal.iterate(
+            self._inner.map(_in_thread(task, self._portal), _fed(items, self._portal), retries=retries, ordered=ordered)
+        )

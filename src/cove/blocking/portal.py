@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 import uvloop
 
 from cove.errors import SandboxUnavailable
-from cove.tasks import Tasks, owned
+from cove.local.threads import start_transfer
+from cove.tasks import Tasks, owned, settled
 
 T = TypeVar("T")
 _END = object()
@@ -67,6 +68,10 @@ class Portal:
             self._closing.start(_close(events))
         else:
             self.call(lambda: _close(events))
+
+    async def run(self, work: Callable[[], T], undo: Callable[[], Coroutine[object, object, None]]) -> T:
+        """Run the caller's own work in a thread of its own. A cancel waits for its end, which `undo` brings about."""
+        return await settled(start_transfer(work), on_cancel=lambda: self._closing.start(undo()))
 
     async def feed(self, items: Iterable[T]) -> AsyncGenerator[T, None]:
         """The caller's own iterable for the loop; each step is made in a thread, because it may take its time."""

@@ -22,7 +22,7 @@ from cove.core.identifier import check_sandbox_id
 from cove.errors import Unauthorized, ValidationFailed
 from cove.local.bootstrap import bootstrapped
 from cove.local.state import default_home
-from cove.model import BuildEvent, BuildSpec, TransferProgress
+from cove.model import BuildEvent, BuildSpec, SandboxSpec, TransferProgress
 from cove.model.mount import check_volume_name
 from cove.wire import operations
 from cove.wire.target import Target
@@ -43,6 +43,9 @@ class RemoteProvider(Handle, Provider, target=Target.SERVER):
     @property
     def _calls(self) -> Calls:  # type: ignore[override]  # those of the event loop in which it is used
         return Calls(_transport(self._url, self._api_key))
+
+    async def count_room(self, spec: SandboxSpec) -> None:
+        """Return None: the server says when it is full."""
 
     async def connect(self, id: str) -> Sandbox:
         """Open a sandbox that is there."""

@@ -108,6 +108,15 @@ class PlaceLayers:
         top = self.place if self.stack is None else self.upper_path(self.stack.upper) / "data"
         return tuple(top / part for part in (*PARTS, *self._roots(self.system)))
 
+    def count_own_files(self) -> int:
+        """Count what lies at the top of the directories that the sandbox writes to, but for what was put there."""
+        *parts, last = self.directories
+        if self.system is None:
+            return sum(len(os.listdir(path)) for path in (*parts, last))
+        furnished = {*_ROOT_DIRECTORIES, *(f"etc/{name}" for name in ROOT_FILES)}
+        found = set(os.listdir(last)) | {f"etc/{name}" for name in os.listdir(last / "etc")}
+        return sum(len(os.listdir(path)) for path in parts) + len(found - furnished)
+
     @property
     def system(self) -> System | None:
         """Return the system of the image that the sandbox stands on; None on the host's."""

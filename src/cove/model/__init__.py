@@ -26,6 +26,7 @@ from cove.model.file import (
     FileKind,
     SearchMatch,
 )
+from cove.model.fleet import TaskResult
 from cove.model.git import GitBranch, GitChange, GitClone, GitFile, GitHead, GitStatus
 from cove.model.image import ImageInfo, ImageMade
 from cove.model.info import (
@@ -63,6 +64,7 @@ __all__ = [
     "BuildOutput",
     "BuildSpec",
     "BuildStep",
+    "TaskResult",
     "TransferProgress",
     "BackupInfo",
     "AnyMount",

@@ -29,12 +29,18 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResetReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The proof that a sandbox is as it was created.
+    """The proof that a sandbox is as it was created: a new jail, and files that were looked at.
 
-    `method` is "layers" when it stands on the unchanged layers of its creation with nothing on top, or "empty" when it
-    was created without any. `layers` are their ids, bottom first; `files` is how many there are on top: none.
+    `method` is "layers" when it stands on the unchanged layers of its creation with nothing on top, "empty" when it
+    was created without any, or "copy" when those layers were copied anew, where there are no overlays. `layers` are
+    their ids, bottom first; `files` is how many there are on top, or differ from them: none. Of a copy, `digest` is
+    that of all its files. `processes` run in the new jail, beside Cove's own: none but a `startup`.
+    `shared_memory` is the number of files in /dev/shm.
     """
 
     method: str
     layers: tuple[str, ...] = ()
     files: int = 0
+    digest: str | None = None
+    processes: int = 0
+    shared_memory: int = 0

@@ -3,6 +3,7 @@
 It is in the sandbox's place, outside what any jail shows and what a snapshot takes.
 """
 
+from collections.abc import Set
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,13 @@ class BucketCredentials:
         if credentials is not None:
             kept[target] = credentials
         replace_file(self._path, msgspec.json.encode(kept), mode=0o600)
+
+    def keep_only(self, targets: Set[str]) -> None:
+        """Forget those of all other targets."""
+        known = self._read()
+        if not known.keys() <= targets:
+            kept = {name: value for name, value in known.items() if name in targets}
+            replace_file(self._path, msgspec.json.encode(kept), mode=0o600)
 
     def _read(self) -> dict[str, str]:
         try:

@@ -33,6 +33,10 @@ from cove.runtime.home import Home, Place
 from cove.runtime.interpreters import find_node, find_python_environment
 from cove.runtime.programs import PACKAGES, prepare_agent, prepare_attach, prepare_executor
 
+# What a sandbox without a limit of its own is expected to need, and how many wait for something on each core.
+_USUAL_MEMORY = 128 << 20
+_PER_CORE = 16
+
 _ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
@@ -172,3 +176,11 @@ def examine_machine() -> Machine:
         snapshots=find_method(home.path, can_mount=not is_root or can_enter_namespaces()),
         can_map_users=can_map_users(FIRST_RANGE, RANGES * RANGE_USERS),
     )
+
+
+def count_room(memory: int | None) -> int:
+    """Say how many sandboxes that may have so much memory can work at once, at least one. Blocks."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
+    by_memory = available // (memory or _USUAL_MEMORY)
+    return max(1, min(by_memory, len(os.sched_getaffinity(0)) * _PER_CORE))

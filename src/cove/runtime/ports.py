@@ -98,6 +98,13 @@ class Ports(api.Ports):
         for connection in builtins.list(self._connections):
             connection.abort()
 
+    async def revoke(self) -> None:
+        """Revoke every exposure: the sandbox is as it was created."""
+        self._exposures.clear()
+        self.end_connections()
+        async with self._publishing:
+            await self._publisher.publish(self._exposures.values())
+
     async def close(self) -> None:
         """Revoke every exposure: the sandbox ends."""
         self._exposures.clear()

@@ -30,7 +30,7 @@ from cove.model import (
 from cove.runtime.build import build_image
 from cove.runtime.image import Image, describe, list_images, load_image, prune_images, pull_image
 from cove.runtime.layers import allocate
-from cove.runtime.machine import Machine, examine_machine
+from cove.runtime.machine import Machine, count_room, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
 from cove.runtime.snapshot import Snapshot
@@ -67,6 +67,10 @@ class EmbeddedProvider:
     async def _make_copies(self, spec: SandboxSpec, count: int) -> builtins.list[AsyncSandbox]:
         """All of them, or none."""
         return await make_all([partial(self.create, None, spec) for _ in range(count)])
+
+    async def count_room(self, spec: SandboxSpec) -> int:
+        """Judge by the cores and the memory of this machine."""
+        return await in_thread(count_room, spec.limits.memory)
 
     async def connect(self, id: str) -> AsyncSandbox:
         """A sandbox of this program that lives in this event loop."""

@@ -124,9 +124,9 @@ class Sandbox(SandboxLifecycle):
 
     async def reset(self) -> ResetReport:
         self._check_files()
-        report = await self._state.reset(lambda: self._quiet("the sandbox is reset"))
-        self._env = merge_environment(self._inside.env, self._spec.env)
-        return report
+        report = await self._state.reset(lambda: self._quiet("the sandbox is reset"), self.forget_changes)
+        shared = await self.files.list("/dev/shm", hidden=True)
+        return msgspec.structs.replace(report, processes=self._spawner.count_busy(), shared_memory=len(shared))
 
     @asynccontextmanager
     async def _quiet(self, reason: str, snapshot: str | None = None) -> AsyncGenerator[None, None]:

@@ -18,9 +18,13 @@ _MOST_SECONDS = 100 * 365 * 86400.0
 
 
 class SandboxLife(AsyncSandbox):
-    """`life` has the status and all changes of it. `ends_at` is when its lifetime is over."""
+    """`life` has the status and all changes of it. `ends_at` is when its lifetime is over.
+
+    `origin` is the spec of its creation.
+    """
 
     _spec: SandboxSpec
+    origin: SandboxSpec
     life: Life
     activity: Activity
     created_at: datetime

@@ -125,14 +125,15 @@ class SandboxLifecycle(SandboxLife):
     def adopt(self, id: str, spec: SandboxSpec, created_at: datetime) -> None:
         """Give a warm sandbox its id: its jail is made alike, and nothing has run in it yet."""
         self.id = id
-        self._spec = spec
+        self._spec = self.origin = spec
         self.created_at = created_at
         self._settle_in(backend_of(spec.isolation).inside(self._machine, self._place, None))
         self.ends_at = ends_at(created_at, spec.lifetime)
         self.schedule_end()
 
-    def go_on(self, ends_at: datetime | None, env: Mapping[str, str | None]) -> None:
-        """Set what a process before this one was told about the sandbox."""
+    def go_on(self, ends_at: datetime | None, env: Mapping[str, str | None], origin: SandboxSpec) -> None:
+        """Set what a process before this one was told about the sandbox, and the spec of its creation."""
+        self.origin = origin
         self.ends_at = ends_at
         self.schedule_end()
         self.env_changes = dict(env)
@@ -142,6 +143,14 @@ class SandboxLifecycle(SandboxLife):
         self._inside = inside
         self._env = merge_environment(inside.env, self._spec.env, self.env_changes)
         self._cwd = inside.workspace if self._spec.workdir == WORKSPACE else self._spec.workdir
+
+    async def forget_changes(self) -> None:
+        """Let the spec of its creation hold again, in the next jail; it ends when it would have."""
+        self._spec = msgspec.structs.replace(self.origin, lifetime=self._spec.lifetime)
+        self.env_changes = {}
+        self._settle_in(self._inside)
+        await self.ports.revoke()
+        await in_thread(self.mounts.release_others)
 
     def publish_ports(self, publisher: Publisher, exposures: Iterable[Exposure] = ()) -> None:
         """Expose ports in this way, and these at once. Nobody has used any yet."""

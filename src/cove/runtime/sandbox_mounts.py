@@ -250,7 +250,11 @@ class Mounts(api.Mounts):
         self._volumes.release_all(self.sandbox.place.key)
 
     def release_others(self) -> None:
-        """Let go of volumes that are not in the spec: whoever added one was killed before that was recorded. Blocks."""
+        """Let go of volumes and credentials whose mounts are not in the spec. Blocks.
+
+        Whoever added one was killed before that was recorded, or the sandbox is as it was created.
+        """
+        self._keys.keep_only({mount.target for mount in self.sandbox.spec().mounts})
         used = {mount.volume for mount in self.sandbox.spec().mounts if isinstance(mount, VolumeMount)}
         self._volumes.release_all(self.sandbox.place.key, but=used)
 

@@ -49,6 +49,10 @@ class Spawner:
         """Return whether anything runs that was started here, or left behind by it."""
         return bool(self._pool.tenants())
 
+    def count_busy(self) -> int:
+        """Count what runs, each with all that it started."""
+        return len(self._pool.tenants())
+
     def begin(self) -> None:
         """Have the first launcher made, of which `open` sees the end."""
         self._pool.begin()

@@ -1,7 +1,6 @@
 """Snapshots of a living sandbox, and the way back: what stands still meanwhile, what ends, and what is told to move."""
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from cove.core.identifier import new_identifier
 from cove.errors import CoveError, SandboxUnavailable, TransactionOpen, ValidationFailed
 from cove.layers.changes import find_changes
 from cove.layers.diff import find_diff
+from cove.layers.digest import layer_digest
 from cove.layers.record import Snapshot, Stack, System
 from cove.local.threads import finished, in_thread, in_transfer, kept_or_undone, start_transfer
 from cove.model import FileChange, ResetReport
@@ -140,16 +140,27 @@ class SandboxState:
     async def _stand_on(self, quiet: Quiet, plan: Callable[[], Stack]) -> None:
         """Go on with a new stack in a sandbox in which nothing runs. The caller shields it from cancel."""
         if self._layers.place.copies:
-            new = await _start(self._copy, plan)
-            async with quiet():
-                await self._begin_again(lambda: in_thread(self._layers.place.commit, new))
-            await in_thread(self._layers.store.collect)
+            await self._stand_in_another(quiet, plan, _nothing)
         else:
             async with quiet(), self._idle() as (living, idle):
                 await _start(self._replace, living.jail, idle, plan)
 
-    def _copy(self, plan: Callable[[], Stack]) -> Stack:
-        """Copy the files of a new stack beside those that there are, where layers cannot be shown. Blocks."""
+    async def _stand_in_another(
+        self, quiet: Quiet, plan: Callable[[], Stack], forget: Callable[[], Work[None]]
+    ) -> None:
+        """Go on with a new stack in another jail. The caller shields it from cancel."""
+        new = await _start(self._prepare, plan)
+
+        async def change() -> None:
+            await in_thread(self._layers.place.commit, new)
+            await forget()
+
+        async with quiet():
+            await self._begin_again(change)
+        await in_thread(self._layers.store.collect)
+
+    def _prepare(self, plan: Callable[[], Stack]) -> Stack:
+        """Make the upper of a new stack beside those that there are, copied where layers cannot be shown. Blocks."""
         with self._layers.store.holding():
             self._layers.place.convert()
             new = plan()
@@ -261,24 +272,30 @@ class SandboxState:
         if id != self._transaction:
             raise ValidationFailed(f"transaction {id} is over: its lease has ended, or it was committed or rolled back")
 
-    async def reset(self, quiet: Quiet) -> ResetReport:
-        """Let the sandbox stand on the layers of its creation, while it is `quiet`: nothing runs."""
+    async def reset(self, quiet: Quiet, forget: Callable[[], Work[None]]) -> ResetReport:
+        """Let the sandbox stand on the layers of its creation, in another jail.
+
+        The kernel ends everything with the old one: processes, /dev/shm, /run, what System V shares, message queues.
+        `forget` is called between the two.
+        """
         async with self._turn:
             self._check_transaction()
             self._living()
-            await settled(self._stand_on(quiet, self._stack_of_creation))
-            return await in_thread(self._report)
+            await settled(self._stand_in_another(quiet, self._stack_of_creation, forget))
+            return await in_transfer(self._report)
 
     def _stack_of_creation(self) -> Stack:
         base, merges = ((), ()) if self._stack is None else (self._stack.base, self._stack.merges)
         return Stack(upper="", layers=base, base=base, merges=merges, system=self._layers.place.system)
 
-    def _report(self) -> ResetReport:
-        """Say what a sandbox that was reset stands on, and how many files lie on top of that."""
-        stack, own = self._stack, self._layers.place.directories
-        base = () if stack is None else stack.base
-        files = 0 if base and self._layers.place.copies else sum(len(os.listdir(path)) for path in own)
-        return ResetReport(method="layers" if base else "empty", layers=base, files=files)
+    def _report(self, check: Callable[[], None]) -> ResetReport:
+        """Say what a sandbox that was reset stands on, and how many files lie on top of that. Blocks."""
+        place, base = self._layers.place, self._before(None)
+        if base and not (self._stack and self._stack.layers):
+            below, now = self._trees(None)
+            different = find_changes(below, now, check, is_whole=True)
+            return ResetReport(method="copy", layers=base, files=len(different), digest=layer_digest(now[-1], check))
+        return ResetReport(method="layers" if base else "empty", layers=base, files=place.count_own_files())
 
     async def changes(self, since: str | None) -> list[FileChange]:
         """Compare the files as they are with those of a snapshot, or of the creation."""
@@ -337,6 +354,10 @@ class SandboxState:
                 context.let_go(idle.moved.standing.get(pid))
             if idle.dropped is not None:
                 living.background.start(finished(self._clear, idle.dropped))
+
+
+async def _nothing() -> None:
+    """Do nothing."""
 
 
 def _start(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> "asyncio.Future[T]":

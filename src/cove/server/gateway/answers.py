@@ -310,7 +310,8 @@ class SandboxAnswers:
     async def _set(self, fields: SpecFields, end: datetime | None = None) -> None:
         def change(record: Record) -> Record:
             spec = make_spec(record.spec, fields)
-            return replace(record, spec=spec, ends_at=end if "lifetime" in fields else record.ends_at)
+            ends = end if "lifetime" in fields else record.ends_at
+            return replace(record, spec=spec, origin=record.created_spec, ends_at=ends)
 
         await self._rewrite(change)
 

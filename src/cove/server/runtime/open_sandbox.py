@@ -133,6 +133,7 @@ class SandboxOpener:
             id=sandbox.id,
             key=place.key,
             spec=info.spec,
+            origin=sandbox.origin,
             created_at=info.created_at,
             user_id=place.user_id,
             tree_kill=info.tree_kill,
@@ -159,7 +160,7 @@ class SandboxOpener:
             return record
         log_to(place.path)
         sandbox = self._make(record.id, record.spec, machine, place, record.created_at)
-        sandbox.go_on(record.deadline, record.env)
+        sandbox.go_on(record.deadline, record.env, record.created_spec)
         try:
             await sandbox.open_first(restores=True)
         except BaseException:

@@ -124,6 +124,7 @@ class Serving:
             status=status,
             wakes=wakes,
             spec=sandbox.spec,
+            origin=sandbox.origin,
             ends_at=sandbox.ends_at,
             env=sandbox.env_changes,
         )

@@ -37,7 +37,8 @@ def read_key(data: bytes) -> str:
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One sandbox; `status` is what its runtime wrote last, and that runtime may be gone.
 
-    `wakes` says whether a call starts or resumes it. `env` is what was set since its creation.
+    `wakes` says whether a call starts or resumes it. `env` is what was set since its creation, and
+    `origin` is the spec of that where another one holds.
     """
 
     id: str
@@ -52,6 +53,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     wakes: bool = True
     ends_at: datetime | None = None
     env: dict[str, str | None] = {}
+    origin: SandboxSpec | None = None
+
+    @property
+    def created_spec(self) -> SandboxSpec:
+        """The spec of its creation: the one that holds, if none was recorded."""
+        return self.spec if self.origin is None else self.origin
 
     @property
     def deadline(self) -> datetime | None:

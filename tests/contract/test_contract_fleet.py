@@ -1,0 +1,221 @@
+"""A fleet works through many tasks, in this program and on a server."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from support.servers import left_behind, serving
+from support.serving import Where
+
+from cove import (
+    AsyncFleet,
+    AsyncSandbox,
+    CommandFailed,
+    ExecResult,
+    ImageNotFound,
+    SandboxUnavailable,
+    ValidationFailed,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def fleet_is_gone(where: Where) -> bool:
+    return await AsyncSandbox.list(labels={"of": "fleet"}, **where) == []
+
+
+def fleet(size: int, where: Where, *, reuse: bool = True) -> AsyncFleet:
+    return AsyncFleet(size, labels={"of": "fleet"}, reuse=reuse, **where)
+
+
+async def dirty(sandbox: AsyncSandbox, number: int) -> tuple[str, str]:
+    """Find nothing of another task, and leave a lot."""
+    found = await sandbox.exec("ls -A . ~ /tmp /dev/shm | grep -v :; echo $LEFT; pgrep -c sleep")
+    await sandbox.set_env({"LEFT": "1"})
+    await sandbox.exec("touch a ~/b /tmp/c /dev/shm/d; (setsid sleep 1000 &) > /dev/null 2>&1")
+    return found.stdout.strip(), sandbox.id
+
+
+async def test_every_task_has_a_sandbox_as_it_was_created(where: Where) -> None:
+    async with fleet(2, where) as working:
+        results = [result async for result in working.map(dirty, range(6))]
+    found = [result.check() for result in results]
+    assert sorted(result.item for result in results) == [*range(6)]
+    assert {each[0] for each in found if each} == {"0"}
+    assert len({each[1] for each in found if each}) <= 2, "they are used again"
+    assert await fleet_is_gone(where)
+
+
+async def test_without_reuse_every_task_has_a_sandbox_of_its_own(where: Where) -> None:
+    async with fleet(2, where, reuse=False) as working:
+        results = [result async for result in working.map(dirty, range(4))]
+    assert len({result.value[1] for result in results if result.value}) == 4
+    assert await fleet_is_gone(where)
+
+
+async def test_results_come_in_order_or_as_they_come() -> None:
+    first = asyncio.Event()
+
+    async def task(sandbox: AsyncSandbox, number: int) -> int:
+        if number == 0:
+            await first.wait()
+        first.set()
+        return number * number
+
+    async with AsyncFleet(2) as working:
+        as_they_come = [result.index async for result in working.map(task, [0, 1])]
+        first.clear()
+        ordered = [result.value async for result in working.map(task, [0, 1], ordered=True)]
+    assert (as_they_come, ordered) == ([1, 0], [0, 1])
+
+
+async def test_what_a_task_raises_is_its_result_and_is_not_repeated() -> None:
+    async def task(sandbox: AsyncSandbox, command: str) -> ExecResult:
+        return (await sandbox.exec(command)).check()
+
+    async with AsyncFleet(1) as working:
+        good, bad = [result async for result in working.map(task, ["echo a", "exit 3"], ordered=True)]
+    assert (good.ok, good.value is not None and good.value.stdout) == (True, "a\n")
+    assert (bad.ok, bad.attempts, bad.is_infrastructure_failure) == (False, 1, False)
+    with pytest.raises(CommandFailed):
+        bad.check()
+
+
+async def test_a_failure_of_the_machine_is_repeated_in_another_sandbox(where: Where) -> None:
+    tries: Counter[int] = Counter()
+    used = set()
+
+    async def task(sandbox: AsyncSandbox, number: int) -> str:
+        tries[number] += 1
+        used.add(sandbox.id)
+        if number == 0 and tries[number] <= 2:
+            await sandbox.destroy()
+        return (await sandbox.exec("echo done")).stdout
+
+    async with fleet(1, where) as working:
+        results = [result async for result in working.map(task, [0, 1], ordered=True)]
+    assert [(result.value, result.attempts) for result in results] == [("done\n", 3), ("done\n", 1)]
+    assert len(used) == 3
+    assert await fleet_is_gone(where)
+
+
+async def test_a_failure_that_stays_is_told_as_the_machines() -> None:
+    async def task(sandbox: AsyncSandbox, _: int) -> None:
+        raise SandboxUnavailable("the disk is on fire")
+
+    async with AsyncFleet(1) as working:
+        (result,) = [result async for result in working.map(task, [0], retries=1)]
+    assert (result.ok, result.is_infrastructure_failure, result.attempts) == (False, True, 2)
+
+
+async def test_whoever_leaves_early_leaves_nothing(where: Where) -> None:
+    async def task(sandbox: AsyncSandbox, number: int) -> int:
+        if number:
+            await sandbox.exec("sleep 1000")
+        return number
+
+    async with fleet(3, where) as working:
+        async with aclosing(working.map(task, range(10))) as results:
+            async for result in results:
+                assert result.item == 0
+                break
+        assert [result.value async for result in working.map(task, [0])] == [0]
+    assert await fleet_is_gone(where)
+
+
+async def test_an_exception_of_the_consumer_leaves_nothing(where: Where) -> None:
+    async def task(sandbox: AsyncSandbox, number: int) -> int:
+        if number:
+            await sandbox.exec("sleep 1000")
+        return number
+
+    async def work() -> None:
+        async with fleet(2, where) as working:
+            async for _ in working.map(task, range(10)):
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+    assert await fleet_is_gone(where)
+
+
+async def test_a_cancelled_map_leaves_nothing(where: Where) -> None:
+    begun = asyncio.Event()
+
+    async def task(sandbox: AsyncSandbox, number: int) -> None:
+        begun.set()
+        await sandbox.exec("sleep 1000")
+
+    async def work() -> None:
+        async with fleet(2, where) as working:
+            async for _ in working.map(task, range(10)):
+                pass
+
+    working = asyncio.ensure_future(work())
+    await begun.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert await fleet_is_gone(where)
+
+
+async def test_items_are_taken_as_they_are_needed() -> None:
+    taken = 0
+
+    async def items() -> AsyncIterator[int]:
+        nonlocal taken
+        for number in range(1000):
+            taken += 1
+            yield number
+
+    async def task(sandbox: AsyncSandbox, number: int) -> int:
+        return number
+
+    async with AsyncFleet(1) as working, aclosing(working.map(task, items())) as results:
+        async for _ in results:
+            break
+    assert taken <= 5, "a slow consumer holds them back"
+
+
+async def test_what_fails_of_the_items_is_told_to_the_consumer() -> None:
+    def items() -> "list[int]":
+        raise KeyError("no more")
+
+    async def task(sandbox: AsyncSandbox, number: int) -> int:
+        return number
+
+    async with AsyncFleet(1) as working:
+        with pytest.raises(KeyError):
+            [result async for result in working.map(task, (each for _ in [0] for each in items()))]
+
+
+async def test_a_fleet_goes_on_with_what_a_full_server_gives(other_home: Path) -> None:
+    (other_home / "server.toml").write_text("max_sandboxes = 2\n")
+    with serving(other_home, "--config", str(other_home / "server.toml")) as server:
+        async with AsyncFleet(8, url=server.url, api_key=server.key) as working:
+            results = [result async for result in working.map(dirty, range(8))]
+        assert sorted(result.item for result in results if result.ok) == [*range(8)]
+        assert len({result.value[1] for result in results if result.value}) <= 2
+        assert left_behind(other_home) == []
+
+
+async def test_wrong_arguments_are_refused_before_anything_is_made() -> None:
+    with pytest.raises(ValidationFailed, match="size must be"):
+        AsyncFleet(0)
+    with pytest.raises(ValidationFailed, match="unknown sandbox option"):
+        AsyncFleet(1, colour="red")  # type: ignore[call-arg]  # on purpose
+    with pytest.raises(ImageNotFound):
+        await AsyncFleet(1, image="no-such-image:1").open()
+    working = AsyncFleet(1)
+    with pytest.raises(ValidationFailed, match="open the fleet first"):
+        [result async for result in working.map(dirty, [1])]
+    async with working:
+        with pytest.raises(ValidationFailed, match="retries must be"):
+            working.map(dirty, [1], retries=-1)
+    with pytest.raises(ValidationFailed, match="is closed"):
+        [result async for result in working.map(dirty, [1])]
+    with pytest.raises(ValidationFailed, match="opened before"):
+        await working.open()
