@@ -7,6 +7,7 @@ written before anything is moved: `recover` finishes what a killed program had b
 
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -293,4 +294,13 @@ class PlaceLayers:
         top = self.place / _DISK if self.on_disk_image else self.place
         for part in PARTS:
             if not (data / part).exists() and (top / part).is_dir():
-                (top / part).rename(data / part)
+                _move(top / part, data / part)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a directory also where its owner may not write to it: then its entry `..` could not be changed."""
+    mode = stat.S_IMODE(source.stat().st_mode)
+    if not mode & stat.S_IWUSR:
+        source.chmod(mode | stat.S_IWUSR)
+    source.rename(target)
+    target.chmod(mode)
