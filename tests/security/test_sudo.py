@@ -68,6 +68,37 @@ async def test_what_sudo_starts_ends_with_the_command_that_asked(image: str) -> 
         assert (await sandbox.exec(look)).exit_code != 0
 
 
+# The processes beside this one below its launcher, by their states.
+BESIDE = """
+import os
+facts = {}
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        facts[int(pid)] = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+    except OSError:
+        pass
+print(sorted(pid for pid, each in facts.items() if int(each[1]) == os.getppid() and pid != os.getpid()))
+"""
+
+
+@needs_users
+async def test_there_is_a_broker_only_once_somebody_asks_and_another_when_root_has_killed_it(image: str) -> None:
+    async with AsyncSandbox.create(image=image, user="1000:1000", sudo=True) as sandbox:
+        assert (await sandbox.exec(["python3", "-c", BESIDE])).stdout == "[]\n"
+        again = f"""
+import subprocess
+subprocess.run(["sudo", "true"], check=True)
+{BESIDE}
+(broker,) = [pid for pid, each in facts.items() if int(each[1]) == os.getppid() and pid != os.getpid()]
+print(subprocess.run(["sudo", "kill", "-9", str(broker)]).returncode)
+print(subprocess.run(["sudo", "id", "-u"], capture_output=True, text=True).stdout)
+"""
+        lines = (await sandbox.exec(["python3", "-c", again])).stdout.splitlines()
+        assert lines[1:] == ["1", "0", ""]
+        assert (await sandbox.exec("sudo id -u")).stdout == "0\n"
+        assert (await sandbox.exec(["python3", "-c", BESIDE])).stdout == "[]\n"
+
+
 @needs_users
 async def test_nobody_else_is_served(image: str) -> None:
     async with AsyncSandbox.create(image=image, user="1000:1000", sudo=True) as sandbox:

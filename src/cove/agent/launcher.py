@@ -7,7 +7,7 @@ It is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): a process of the command's
 or double-forks into a daemon, becomes a child of the launcher and never of init. So "the tree of this command" is
 exactly "what is below this launcher", with control groups or without.
 
-One loop, three events. A packet from the runtime: spawn, signal, drain. A byte in the wake-up pipe, which the C-level
+One loop. A packet from the runtime: spawn, signal, drain. A byte in the wake-up pipe, which the C-level
 signal handler writes at SIGCHLD: reap. A pipe that left-over children hold: read it and throw it away, so that they
 do not block on a full pipe, and get no SIGPIPE.
 
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     import _socket
     import resource
 
+    from cove.agent import sudo
+
 DRAIN_BYTES = 65536
 FIRST_SPARE_DESCRIPTOR = 100
 PURSUIT_SECONDS = 1.0
@@ -86,7 +88,7 @@ class Launcher:
         self.busy = False
         self.user = b""
         self.sudo_user = -1
-        self.broker = 0
+        self.door: sudo.Door | None = None
         self.draining: set[int] = set()
         self.poll = select.poll()
         self.poll.register(sock.fileno(), select.POLLIN)
@@ -103,6 +105,8 @@ class Launcher:
                 elif fd == self.wakeup:
                     posix.read(self.wakeup, 4096)
                     self.reap()
+                elif self.door is not None and fd == self.door.listener.fileno():
+                    self.door.start_broker()
                 else:
                     self.drain(fd)
 
@@ -231,7 +235,7 @@ class Launcher:
         try:
             numbers = restore_states(targets.split(b","), descriptors) if targets else []
             step = b"cwd"
-            self.start_broker()
+            self.open_door()
             if self.user:
                 kernel.become(self.user)
             posix.chdir(cwd)
@@ -239,7 +243,7 @@ class Launcher:
             self.main = self.start(argv, environ, numbers, descriptors, tty)
             self.busy = True
         except OSError as error:
-            self.end_broker()
+            self.close_door()
             self.send(b"refused", step, protocol.encode_number(error.errno or errno.EIO))
         else:
             self.send(b"started", protocol.encode_number(self.main))
@@ -250,21 +254,19 @@ class Launcher:
             for fd in descriptors:
                 posix.close(fd)
 
-    def start_broker(self) -> None:
-        """Have somebody whom `sudo` can ask, if the command is of the user who has it."""
+    def open_door(self) -> None:
+        """Have a socket that `sudo` can ask at, if the command is of the user who has it."""
         if self.sudo_user >= 0 and self.user.startswith(b"%d:" % self.sudo_user):
             from cove.agent import sudo
 
-            self.broker = sudo.start_broker(self.sudo_user)
+            self.door = sudo.Door(self.sudo_user, self.poll)
 
-    def end_broker(self) -> None:
-        if self.broker:
-            from cove.agent import sudo
-
+    def close_door(self) -> None:
+        if self.door is not None:
             if posix.geteuid():
                 kernel.return_to_root()
-            sudo.end_broker(self.broker)
-            self.broker = 0
+            self.door.close()
+            self.door = None
 
     def start(
         self, argv: list[bytes], environ: dict[bytes, bytes], targets: list[int], descriptors: list[int], tty: bytes
@@ -283,15 +285,15 @@ class Launcher:
                 break
             if not pid:
                 break
-            if pid == self.broker:
-                self.broker = 0 if not posix.WIFSTOPPED(status) else pid
+            if self.door is not None and pid == self.door.broker:
+                self.door.lose_broker(status)
             elif pid != self.main:
                 self.reaped(pid, status, usage)
             elif posix.WIFSTOPPED(status):
                 self.send(b"stopped")
             else:
                 ended = (status, usage)
-                self.end_broker()
+                self.close_door()
         if ended is not None:
             self.main = 0
             self.report(ended[0], ended[1], empty)

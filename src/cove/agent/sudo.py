@@ -1,10 +1,10 @@
 """The broker of `sudo`: starts programs as root, or another user, for the processes of one command.
 
-Theory of operation. no_new_privs holds for everything inside, so no set-user-id program gives rights. A broker is a
-fork of a launcher, made before the command it is for; it is root inside, has no socket of the runtime's, and ends with
-the command. It listens on a unix socket that is named by its launcher. `sudo` connects (agent/sudo_client), and hands
-over its streams, its directory and what to run. The new process is a child of the broker, and so below the launcher:
-it has the command's control group and limits, and ends with its tree.
+Theory of operation. no_new_privs holds for everything inside, so no set-user-id program gives rights. A launcher has a
+unix socket while a command of the user who has sudo runs, and forks the broker when somebody first connects there: most
+commands never do. The broker is root inside, has no socket of the runtime's, and ends with the command. `sudo` connects
+(agent/sudo_client), and hands over its streams, its directory and what to run. The new process is a child of the
+broker, and so below the launcher: it has the command's control group and limits, and ends with its tree.
 
 Who may ask: a process of the one user who has sudo (SO_PEERCRED) that is below the same launcher. What is asked is
 bounded: one packet of at most LIMIT bytes, exactly four descriptors, so many requests at a time. A client that goes
@@ -199,42 +199,72 @@ def execute(user: list[int], argv: list[bytes], environ: dict[bytes, bytes]) -> 
         posix._exit(code)
 
 
-def listen(above: int) -> _socket.socket:
-    """Return the socket of the broker for one launcher: everybody may connect, and is then judged."""
-    path = b"%s/%d" % (DIRECTORY, above)
-    try:
-        posix.unlink(path)
-    except FileNotFoundError:
-        pass
-    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
-    listener.bind(path)
-    posix.chmod(path, 0o666)
-    listener.listen(16)
-    return listener
+class Door:
+    """The socket of a launcher while a command runs whose user has sudo; its broker is forked when somebody asks.
 
+    Who asks is found by `poll`, the launcher's, as long as there is no broker.
+    """
 
-def end_broker(pid: int) -> None:
-    """End the broker of this launcher; what it has started is the launcher's from here on."""
-    posix.kill(pid, _signal.SIGKILL)
-    posix.waitpid(pid, 0)
-    try:
-        posix.unlink(b"%s/%d" % (DIRECTORY, posix.getpid()))
-    except OSError:
-        pass  # root inside has removed it
-
-
-def start_broker(user: int) -> int:
-    """Fork the broker of this launcher, ready to be asked; returns its pid."""
-    above = posix.getpid()
-    listener = listen(above)
-    pid = posix.fork()
-    if not pid:
+    def __init__(self, user: int, poll: select.poll) -> None:
+        self.user = user
+        self.poll = poll
+        self.broker = 0
+        self.path = b"%s/%d" % (DIRECTORY, posix.getpid())
+        self.remove()
+        self.listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
         try:
-            become_broker(listener, user, above)
-        finally:
-            posix._exit(0)
-    listener.close()
-    return pid
+            self.listener.bind(self.path)
+            posix.chmod(self.path, 0o666)  # everybody may connect, and is then judged
+            self.listener.listen(16)
+        except OSError:
+            self.listener.close()
+            raise
+        self.listener.setblocking(False)
+        poll.register(self.listener.fileno(), select.POLLIN)
+
+    def start_broker(self) -> None:
+        """Fork the broker, which serves from here on. Where that is refused, so is who asked."""
+        above = posix.getpid()
+        try:
+            self.broker = posix.fork()
+        except OSError:
+            self.refuse_one()
+            return
+        if not self.broker:
+            try:
+                become_broker(self.listener, self.user, above)
+            finally:
+                posix._exit(0)
+        self.poll.unregister(self.listener.fileno())
+
+    def refuse_one(self) -> None:
+        try:
+            fd, _address = self.listener._accept()  # type: ignore[attr-defined]  # what `accept` of socket.py calls
+        except OSError:
+            return
+        posix.close(fd)
+
+    def lose_broker(self, status: int) -> None:
+        """Listen again, if root inside has killed the broker; one that it has stopped is still there."""
+        if not posix.WIFSTOPPED(status):
+            self.broker = 0
+            self.poll.register(self.listener.fileno(), select.POLLIN)
+
+    def close(self) -> None:
+        """End the broker; what it has started is the launcher's from here on. Nobody can ask any more."""
+        if self.broker:
+            posix.kill(self.broker, _signal.SIGKILL)
+            posix.waitpid(self.broker, 0)
+        else:
+            self.poll.unregister(self.listener.fileno())
+        self.listener.close()
+        self.remove()
+
+    def remove(self) -> None:
+        try:
+            posix.unlink(self.path)
+        except OSError:
+            pass  # root inside has removed it
 
 
 def become_broker(listener: _socket.socket, user: int, above: int) -> None:
