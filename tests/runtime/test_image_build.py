@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from support.busybox import needs_busybox, write_busybox
+from support.image_files import saved_owners
 from support.programs import program, read_line, run_program
-from support.users import needs_users
+from support.users import needs_one_user, needs_users
 
 from cove import AsyncImage, AsyncSandbox, Image
 from cove.blocking.portal import get_portal
@@ -144,6 +145,14 @@ RUN ls -ln /data /var/web
     assert b"/data/refused: Permission denied" in builder.output
     with pytest.raises(BuildFailed, match=r"line 2: COPY.*no user 'other'"):
         await builder.build("FROM base\nCOPY --chown=other a /\n")
+
+
+@needs_one_user
+async def test_owners_are_recorded_where_all_files_belong_to_one(builder: Builder, tmp_path: Path) -> None:
+    builder.write("FROM base AS one\nCOPY --chown=7:8 a /data/one\nFROM base\nCOPY --from=one /data /data\n", a="1")
+    image = await builder.build()
+    await image.save(tmp_path / "saved.tar")
+    assert saved_owners(tmp_path / "saved.tar")["data/one"] == (7, 8)
 
 
 async def test_stages_copy_from_one_another_and_only_those_that_are_needed_are_built(builder: Builder) -> None:

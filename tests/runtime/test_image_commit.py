@@ -1,11 +1,12 @@
-"""Images of sandboxes, and saved ones: owners are kept where users are real, and a cancelled call leaves nothing."""
+"""Images of sandboxes, and saved ones: owners are kept, and a cancelled call leaves nothing."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 from support.busybox import needs_busybox, write_busybox
-from support.users import needs_users
+from support.image_files import Item, saved_owners
+from support.users import needs_one_user, needs_users
 
 from cove import AsyncImage, AsyncSandbox
 
@@ -29,6 +30,26 @@ async def test_owners_are_kept(tmp_path: Path) -> None:
         assert [line.split()[2:4] for line in listed.stdout.splitlines()] == [["33", "34"]] * 4 + [["0", "0"]]
         await loaded.save(tmp_path / "again.tar")
     for each in (image, loaded):
+        await each.delete()
+
+
+@needs_one_user
+async def test_owners_are_kept_for_others_where_all_files_belong_to_one(tmp_path: Path) -> None:
+    items = (Item("srv/owned", b"text", uid=1234, gid=33), Item("srv/closed", b"text", mode=0, uid=7, gid=65534))
+    image = await AsyncImage.load(write_busybox(tmp_path / "image.tar", *items), name="owned")
+    await image.save(tmp_path / "saved.tar")
+    expected = {"srv/owned": (1234, 33), "srv/closed": (7, 65534), "var/web": (33, 34), "bin/busybox": (0, 0)}
+    owners = saved_owners(tmp_path / "saved.tar")
+    assert {name: owners[name] for name in expected} == expected
+    async with AsyncSandbox.create(image="owned", user="root") as sandbox:
+        changed = await sandbox.exec("echo more >> /srv/owned; touch /srv/mine /var/web/mine; ls -nd /srv/owned")
+        assert changed.stdout.split()[2:4] == ["0", "0"]
+        made = await sandbox.commit("owned:2")
+        await made.save(tmp_path / "committed.tar")
+    owners = saved_owners(tmp_path / "committed.tar")
+    expected |= {"srv/mine": (0, 0), "var/web/mine": (0, 0)}
+    assert {name: owners[name] for name in expected} == expected
+    for each in (made, image):
         await each.delete()
 
 

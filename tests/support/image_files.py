@@ -141,3 +141,16 @@ def make_docker(layers: list[bytes], settings: Mapping[str, object] | None = Non
 
 def describe(data: bytes, media_type: str) -> dict[str, object]:
     return {"mediaType": media_type, "digest": digest(data), "size": len(data)}
+
+
+def saved_owners(path: Path) -> dict[str, tuple[int, int]]:
+    """What a saved image says of the owners of its files, the highest layer's word last."""
+    found: dict[str, tuple[int, int]] = {}
+    with tarfile.open(path) as whole:
+        for blob in whole.getmembers():
+            content = whole.extractfile(blob)
+            data = b"" if content is None else content.read()
+            if data[257:262] == b"ustar":
+                with tarfile.open(fileobj=io.BytesIO(data)) as layer:
+                    found |= {each.name.removeprefix("./").rstrip("/"): (each.uid, each.gid) for each in layer}
+    return found

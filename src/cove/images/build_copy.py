@@ -89,7 +89,7 @@ class LayerMaker:
                 stream.finish()
             top = os.open(directory, OPEN_DIRECTORY)
             try:
-                yield BuildSource(MergedView((top,), () if root is None else (root,)))
+                yield BuildSource(MergedView((top,), (root,)))
             finally:
                 os.close(top)
         finally:

@@ -27,7 +27,7 @@ def opened_image(ids: Sequence[str], layers: LayerStore) -> Iterator[ImageView]:
     held: list[int] = []
     try:
         held += [os.open(layers.data(id), OPEN_DIRECTORY) for id in reversed(ids)]
-        yield ImageView(tuple(held), [layers.read(id).owner for id in reversed(ids)])
+        yield ImageView(tuple(held), [layers.read(id).root for id in reversed(ids)])
     finally:
         for fd in held:
             os.close(fd)

@@ -1,7 +1,7 @@
 """Pack a layer as images have it: equal bytes mean equal content. Blocks.
 
 What overlayfs keeps as devices and attributes is written as OCI writes it (image-spec: layer.md, "Whiteouts"). Pipes,
-attributes and set-id bits are left out. Where sandboxes have several users, files have their owners.
+attributes and set-id bits are left out. Files have their owners; where all on disk have one, those that are recorded.
 """
 
 import os
@@ -13,6 +13,7 @@ from typing import Final
 from cove.archive import tar
 from cove.images.merged_view import OPAQUE
 from cove.images.parts import PLACES
+from cove.images.recorded_owner import read_owner
 from cove.layers.layer_tar import FIFO, WHITEOUT
 from cove.layers.packing import Packing, Write
 from cove.layers.record import ROOT, Layer
@@ -58,12 +59,21 @@ class _ImagePacking(Packing):
         inside = number - self.layer.owner
         return inside if 0 <= inside < self.layer.users else 0
 
+    def _remember(self, opened: Opened) -> None:
+        if self.layer.root is None:
+            self.owner = read_owner(opened.descriptor)
+
+    def content(self, opened: Opened, path: bytes, found: os.stat_result) -> None:
+        self._remember(opened)
+        Packing.content(self, opened, path, found)
+
     def is_left_out(self, path: bytes) -> bool:
         return path in self.left_out
 
     def directory(self, path: bytes, opened: Opened) -> None:
         found = os.fstat(opened.descriptor)
         self.meet(found)
+        self._remember(opened)
         self.member(tar.DIRECTORY, path, opened.mode, mtime=int(found.st_mtime))
         if OPAQUE in os.listxattr(opened.descriptor):
             self.member(tar.FILE, path + b"/" + _OPAQUE, 0)

@@ -7,7 +7,8 @@ builders write them, is resolved here, within the image: links are read, never f
   them as "deleted below" and "nothing below is seen".
 - Devices, pipes, sockets, extended attributes, set-user-id and set-group-id bits are left out: nothing inside could
   use them.
-- Owners are those of the image, counted from a user that stands for root; without one everything is the caller's.
+- Owners are those of the image, counted from a user that stands for root; without one everything is the caller's, and
+  whose it would be is recorded.
 """
 
 import errno
@@ -22,6 +23,7 @@ from cove.archive.tar import Refused
 from cove.images.layer_stream import LayerStream
 from cove.images.merged_view import MOST_DEPTH, OPAQUE, OPEN_DIRECTORY, MergedView, is_whiteout, look_at
 from cove.images.parts import is_apart
+from cove.images.recorded_owner import record_owner
 
 MOST_ENTRIES = 1_000_000
 NOBODY = 65534
@@ -54,7 +56,7 @@ class LayerUnpacking:
         self._stream = stream
         self._budget = Budget(1 << 62, MOST_ENTRIES)
         self._view = MergedView((top, *reversed(lowers)))
-        self._below = MergedView(tuple(reversed(lowers)))
+        self._below = MergedView(tuple(reversed(lowers)), (root,) * len(lowers))
         self._top = top
         self._root = root
         self._resolved: dict[tuple[bytes, ...], tuple[bytes, ...]] = {(): ()}
@@ -107,8 +109,7 @@ class LayerUnpacking:
         fd = os.open(name, _NEW_FILE, 0o600, dir_fd=directory)
         try:
             self._content(entry.member, fd)
-            if self._root is not None:
-                os.fchown(fd, self._root + entry.user, self._root + entry.group)
+            self._give(fd, entry.user, entry.group)
             os.fchmod(fd, entry.mode & 0o777)
             os.utime(fd, (entry.mtime, entry.mtime))
         finally:
@@ -188,12 +189,17 @@ class LayerUnpacking:
             owner, group = self._root + entry.user, self._root + entry.group
             os.chown(name, owner, group, dir_fd=directory, follow_symlinks=False)
 
-    def _settle(self, parts: tuple[bytes, ...]) -> None:
-        mode, user, group, mtime = self._attributes[parts]
-        fd = self._enter(parts)
+    def _give(self, fd: int, user: int, group: int) -> None:
         if self._root is not None:
             os.fchown(fd, self._root + user, self._root + group)
         else:
+            record_owner(fd, (user, group))
+
+    def _settle(self, parts: tuple[bytes, ...]) -> None:
+        mode, user, group, mtime = self._attributes[parts]
+        fd = self._enter(parts)
+        self._give(fd, user, group)
+        if self._root is None:
             mode |= stat.S_IRWXU  # whoever owns everything must be able to enter everything
         os.fchmod(fd, mode)
         os.utime(fd, (mtime, mtime))
@@ -236,8 +242,7 @@ class LayerUnpacking:
         below = self._below.look(parts)
         if below is None or not stat.S_ISDIR(below.st_mode):
             return 0o755, 0, 0, 0
-        user, group = (max(0, each - (self._root or 0)) for each in (below.st_uid, below.st_gid))
-        return below.st_mode & 0o1777, min(user, NOBODY), min(group, NOBODY), int(below.st_mtime)
+        return below.st_mode & 0o1777, *self._below.owner(parts), int(below.st_mtime)
 
     def _leave(self, depth: int) -> None:
         while len(self._held) > depth:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cove.archive import tar
 from cove.archive.tar import Refused
+from cove.images.recorded_owner import read_owner
 
 MOST_DEPTH = 200
 MOST_LINKS = 40
@@ -28,11 +29,12 @@ Parts = tuple[bytes, ...]
 class MergedView:
     """Layers by descriptors of their top directories, the highest first.
 
-    `owners` are for each the host user that stands for root; without them everything is root's.
+    `owners` are for each the host user that stands for root, or None where owners are recorded (recorded_owner);
+    without them everything is root's.
     """
 
     tops: Sequence[int]
-    owners: Sequence[int] = ()
+    owners: Sequence[int | None] = ()
 
     def resolve(self, parts: Parts) -> Parts:
         """Return where a path really is: no name on the way, nor the last, is a symbolic link. It need not exist."""
@@ -69,6 +71,8 @@ class MergedView:
             if found is None or not self.owners:
                 return 0, 0
             first = self.owners[found[2]]
+            if first is None:
+                return read_owner(f"/proc/self/fd/{found[0]}/{os.fsdecode(self.place(parts)[-1])}")
             user, group = (each - first for each in (found[1].st_uid, found[1].st_gid))
             return user if 0 <= user < _MOST_ID else 0, group if 0 <= group < _MOST_ID else 0
 

@@ -19,13 +19,12 @@ from cove.archive.tar import Refused
 from cove.images.build_source import BuildSource, Check, Item, Named
 from cove.images.image_view import ImageView
 from cove.images.merged_view import OPEN_DIRECTORY, Parts, look_at
+from cove.images.recorded_owner import Owner, record_owner
 from cove.linux.disk_usage import BLOCK_BYTES
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP_BYTES = 16 << 20
 _MOST_HELD = 100
-
-Owner = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class _Mode:
 class NewLayer:
     """A layer that is being written: `top` is its `data`. Modes of directories are set by `settle`, at the end.
 
-    `root` is the host user whose number root's files get; without one, all files belong to the caller. Where
+    `root` is the host user whose number root's files get; without one, all belong to the caller, with a record. Where
     `most_bytes` is given, Refused for files that take more.
     """
 
@@ -148,9 +147,11 @@ class NewLayer:
                 raise Refused("the files take more than the limit on disk")
 
     def _own(self, descriptor: int, owner: Owner) -> None:
-        if self._root is not None:
-            user, group = owner
-            os.fchown(descriptor, self._root + user, self._root + group)
+        if self._root is None:
+            record_owner(descriptor, owner)
+            return
+        user, group = owner
+        os.fchown(descriptor, self._root + user, self._root + group)
 
     def _as_below(self, parts: Parts) -> _Mode:
         found = self._image.look(parts)

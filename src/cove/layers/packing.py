@@ -123,7 +123,7 @@ class Packing:
                 return
             if found.st_nlink > 1:
                 self._links[identity] = path.split(b"/")
-            self._content(opened, path, found)
+            self.content(opened, path, found)
 
     def _open(self, directory: int, path: bytes, name: bytes) -> Opened:
         try:
@@ -131,7 +131,8 @@ class Packing:
         except PermissionError:
             return open_below(self.top, path, FILE)
 
-    def _content(self, opened: Opened, path: bytes, found: os.stat_result) -> None:
+    def content(self, opened: Opened, path: bytes, found: os.stat_result) -> None:
+        """Write the member of a regular file, and what is in it."""
         descriptor, size = opened.descriptor, found.st_size
         if size > MOST_APPARENT_BYTES:
             raise FileTooLarge(f"{tar.shown(path)} has more than {MOST_APPARENT_BYTES} bytes")

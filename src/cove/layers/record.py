@@ -40,6 +40,11 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None
     users: int = 1
 
+    @property
+    def root(self) -> int | None:
+        """The number of root's files, where users have numbers of their own."""
+        return Owners(self.owner, self.users).root
+
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
     """The system of an image, as a sandbox has it: its user, and what its image says about what runs.
