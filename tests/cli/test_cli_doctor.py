@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from support.executors import needs_python
+from support.users import CAN_MAP_USERS
 
 import cove
 from cove.cli.check import Status
 from cove.cli.check_kernel import judge_core_pattern, judge_inotify
-from cove.cli.check_programs import judge_buckets
+from cove.cli.check_programs import judge_buckets, judge_users
 from cove.cli.check_trials import judge_ports
 
 # Ctrl-C comes while the subcommand is being imported, which takes most of the time that a short one takes.
@@ -72,6 +73,16 @@ def test_doctor_warns_a_plain_user_of_few_inotify_instances() -> None:
     assert (few.status, "16 for each" in few.found, "sysctl" in few.advice) == (Status.WARNING, True, True)
     assert judge_inotify(1024, has_own_users=False).status is Status.OK
     assert judge_inotify(128, has_own_users=True).status is Status.OK
+
+
+def test_doctor_says_whether_the_users_of_images_are_real() -> None:
+    assert judge_users(is_root=True, can_map=True).status is Status.OK
+    in_container = judge_users(is_root=True, can_map=False)
+    assert (in_container.status, "from 1879048192 to" in in_container.advice) == (Status.WARNING, True)
+    plain = judge_users(is_root=False, can_map=False)
+    assert (plain.status, "as root" in plain.advice) == (Status.WARNING, True)
+    found = checks_of(run_cove("doctor", "--json").stdout)["users of images"]
+    assert (found["status"] == "ok") == CAN_MAP_USERS
 
 
 def test_doctor_says_how_to_have_every_port_under_a_policy() -> None:

@@ -13,7 +13,7 @@ from support.users import needs_one_user, needs_users
 
 from cove import AsyncSandbox
 from cove.errors import PermissionDenied, UserUnavailable, ValidationFailed
-from cove.model import Exit, FileKind
+from cove.model import Exit, FileKind, SandboxUsers
 
 pytestmark = [pytest.mark.anyio, needs_busybox]
 
@@ -37,6 +37,7 @@ async def test_commands_processes_sessions_and_terminals_run_as_the_user_who_is_
     make_sandbox: MakeSandbox, image: str
 ) -> None:
     async with make_sandbox(image=image) as sandbox:
+        assert (await sandbox.info()).users is SandboxUsers.REAL
         assert (await sandbox.exec(WHO)).stdout == "33 34 /var/web web\n"
         for user, expected in {"root": "0 0 /root root\n", "7:8": "7 8 / 7\n", "33": "33 34 /var/web web\n"}.items():
             assert (await sandbox.exec(WHO, user=user)).stdout == expected
@@ -209,12 +210,14 @@ async def test_where_no_others_can_be_mapped_there_is_one_user_and_the_error_say
     make_sandbox: MakeSandbox, image: str
 ) -> None:
     async with make_sandbox(image=image) as sandbox:
+        assert (await sandbox.info()).users is SandboxUsers.ONE
         assert (await sandbox.exec("id -u", user="web")).stdout == "33\n"
         with pytest.raises(UserUnavailable, match="create a sandbox with user='root'"):
             await sandbox.exec("id -u", user="root")
         with pytest.raises(UserUnavailable):
             await sandbox.files.write("/etc/file", "text", user="root")
     async with make_sandbox(image=image, user="root") as sandbox:
+        assert (await sandbox.info()).users is SandboxUsers.EMULATED_ROOT
         assert (await sandbox.exec("id -u", user="root")).stdout == "0\n"
         with pytest.raises(UserUnavailable):
             await sandbox.create_session(user="web")
@@ -225,6 +228,7 @@ async def test_where_no_others_can_be_mapped_there_is_one_user_and_the_error_say
 
 async def test_on_the_hosts_system_there_is_one_user(make_sandbox: MakeSandbox) -> None:
     async with make_sandbox() as sandbox:
+        assert (await sandbox.info()).users is SandboxUsers.ONE
         assert (await sandbox.exec("id -u", user="user")).stdout == "1000\n"
         with pytest.raises(UserUnavailable, match="image"):
             await sandbox.exec("true", user="root")

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from cove.cli.check import Check, Status, install, is_root, missing, ok, warning
 from cove.core.jail import SYSTEM_PATH, USER_ID
+from cove.core.users import FIRST_RANGE, RANGE_USERS, RANGES
 from cove.errors import CoveError
 from cove.linux.interpreter import find_interpreter
+from cove.linux.user_map import can_map_users
 from cove.local.state import default_home
 from cove.runtime.home import Home
 from cove.runtime.interpreters import find_node
@@ -119,8 +121,21 @@ def judge_buckets(*, has_rclone: bool, has_fuse: bool, can_open: bool) -> Check:
 
 def check_image_users() -> Check:
     """Say whether the users of an image are real."""
+    return judge_users(is_root=is_root(), can_map=can_map_users(FIRST_RANGE, RANGES * RANGE_USERS))
+
+
+def judge_users(*, is_root: bool, can_map: bool) -> Check:
+    """Say who has real users, and what those without can do."""
     name = "users of images"
-    if is_root():
-        return ok(name, "real: each sandbox on an image has 65536 users of its own")
-    advice = "root is emulated for sandboxes that are made with user='root'; run Cove as root to have every user."
-    return warning(name, "one for each sandbox", advice)
+    if can_map:
+        return ok(name, f"real: each sandbox on an image has {RANGE_USERS} users of its own")
+    found = "one for each sandbox; root is emulated for those that are made with user='root'"
+    if is_root:
+        last = FIRST_RANGE + RANGES * RANGE_USERS - 1
+        return warning(
+            name,
+            found,
+            f"root lacks the rights or the users for more: Cove needs CAP_SYS_ADMIN, and the host's users from "
+            f"{FIRST_RANGE} to {last}, which the user namespace of a container often does not have.",
+        )
+    return warning(name, found, "run Cove as root to have every user; ranges of /etc/subuid are not used.")

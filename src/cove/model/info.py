@@ -25,11 +25,20 @@ class TreeKill(StrEnum):
     SUBREAPER = "subreaper"
 
 
+class SandboxUsers(StrEnum):
+    """The users inside: those of the image, each real; one, who is root by emulation; or one."""
+
+    REAL = "real"
+    EMULATED_ROOT = "emulated_root"
+    ONE = "one"
+
+
 class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one sandbox: what it was asked to be and what the machine made possible.
 
     `snapshots` says how those are made: by layers on one another, whatever there is, or by copies of its files.
-    `spec` is what holds now. `ends_at` is when its lifetime is over and it is destroyed.
+    `users` says whether `user=` of a call can name others than the sandbox's own. `spec` is what holds now. `ends_at`
+    is when its lifetime is over and it is destroyed.
     """
 
     id: str
@@ -42,6 +51,7 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     snapshots: SnapshotMethod = SnapshotMethod.OVERLAY
     ends_at: datetime | None = None
+    users: SandboxUsers = SandboxUsers.ONE
 
 
 class MemoryMeasure(StrEnum):

@@ -68,7 +68,7 @@ from cove.runtime.spawner import Spawner
 from cove.runtime.state import Living, SandboxState
 from cove.runtime.terminals import Terminals
 from cove.runtime.usage import measure_usage, processes_of
-from cove.runtime.users import SandboxUsers
+from cove.runtime.users import Users
 from cove.tasks import Once, end
 
 # In the place of a sandbox that is stopped.
@@ -281,7 +281,7 @@ class SandboxLifecycle(SandboxLife):
         spawner.user = inside.user
         access = FileAccess(jail.link, inside.user)
         errands = Errands(self._spawner, inside.interpreter, inside.agent)
-        self.users = SandboxUsers(self.layers.place.system, FileAccess(jail.link), has_users=self._place.users > 1)
+        self.users = Users(self.layers.place.system, FileAccess(jail.link), has_users=self._place.users > 1)
         files = Files(access, errands, self._base, self.users.find)
         git = Git(self._spawner, access, errands, self._base, lambda: self._env)
         if not hasattr(self, "files"):
@@ -357,6 +357,7 @@ class SandboxLifecycle(SandboxLife):
             warnings=tuple(warnings),
             snapshots=self.layers.method,
             ends_at=self.ends_at,
+            users=self.users.kind,
         )
 
     async def detach(self) -> None:

@@ -7,11 +7,12 @@ from cove.core.users import MOST_BYTES, User, find_user
 from cove.errors import FileNotFound, UserUnavailable, ValidationFailed
 from cove.layers.record import System
 from cove.local.threads import close_in_thread, finished
+from cove.model import SandboxUsers
 from cove.runtime.file_access import FileAccess
 from cove.runtime.file_content import read_range
 
 
-class SandboxUsers:
+class Users:
     """Finds users in the sandbox's own /etc/passwd, as it is now. What that says is untrusted."""
 
     def __init__(self, system: System | None, access: FileAccess, *, has_users: bool) -> None:
@@ -19,6 +20,14 @@ class SandboxUsers:
         self._system = system
         self._access = access
         self._has_users = has_users
+
+    @property
+    def kind(self) -> SandboxUsers:
+        """Say what users there are."""
+        if self._has_users:
+            return SandboxUsers.REAL
+        is_root = self._system is not None and self._system.user_id == 0
+        return SandboxUsers.EMULATED_ROOT if is_root else SandboxUsers.ONE
 
     async def find(self, text: str) -> User | None:
         """Find a user; None for the one that the sandbox has alone. Raises UserUnavailable."""

@@ -138,6 +138,7 @@ class SandboxOpener:
             user_id=place.user_id,
             tree_kill=info.tree_kill,
             limits_enforced=info.limits_enforced,
+            users=info.users,
             warnings=info.warnings,
             ends_at=sandbox.ends_at,
             env=sandbox.env_changes,

@@ -19,7 +19,7 @@ from cove.core.identifier import KEY_LENGTH
 from cove.errors import SandboxUnavailable
 from cove.linux.file_lock import is_locked
 from cove.local.state import replace_file
-from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, TreeKill
+from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, SandboxUsers, TreeKill
 from cove.runtime.home import LOCK, RECORD, SOCKET
 
 _KEY = re.compile(rb"[a-z2-7]{%d}" % KEY_LENGTH)
@@ -54,6 +54,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     ends_at: datetime | None = None
     env: dict[str, str | None] = {}
     origin: SandboxSpec | None = None
+    users: SandboxUsers = SandboxUsers.ONE
 
     @property
     def created_spec(self) -> SandboxSpec:
@@ -83,6 +84,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             limits_enforced=self.limits_enforced,
             warnings=self.warnings,
             ends_at=self.deadline,
+            users=self.users,
         )
 
 
