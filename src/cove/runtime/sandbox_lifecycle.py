@@ -116,7 +116,8 @@ class SandboxLifecycle(SandboxLife):
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
         self.mounts = Mounts(
-            Host(machine, place, lambda: self._spec, self._set_mounts, self._check_running, user=self._user_inside)
+            Host(machine, place, lambda: self._spec, self._set_mounts, self._check_running, user=self._user_inside),
+            self.life.turn,
         )
         self.mounts.gate = self.life
         self.publish_ports(PortListeners(self._connect))

@@ -7,13 +7,15 @@ what a restart, and the record of a server, begin with.
 
 What can go wrong: the target leads over a link, or is swapped meanwhile (the mount is refused, or stands elsewhere in
 the same sandbox); rclone dies (I/O errors inside, a warning outside); the call is cancelled (the mount goes again).
+Layers are put in the place of others just then, which would hide it: the mounts of a jail, and what is recorded of
+them, are changed in the turn of the sandbox's life. What takes longer, as an rclone, comes before or after that.
 """
 
 import asyncio
 import builtins
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -21,38 +23,27 @@ import msgspec
 from cove import api
 from cove.attach import AttachTree, Unmount
 from cove.core.mount import attached, bound, check_addition, check_removal, check_target, with_target
-from cove.core.mount_grants import MountGrants
-from cove.core.network_grants import NetworkGrants
 from cove.core.users import map_volume
-from cove.errors import CoveError, MountNotFound, PermissionDenied, SecretUnavailable, ValidationFailed
+from cove.errors import CoveError, MountNotFound, SandboxUnavailable, ValidationFailed
 from cove.linux.path_walk import find
 from cove.local.threads import in_thread
 from cove.model import AnyMount, BucketMount, Isolation, Limits, Mount, SandboxSpec, VolumeMount
 from cove.model.mount import check_mount
 from cove.runtime.bucket import Bucket
 from cove.runtime.bucket_credentials import BucketCredentials
-from cove.runtime.bucket_endpoint import pin_endpoint
 from cove.runtime.disk_watch import DiskWatch, Watched
 from cove.runtime.gate import Gate, OpenGate, gated
 from cove.runtime.home import Place
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine
+from cove.runtime.mount_admission import Grants
 from cove.runtime.mount_roots import Root, is_directory, is_missing, root_at, root_of
 from cove.runtime.mount_trees import clone_host, clone_volume, make_id_map
-from cove.runtime.mounts import open_mounts, resolve_beneath, resolve_mount
-from cove.runtime.secrets import read_secrets
+from cove.runtime.mounts import open_mounts
 from cove.runtime.volumes import UsedVolume, Volumes
 from cove.tasks import Tasks, end, owned, settled, shared
 
 _EXIT_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Grants:
-    """Grants of a server's configuration; both None in a program of your own."""
-
-    mounts: MountGrants | None = None
-    network: NetworkGrants | None = None
 
 
 @dataclass(slots=True)
@@ -84,9 +75,10 @@ class Host:
 @gated()
 @dataclass(slots=True, repr=False)
 class Mounts(api.Mounts):
-    """Those of one sandbox. `_lock` is held while one is added or removed: one at a time."""
+    """Those of one sandbox. `turn` is that of its life; `_lock` is held while one is added or removed, for longer."""
 
     sandbox: Host
+    turn: asyncio.Lock
     _mounted: dict[str, _Mounted] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _jail: Jail | None = None
@@ -105,7 +97,8 @@ class Mounts(api.Mounts):
             for each in bound(mounts):
                 self._mounted[each.target] = _Mounted(await in_thread(root_at, jail.target, each.target))
             for mount in attached(mounts):
-                await self._attach(mount)
+                async with self._cloned(mount) as (mounted, tree):
+                    await self._attach(mount, mounted, tree)
         except BaseException:
             await self.close()
             raise
@@ -135,11 +128,16 @@ class Mounts(api.Mounts):
             self._check()
             present = self.sandbox.spec().mounts
             check_addition(mount, present)
-            admitted = await in_thread(self._admit, mount, credentials)
+            home, has_credentials = str(self.sandbox.machine.home.path), credentials is not None
+            grants = await in_thread(self.sandbox.read_grants)
+            admitted = await in_thread(grants.admit, mount, home, has_credentials=has_credentials)
             try:
                 await in_thread(self._keys.keep, mount.target, credentials)
-                await self._attach(admitted)
-                await self._record_added(admitted, present)
+                jail = self._living
+                async with self._cloned(admitted) as (mounted, tree), self.turn:
+                    self._check_is(jail)
+                    await self._attach(admitted, mounted, tree)
+                    await self._record_added(admitted, present)
             except BaseException:
                 with suppress(OSError):  # a full disk: they are not read again without a mount
                     await in_thread(self._keys.keep, mount.target, None)
@@ -153,26 +151,7 @@ class Mounts(api.Mounts):
             mounted = self._mounted.pop(mount.target)
             with suppress(CoveError):  # it goes with the sandbox
                 await self._living.attach([Unmount(mount.target, mounted.root, mounted.was_made)])
-            await self._end(mount, mounted)
             raise
-
-    def _admit(self, mount: AnyMount, credentials: str | None) -> AnyMount:
-        """Return the mount with a path that has no links; refuse what may not be mounted. Blocks."""
-        grants = self.sandbox.read_grants()
-        if isinstance(mount, Mount):
-            return self._admit_host(mount, grants.mounts)
-        if isinstance(mount, BucketMount):
-            _check_bucket(mount, grants, has_credentials=credentials is not None)
-        return mount
-
-    def _admit_host(self, mount: Mount, grants: MountGrants | None) -> AnyMount:
-        if grants is not None:
-            sources = (resolve_beneath(mount.source, directory) for directory in grants.directories)
-            source = next((source for source in sources if source is not None), None)
-            if source is None:
-                raise PermissionDenied(f"this server does not allow to mount {mount.source}")
-            mount = msgspec.structs.replace(mount, source=source)
-        return resolve_mount(mount, str(self.sandbox.machine.home.path))
 
     async def list(self) -> builtins.list[AnyMount]:
         self.sandbox.check_running()
@@ -188,10 +167,12 @@ class Mounts(api.Mounts):
             present = self.sandbox.spec().mounts
             mount = _find(present, target)
             check_removal(mount, present)
-            mounted = self._mounted[target]
-            await self._living.attach([Unmount(target, mounted.root, mounted.was_made)])
-            del self._mounted[target]
-            await self.sandbox.change([other for other in present if other is not mount])
+            async with self.turn:
+                self._check()
+                mounted = self._mounted[target]
+                await self._living.attach([Unmount(target, mounted.root, mounted.was_made)])
+                del self._mounted[target]
+                await self.sandbox.change([other for other in present if other is not mount])
             await self._end(mount, mounted)
             await in_thread(self._keys.keep, target, None)
 
@@ -262,21 +243,26 @@ class Mounts(api.Mounts):
         """The sandbox is destroyed: no volume is used by it. Blocks."""
         self._volumes.release_all(self.sandbox.place.key)
 
-    async def _attach(self, mount: AnyMount) -> None:
-        """Get its tree and mount it. What fails leaves nothing."""
+    @asynccontextmanager
+    async def _cloned(self, mount: AnyMount) -> AsyncGenerator[tuple[_Mounted, int], None]:
+        """Have its tree, to be mounted. When the body fails, nothing is left of it."""
         mounted = _Mounted((0, 0, 0))
         try:
             tree = await self._clone(mount, mounted)
             try:
-                mounted.root = await in_thread(root_of, tree)
-                mounted.was_made = await in_thread(is_missing, self._living.target, mount.target)
-                shows_directory = not isinstance(mount, Mount) or await in_thread(is_directory, tree)
-                await self._living.attach([AttachTree(tree, mount.target, shows_directory)])
+                yield mounted, tree
             finally:
                 os.close(tree)
         except BaseException:
             await settled(self._end(mount, mounted))
             raise
+
+    async def _attach(self, mount: AnyMount, mounted: _Mounted, tree: int) -> None:
+        """Mount a tree in the jail. The caller has the turn."""
+        mounted.root = await in_thread(root_of, tree)
+        mounted.was_made = await in_thread(is_missing, self._living.target, mount.target)
+        shows_directory = not isinstance(mount, Mount) or await in_thread(is_directory, tree)
+        await self._living.attach([AttachTree(tree, mount.target, shows_directory)])
         self._mounted[mount.target] = mounted
 
     async def _clone(self, mount: AnyMount, mounted: _Mounted) -> int:
@@ -336,17 +322,7 @@ class Mounts(api.Mounts):
 
     def _prepare_bucket(self, mount: BucketMount) -> tuple[str | None, str | None]:
         """Read its credentials and judge its endpoint. Blocks."""
-        grants = self.sandbox.read_grants()
-        given = self._keys.find(mount.target)
-        _check_bucket(mount, grants, has_credentials=given is not None)
-        hosts = None if grants.network is None else pin_endpoint(mount, grants.network)
-        if given is not None or mount.credentials is None:
-            return given, hosts
-        name = mount.credentials.name
-        values = read_secrets([name], None if grants.network is None else grants.network.secrets)
-        if name not in values:
-            raise SecretUnavailable(f"secret {name}, the credentials of {mount.url}, cannot be had")
-        return values[name], hosts
+        return self.sandbox.read_grants().prepare_bucket(mount, self._keys.find(mount.target))
 
     async def _end(self, mount: AnyMount, mounted: _Mounted, *, is_stopping: bool = False) -> None:
         if mounted.watch is not None:
@@ -375,6 +351,12 @@ class Mounts(api.Mounts):
             raise ValidationFailed("the sandbox has ended: nothing can be mounted in it")
         return self._jail
 
+    def _check_is(self, jail: Jail) -> None:
+        """Refuse to mount in another jail than that for which a tree was made: its volume is watched for that one."""
+        self._check()
+        if self._living is not jail:
+            raise SandboxUnavailable("the sandbox was restarted meanwhile: nothing was mounted, try again")
+
     def _check(self) -> None:
         self.sandbox.check_running()
         if self.sandbox.spec().isolation is Isolation.NONE:
@@ -389,14 +371,6 @@ def _checked(mount: AnyMount) -> AnyMount:
             raise ValidationFailed(f"mount: {text!r} has a NUL, which no path or name can have")
     check_mount(mount)
     return mount
-
-
-def _check_bucket(mount: BucketMount, grants: Grants, *, has_credentials: bool) -> None:
-    if grants.mounts is None or grants.network is None:
-        return
-    grants.mounts.check_bucket(mount)
-    if mount.credentials is not None and not has_credentials:
-        grants.network.check_secret(mount.credentials.name, mount.host)
 
 
 def _find(mounts: Sequence[AnyMount], target: str) -> AnyMount:

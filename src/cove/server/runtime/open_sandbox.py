@@ -16,9 +16,9 @@ from cove.model import SandboxSpec
 from cove.runtime.home import SOCKET, Place
 from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, examine_machine
+from cove.runtime.mount_admission import Grants
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
-from cove.runtime.sandbox_mounts import Grants
 from cove.server.preview.exposures import RecordedPorts, read_exposures
 from cove.server.sandboxes.destroy_sandbox import has_ended, remove
 from cove.server.sandboxes.directory import Directory, Record
