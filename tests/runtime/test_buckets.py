@@ -16,8 +16,10 @@ from support.servers import eventually
 from support.storage import Storage, storage_server
 
 from cove import AsyncSandbox, BucketMount, Secret
-from cove.errors import SandboxUnavailable, SecretUnavailable, ValidationFailed
+from cove.core import bucket as core_bucket
+from cove.errors import CoveError, SandboxUnavailable, SecretUnavailable, ValidationFailed
 from cove.linux.cgroup import find_hierarchies
+from cove.model import Outcome
 from cove.runtime import bucket as bucket_module
 from cove.runtime.home import Home
 
@@ -164,6 +166,30 @@ async def test_an_endpoint_that_never_answers_fails_the_call(storage: Storage, m
             with pytest.raises(SandboxUnavailable, match="longer"):
                 await sandbox.mounts.add(mount)
             assert (await sandbox.exec("echo lives")).stdout == "lives\n"
+
+
+@needs_fuse
+async def test_an_endpoint_that_stops_to_answer_is_an_io_error_and_holds_nothing_up(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_bucket, "ANSWER_SECONDS", 0.5)
+    async with AsyncSandbox.create(mounts=[mount_of(storage)]) as sandbox:
+        assert (await sandbox.exec("ls /data")).stdout == "hello\n"
+        os.kill(storage.process.pid, signal.SIGSTOP)  # the kernel goes on accepting connections for it
+        try:
+            reading = asyncio.ensure_future(sandbox.exec("cat /data/hello", timeout=50))
+            assert (await sandbox.exec("echo lives")).stdout == "lives\n"
+            assert (await sandbox.usage()).pids
+            result = await reading
+            assert (result.outcome, result.exit_code) == (Outcome.EXITED, 1)
+            assert "Input/output error" in result.stderr
+            with pytest.raises(CoveError, match="Input/output error"):
+                await asyncio.wait_for(sandbox.files.read("/data/hello"), 50)
+            await sandbox.mounts.remove("/data")
+        finally:
+            os.kill(storage.process.pid, signal.SIGCONT)
+        await sandbox.mounts.add(mount_of(storage))
+        assert (await sandbox.exec("cat /data/hello")).stdout == "hello\n"
 
 
 @needs_fuse

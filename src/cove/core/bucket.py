@@ -15,9 +15,9 @@ REMOTE = "b"
 MOUNT_POINT = "/mnt"
 DIRECTORY = "/data"
 CACHE = "/cache"
-# How long an endpoint may not answer. rclone tries up to four times, then what waits gets an I/O error.
-ANSWER_SECONDS = 6
-_CONNECT_SECONDS = 3
+# How long an endpoint may not answer. rclone tries four times, then what waits gets an I/O error. The kernel asks for
+# the content of a file once more when it could not be read ahead: a read waits for up to eight times as long.
+ANSWER_SECONDS = 2.0
 # Soft: Go collects more often near it.
 _MEMORY = "256MiB"
 _CACHE_BYTES = "1G"
@@ -27,10 +27,12 @@ _NEEDED_FILES = ("/proc/sys/fs/pipe-max-size",)
 _ETC = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/nsswitch.conf", "/etc/alternatives")
 _NAMES = ("/etc/resolv.conf", "/etc/hosts")
 
-_BOUNDS = (
-    *("--config", "", "--log-level", "ERROR", "--retries", "1", "--low-level-retries", "1"),
-    *("--contimeout", f"{_CONNECT_SECONDS}s", "--timeout", f"{ANSWER_SECONDS}s", "--buffer-size", "4M"),
-)
+
+def _bounds() -> tuple[str, ...]:
+    return (
+        *("--config", "", "--log-level", "ERROR", "--retries", "1", "--low-level-retries", "1"),
+        *("--contimeout", f"{ANSWER_SECONDS:g}s", "--timeout", f"{ANSWER_SECONDS:g}s", "--buffer-size", "4M"),
+    )
 
 
 def environment(mount: BucketMount, credentials: str | None) -> dict[str, str]:
@@ -68,7 +70,7 @@ def remote(mount: BucketMount) -> str:
 
 def list_command(mount: BucketMount) -> list[str]:
     """Look into the bucket: fails where it, or the right to it, is missing."""
-    return ["rclone", "lsf", "--max-depth", "1", *_BOUNDS, remote(mount)]
+    return ["rclone", "lsf", "--max-depth", "1", *_bounds(), remote(mount)]
 
 
 def mount_command(mount: BucketMount) -> list[str]:
@@ -76,14 +78,14 @@ def mount_command(mount: BucketMount) -> list[str]:
     cache = ("--cache-dir", CACHE, "--vfs-cache-mode", "writes", "--vfs-write-back", "0s")
     bounds = ("--vfs-cache-max-size", _CACHE_BYTES, "--dir-cache-time", "10s", "--poll-interval", "0")
     owner = ("--uid", "0", "--gid", "0", "--umask", "077", *(("--read-only",) if mount.read_only else ()))
-    return ["rclone", "mount", *_BOUNDS, *cache, *bounds, *owner, remote(mount), MOUNT_POINT]
+    return ["rclone", "mount", *_bounds(), *cache, *bounds, *owner, remote(mount), MOUNT_POINT]
 
 
 def copy_command(mount: BucketMount, *, outward: bool, most_bytes: int | None) -> list[str]:
     """Copy what differs between DIRECTORY and the bucket. Deletes nothing, follows no link."""
     ends = (DIRECTORY, remote(mount)) if outward else (remote(mount), DIRECTORY)
     most = () if most_bytes is None else ("--max-transfer", f"{most_bytes}B", "--cutoff-mode", "hard")
-    return ["rclone", "copy", *_BOUNDS, "--skip-links", *most, *ends]
+    return ["rclone", "copy", *_bounds(), "--skip-links", *most, *ends]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
