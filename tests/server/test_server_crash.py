@@ -2,17 +2,19 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.crash import crashing_runtimes
+from support.crash import Death, crashing_runtimes
 from support.programs import mounts_below, wait_until_gone
 from support.servers import Server, eventually, left_behind, serving
 
 from cove import AsyncSandbox, AsyncSnapshot, AsyncVolume, VolumeMount
 from cove.errors import CoveError, SandboxPaused, VolumeNotFound
+from cove.linux.file_lock import waiting_lock
 from cove.model import SandboxStatus
 
 pytestmark = pytest.mark.anyio
@@ -39,6 +41,12 @@ async def add_a_mount(sandbox: AsyncSandbox, server: Server) -> None:
     await sandbox.mounts.add(VolumeMount(volume="v", target="/data", read_only=False))
 
 
+async def fork(sandbox: AsyncSandbox, server: Server) -> None:
+    for copy in await sandbox.fork(2):
+        assert (await copy.exec("cat f")).stdout == "2\n"
+        await copy.destroy()
+
+
 # What is done before, the change, and what the file may hold after it.
 CHANGES: dict[str, tuple[Change, Change, set[str]]] = {
     "snapshot": (nothing, lambda sandbox, _: sandbox.snapshot(name="2"), {"2"}),
@@ -50,6 +58,8 @@ CHANGES: dict[str, tuple[Change, Change, set[str]]] = {
     "start": (lambda sandbox, _: sandbox.stop(), lambda sandbox, _: sandbox.start(), {"2"}),
     "add a mount": (nothing, add_a_mount, {"2"}),
     "remove a mount": (add_a_mount, lambda sandbox, _: sandbox.mounts.remove("/data"), {"2"}),
+    "fork": (nothing, fork, {"2"}),
+    "fork into a copy": (nothing, fork, {"2"}),
 }
 
 
@@ -63,7 +73,8 @@ async def kill_at(change: str, step: int, server: Server, trigger: Path) -> bool
     volume = await AsyncVolume.create("v", url=server.url, api_key=server.key)
     is_mounted = VolumeMount(volume="v", target="/data", read_only=False)
     await prepare(sandbox, server)
-    trigger.write_text(str(step))
+    runtime = await server.runtime("x") if change.startswith("fork") else 0
+    Death(step, "cove-runtime" if runtime else "", runtime if change == "fork" else -runtime).write(trigger)
     with suppress(CoveError):
         async with asyncio.timeout(60):
             await call(sandbox, server)
@@ -88,11 +99,21 @@ async def kill_at(change: str, step: int, server: Server, trigger: Path) -> bool
     await eventually(lambda: left_behind(server.home) == [])
     assert os.listdir(server.home / "volumes") == []
     await eventually(lambda: os.listdir(server.home / "layers") == [])
+    await eventually(lambda: os.listdir(server.home / "snapshots") == [])
     assert mounts_below(server.home) == []
     return is_killed
 
 
-QUICK = {"snapshot": 12, "restore": 8, "stop": 2, "start": 9, "add a mount": 3, "remove a mount": 3}
+QUICK = {
+    "snapshot": 12,
+    "restore": 8,
+    "stop": 2,
+    "start": 9,
+    "add a mount": 3,
+    "remove a mount": 3,
+    "fork": 14,
+    "fork into a copy": 12,
+}
 
 
 async def test_a_change_whose_runtime_is_killed_in_the_middle_is_recovered(other_home: Path, tmp_path: Path) -> None:
@@ -111,6 +132,30 @@ async def test_a_change_whose_runtime_is_killed_anywhere_is_recovered(
         step = 1
         while await kill_at(change, step, server, trigger):
             step += 1 + step // 6
+
+
+async def test_a_fork_whose_gateway_is_killed_leaves_nothing(other_home: Path) -> None:
+    with serving(other_home) as server:
+        sandbox = await server.create("x")
+        await sandbox.exec("echo 1 > f")
+        with waiting_lock(other_home / "places.lock"):  # no copy gets a directory meanwhile
+            forking = asyncio.create_task(sandbox.fork(2))
+            await eventually(lambda: len(os.listdir(other_home / "ids")) == 3)
+            assert [path.suffix for path in (other_home / "snapshots").iterdir()] == [".json"]
+            for pid, role in server.children().items():
+                if role == "worker":
+                    os.kill(pid, signal.SIGKILL)
+            with pytest.raises(CoveError):
+                await forking
+        await eventually(lambda: os.listdir(other_home / "snapshots") == [])
+        record = await server.record("x")
+        await eventually(lambda: os.listdir(other_home / "sandboxes") == [record.key])
+        await eventually(lambda: len(os.listdir(other_home / "ids")) == 1)
+        (copy,) = await sandbox.fork()
+        assert (await copy.exec("cat f")).stdout == "1\n"
+        await copy.destroy()
+        await sandbox.destroy()
+        await eventually(lambda: os.listdir(other_home / "layers") == [])
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])

@@ -1,20 +1,22 @@
-"""Kill a program, or the runtime of a server, at any step: before the n-th change that it makes outside its memory.
+"""Kill a program, or a process of a server, at any step: before the n-th change that it makes outside its memory.
 
 Such a change is a name made, moved or removed, a process started, or a packet with descriptors: what a program does to
 disks, namespaces and other processes goes through one of these. `program_text` is for programs of a test; a server's
-runtimes are armed by `crashing_runtimes` when they are forked.
+processes are armed by `crashing_runtimes` when they are forked, and `Death` says which of them dies.
 """
 
 import functools
 import importlib
 import inspect
+import json
 import os
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from support.programs import program, read_line
@@ -30,6 +32,37 @@ def arm():
 
 os.register_at_fork(after_in_child=arm)
 """
+
+
+@dataclass(frozen=True)
+class Death:
+    """What is written into a trigger: the step, and the process that dies there.
+
+    `name` is that of the process; `pid` the one that is meant, or that is not, if there is a minus before it.
+    """
+
+    step: int
+    name: str = ""
+    pid: int = 0
+
+    @property
+    def is_mine(self) -> bool:
+        return self._has_name and (self.pid in (0, os.getpid()) or (self.pid < 0 and -self.pid != os.getpid()))
+
+    @property
+    def _has_name(self) -> bool:
+        return not self.name or Path("/proc/self/comm").read_text().strip() == self.name
+
+    def write(self, trigger: Path) -> None:
+        """Let it happen from now on."""
+        trigger.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, trigger: str) -> "Death | None":
+        """None when it is not there, not written yet, or another user asks."""
+        with suppress(OSError, ValueError), open(trigger) as file:
+            return cls(**json.load(file))
+        return None
 
 
 def die() -> None:
@@ -65,7 +98,7 @@ def arm_step(step: str, moment: str) -> None:
 def arm_changes(last: int = 0, trigger: str | None = None) -> Callable[[], int]:
     """Die before that change; returns a function that counts those there were. 0 is none.
 
-    With a trigger, the number is that in the file of this name, and changes count as soon as it is there.
+    With a trigger, the file of this name says who dies at which one, and changes count as soon as it is there.
     """
     guard, seen = threading.Lock(), 0
 
@@ -73,11 +106,10 @@ def arm_changes(last: int = 0, trigger: str | None = None) -> Callable[[], int]:
         nonlocal seen
         wanted = last
         if trigger is not None:
-            try:
-                with open(trigger) as file:
-                    wanted = int(file.read())
-            except (OSError, ValueError):  # not there, not written yet, or another user asks
+            death = Death.read(trigger)
+            if death is None or not death.is_mine:
                 return
+            wanted = death.step
         with guard:
             seen += 1
             if seen == wanted:
@@ -117,9 +149,9 @@ def run_to_its_death(text: str, home: Path, seconds: float = 60.0) -> None:
 
 @contextmanager
 def crashing_runtimes(directory: Path) -> Iterator[Path]:
-    """Let the runtimes of servers that are started meanwhile die before the change whose number is in a file.
+    """Let processes of servers that are started meanwhile die at the change that a file says.
 
-    Gives the path of that file, which nobody has written yet.
+    Gives the path of that file, which nobody has written yet: `Death.write`.
     """
     directory.mkdir(exist_ok=True)
     (directory / "sitecustomize.py").write_text(_ARM_RUNTIMES)

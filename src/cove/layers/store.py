@@ -10,7 +10,6 @@ import builtins
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +31,6 @@ IMAGE_LAYER = "sha256-"
 _LAYER = "layer.json"
 _BUILDING = ".new-"
 _SESSIONS = ".sessions"
-_MOST_COPY_SECONDS = 3600.0
 
 T = TypeVar("T")
 
@@ -117,11 +115,6 @@ class LayerStore:
             return msgspec.json.decode(path.read_bytes(), type=Snapshot)
         return None
 
-    def lend(self, id: str, holder: str) -> None:
-        """Let a snapshot be there only while the sandbox with that key is copied."""
-        with self.holding():
-            self.keep(msgspec.structs.replace(self.find(id), holder=holder))
-
     def keep(self, snapshot: Snapshot) -> None:
         """Write a snapshot down: from here on its layers are kept. `sync` makes that outlive a crash of the machine."""
         replace_file(self._record(snapshot.id), msgspec.json.encode(snapshot))
@@ -179,7 +172,7 @@ class LayerStore:
             if not is_ours:
                 return 0
             for each in self._read_all():
-                if each.holder is not None and self._is_abandoned(each, each.holder):
+                if each.holder is not None and self._is_abandoned(each.holder):
                     self.forget(each.id)
             try:
                 needed = self._needed()
@@ -196,10 +189,9 @@ class LayerStore:
     def _is_kept(self, sessions: Path) -> bool:
         return sessions.suffix == _SESSIONS and self._record(sessions.stem).exists()
 
-    def _is_abandoned(self, snapshot: Snapshot, holder: str) -> bool:
-        """Return whether nobody makes copies of it any more: it has ended, or whoever began was killed."""
-        age = (datetime.now(UTC) - snapshot.created_at).total_seconds()
-        return age > _MOST_COPY_SECONDS or not is_locked(self._sandboxes / holder / "lock")
+    def _is_abandoned(self, holder: str) -> bool:
+        """Return whether whoever makes copies of that sandbox was killed: it is the program that has the sandbox."""
+        return not is_locked(self._sandboxes / holder / "lock")
 
     def _set_aside(self, path: Path) -> Path:
         """Rename what goes, so that nobody takes a half of it for a layer; removing it takes its time."""

@@ -5,6 +5,7 @@ socket, and as a program of its own, so that also one that is started later has 
 """
 
 import errno
+import math
 import os
 import select
 import signal
@@ -28,19 +29,23 @@ from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop
 from cove.server.gateway.auth import KEY_FILE, leave_key, load_key
 from cove.server.preview.exposures import address_of, write_address
-from cove.server.sandboxes.destroy_sandbox import collect_garbage, destroy, seconds_to_next
+from cove.server.sandboxes.capacity import write_capacity
+from cove.server.sandboxes.destroy_sandbox import MOST_SECONDS, collect_garbage, destroy, seconds_to_next
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.network_grants import write_grants, write_mount_grants
+from cove.server.sandboxes.start_protocol import RUNTIME_KILLED
 from cove.server.sandboxes.warm_pool import WarmPool
 from cove.server.worker import Work, run_worker
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS = (*_STOP, signal.SIGCHLD)
+_SIGNALS = (*_STOP, signal.SIGCHLD, RUNTIME_KILLED)
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 _HEALTHY_SECONDS = 10.0
 _LONGEST_DELAY = 10.0
 _BACKLOG = 4096
+# After a process was killed, what it has left is swept; so soon, for all that are killed at once.
+_SOON = 0.5
 
 
 @dataclass(slots=True)
@@ -93,6 +98,7 @@ class Supervisor:
         with self._only_server():
             write_grants(self._home, self._configuration.grants)
             write_mount_grants(self._home, self._configuration.mount_grants)
+            write_capacity(self._home, self._configuration.max_sandboxes)
             self._starting = os.pipe2(os.O_CLOEXEC)
             zygote = _Child("zygote", self._start_zygote)
             self._children.append(zygote)
@@ -181,18 +187,23 @@ class Supervisor:
             received = signal.sigtimedwait(_SIGNALS, self._seconds_to_wait())
             if received is not None and received.si_signo in _STOP:
                 return
+            if received is not None and received.si_signo == RUNTIME_KILLED:
+                self._sweep_soon()
             self._reap()
 
     def _seconds_to_wait(self) -> float:
-        now = time.monotonic()
+        """Return when something is due; the end of a sweep is a signal, and the next one begins after it."""
         waiting = [child.due for child in self._children if not child.pid]
-        return max(min([self._next_sweep, *waiting]) - now, 0.0)
+        sweep = math.inf if self._sweeper else self._next_sweep
+        return min(max(min([sweep, *waiting]) - time.monotonic(), 0.0), MOST_SECONDS)
+
+    def _sweep_soon(self) -> None:
+        self._next_sweep = min(self._next_sweep, time.monotonic() + _SOON)
 
     def _sweep_if_due(self) -> None:
-        if self._next_sweep <= time.monotonic():
+        if self._next_sweep <= time.monotonic() and not self._sweeper:
             self._next_sweep = time.monotonic() + seconds_to_next(self._directory)
-            if not self._sweeper:
-                self._sweeper = self._fork("cove-sweep", self._sweep)
+            self._sweeper = self._fork("cove-sweep", self._sweep)
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
@@ -210,6 +221,7 @@ class Supervisor:
             if child.pid and (end := _reap(child.pid)) is not None:
                 self._announce(f"The {child.name} with pid {child.pid} {_describe(end)}: another one is started.")
                 child.ended()
+                self._sweep_soon()
         if self._sweeper and _reap(self._sweeper) is not None:
             self._sweeper = 0
 

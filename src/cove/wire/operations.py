@@ -70,7 +70,7 @@ SET_ENV = row("set_env", "PATCH /env", _S, "set_env", "Change the environment of
 SNAPSHOT = row("snapshot_sandbox", "POST /snapshots", _S, "snapshot", "Keep the files as they are now", requests.MakeSnapshot, replies.SNAPSHOT, makes=True, success=201)
 COMMIT = row("commit_sandbox", "POST /commit", _S, "commit", "Make an image of a sandbox as it is now", requests.CommitSandbox, replies.IMAGE, success=201)
 RESTORE = row("restore_sandbox", "POST /restore", _S, "restore", "Go back to a snapshot; what runs is ended", requests.Restore, NOTHING)
-FORK = row("fork_sandbox", "POST /fork", _S, "fork", "Make copies of a sandbox as it is now", requests.Fork, replies.SANDBOXES, makes=True, by=By.GATEWAY, success=201)
+FORK = row("fork_sandbox", "POST /fork", _S, "fork", "Make copies of a sandbox as it is now", requests.Fork, replies.SANDBOXES, makes=True, success=201)
 CHANGES_SINCE = row("list_changes", "GET /changes", _S, "changes", "Files that differ from creation, or from a snapshot", requests.Since, plain(list[FileChange]))
 DIFF_SINCE = row("diff_sandbox", "GET /diff", _S, "diff", "Differences as a patch", requests.DiffSince, replies.DIFF)
 BEGIN_TRANSACTION = row("begin_transaction", "POST /transactions", _S, "begin_transaction", "Begin a transaction", requests.Lease, replies.TRANSACTION, success=201)

@@ -2,21 +2,20 @@
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from cove.core.identifier import check_sandbox_id
-from cove.errors import SandboxNotFound, ValidationFailed
+from cove.errors import SandboxNotFound
 from cove.images.registry_guard import RegistryGuard
 from cove.images.store import ImageStore, open_images
 from cove.layers.store import LayerStore
-from cove.local.threads import finished, in_thread
+from cove.local.threads import in_thread
 from cove.model import (
     IdleAction,
     ImageInfo,
@@ -43,16 +42,9 @@ from cove.runtime.snapshot_transfer import load_archive, read_archive, snapshot_
 from cove.runtime.volumes import Volumes
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.metrics import collect_metrics
-from cove.server.gateway.runtime_call import post
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.reservation import rewrite
 from cove.server.sandboxes.starter import Starter
-from cove.tasks import owned, settled
-from cove.wire import operations
-from cove.wire.coding import decode_json
-from cove.wire.operation import SANDBOXES
-
-MOST_COPIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,42 +224,6 @@ class SandboxAnswers:
     async def destroy(self) -> None:
         """End it and remove all it has."""
         await self.starter.destroy(check_sandbox_id(self.id))
-
-    async def fork(self, count: int) -> builtins.list[SandboxInfo]:
-        """Make copies of it as it is now: a snapshot, and so many sandboxes on that; all of them, or none."""
-        record, _ = await self.find()
-        if not 0 < count <= MOST_COPIES:
-            raise ValidationFailed(f"count must be from 1 to {MOST_COPIES}, not {count!r}")
-        await in_thread(self.starter.check_room, count)
-        record = await self.starter.running(record)
-        path = f"{SANDBOXES}/{self.id}{operations.SNAPSHOT.path}"
-        snapshot = decode_json(await post(self.directory.socket(record), path), SnapshotInfo)
-        try:
-            await in_thread(LayerStore(self.directory.home).lend, snapshot.id, record.key)
-            spec = msgspec.structs.replace(record.spec, snapshot=snapshot.id)
-            return await self._make_all(spec, count)
-        finally:
-            await finished(self._forget, snapshot.id)
-
-    async def _make_all(self, spec: SandboxSpec, count: int) -> builtins.list[SandboxInfo]:
-        making = [owned(self.starter.create(None, spec, is_ours=True)) for _ in range(count)]
-        try:
-            await asyncio.wait(making)
-            return [each.result().info(each.result().status) for each in making]
-        except BaseException:
-            await settled(self._destroy_all(making))
-            raise
-
-    async def _destroy_all(self, making: "Sequence[asyncio.Task[Record]]") -> None:
-        await asyncio.wait(making)
-        for each in making:
-            if not each.cancelled() and each.exception() is None:
-                await self.starter.destroy(each.result().id)
-
-    def _forget(self, snapshot: str) -> None:
-        store = LayerStore(self.directory.home)
-        store.forget(snapshot)
-        store.collect()
 
     async def start(self) -> None:
         """Start one that does not run."""

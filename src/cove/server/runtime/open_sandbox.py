@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxNotFound
+from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec
 from cove.runtime.home import SOCKET, Place
@@ -20,6 +20,7 @@ from cove.runtime.mount_admission import Grants
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
 from cove.server.preview.exposures import RecordedPorts, read_exposures
+from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.destroy_sandbox import has_ended, remove
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.network_grants import read_grants, read_mount_grants
@@ -61,7 +62,7 @@ class SandboxOpener:
         try:
             if existing is not None:
                 await in_thread(remove, self._directory, (await self._examine()).hierarchies, existing.key)
-            await self._check_room(request.most)
+            await in_thread(check_room, self._directory)
             sandbox, place = warm or await self._start_new(request, reservation)
         except BaseException:
             reservation.remove()
@@ -93,10 +94,6 @@ class SandboxOpener:
         opened.listener.close()
         await in_thread(opened.reservation.remove)
         await opened.sandbox.destroy()
-
-    async def _check_room(self, most: int | None) -> None:
-        if most is not None and await in_thread(self._directory.count) > most:
-            raise LimitExceeded(f"this server has {most} sandboxes, which is the most it may have: destroy some")
 
     async def _start_new(self, request: Create, reservation: Reservation) -> tuple[Sandbox, Place]:
         place = await in_thread(allocate, await self._examine(), request.spec)

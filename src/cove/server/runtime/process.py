@@ -39,6 +39,8 @@ from cove.tasks import Tasks
 from cove.wire.errors import ErrorBody
 
 _REQUEST_SECONDS = 10.0
+# Whoever makes many at once takes all of them when the last one is there.
+_TAKE_SECONDS = 120.0
 
 
 def run_runtime(connection: socket.socket, starting: int, directory: Directory, machine: Machine | None) -> None:
@@ -100,7 +102,7 @@ class _Process:
         writer.write(encode(Reply(record=opened.record)))
         taken = b""
         with suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(_REQUEST_SECONDS):
+            async with asyncio.timeout(_TAKE_SECONDS):
                 taken = await reader.read(1)
         if opened.is_new and taken != ACKNOWLEDGED:
             await self._opener.undo(opened)

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 from contextlib import suppress
+from typing import cast
 
 import msgspec
 
+from cove.api import AsyncSandbox
 from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable
 from cove.http import HttpLimits, HttpServer
 from cove.local.threads import in_thread
-from cove.model import IdleAction, SandboxStatus
+from cove.model import IdleAction, SandboxSpec, SandboxStatus
 from cove.runtime.activity import Activity
 from cove.server.bridge.runtime import with_bridge
 from cove.server.error_response import describe_error
@@ -17,6 +19,7 @@ from cove.server.runtime.activity import count
 from cove.server.runtime.open_sandbox import OpenedSandbox
 from cove.server.runtime.routes import make_handler
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.starter import Starter
 from cove.tasks import Tasks
 
 _ROUNDS = 4
@@ -41,6 +44,7 @@ class Serving:
         self._told_to_stop = told_to_stop
         self._is_lost = False
         self._sandbox.life.keeper = self
+        self._sandbox.on_fork = self._make_copies
 
     async def stopping(self, *, wakes: bool) -> None:
         """Write that it is stopped. Who wants to start it waits until this process is gone."""
@@ -57,6 +61,11 @@ class Serving:
         if life.status is SandboxStatus.STOPPED:
             await in_thread(self._directory.socket(self._opened.record).unlink, missing_ok=True)
             self._told_to_stop.set()
+
+    async def _make_copies(self, spec: SandboxSpec, count: int) -> list[AsyncSandbox]:
+        """Give the facts of the copies, by which they are told to whoever asked: see `wire/replies`."""
+        records = await Starter(self._directory.home).create_many(spec, count)
+        return cast(list[AsyncSandbox], [record.info(record.status) for record in records])
 
     async def run(self) -> None:
         """Serve. Returns when the sandbox has ended and what is left of it is recorded."""

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
@@ -25,7 +26,7 @@ from cove.local.state import default_home
 from cove.runtime.machine import Machine, examine_machine
 from cove.server.runtime.process import run_runtime
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.start_protocol import listen
+from cove.server.sandboxes.start_protocol import RUNTIME_KILLED, listen
 
 _CONNECTION, _STARTING = 3, 4
 _ABOVE = 16
@@ -50,7 +51,7 @@ def main() -> None:
         machine = replace(machine, attach_socket=str(helpers))
     gc.collect()
     gc.freeze()  # pages that the collector never touches stay shared with every runtime
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps: waitpid(2)
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(parent))
     os.close(ready)
     _accept_and_fork(listeners, starting, directory, machine)
 
@@ -61,6 +62,14 @@ def _examine() -> Machine | None:
         return examine_machine()
     except CoveError:
         return None
+
+
+def _reap(supervisor: int) -> None:
+    """Collect what has ended. What was killed has left something, which is swept."""
+    with suppress(ChildProcessError, ProcessLookupError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            if os.WIFSIGNALED(found[1]):
+                os.kill(supervisor, RUNTIME_KILLED)
 
 
 def _accept_and_fork(

@@ -13,7 +13,7 @@ from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.reservation import forget_stale, free
 
 GRACE_SECONDS = 5.0
-_MOST_SECONDS = 60.0
+MOST_SECONDS = 60.0
 
 
 def destroy(directory: Directory, hierarchies: Hierarchies, id: str) -> None:
@@ -79,4 +79,4 @@ def seconds_to_next(directory: Directory) -> float:
     """Return when a lifetime will be over, or at least when to look again."""
     now = datetime.now(UTC)
     ends = [record.deadline for record in directory.list() if record.deadline is not None]
-    return min([_MOST_SECONDS, *(max((end - now).total_seconds(), 1.0) for end in ends)])
+    return min([MOST_SECONDS, *(max((end - now).total_seconds(), 1.0) for end in ends)])

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import struct
 from pathlib import Path
@@ -14,6 +15,8 @@ from cove.server.sandboxes.directory import Record
 from cove.wire.errors import ErrorBody
 
 ACKNOWLEDGED: Final = b"\x06"
+# Tells the supervisor that a process of a sandbox was killed.
+RUNTIME_KILLED: Final = signal.SIGUSR1
 
 _LENGTH = struct.Struct(">I")
 _MOST_BYTES = 16 << 20
@@ -21,12 +24,11 @@ _BACKLOG = 1024
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True, tag="create"):
-    """Make a sandbox with that id; one that exists is an error unless `exist_ok`. At most `most` may exist."""
+    """Make a sandbox with that id; one that exists is an error unless `exist_ok`."""
 
     id: str
     spec: SandboxSpec
     exist_ok: bool = False
-    most: int | None = None
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):

@@ -1,24 +1,26 @@
 """Create, start and destroy sandboxes from a gateway worker: it asks, and a process of their own does it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from cove.core.identifier import check_sandbox_id, new_identifier
-from cove.errors import LimitExceeded, SandboxAlreadyExists, SandboxUnavailable
+from cove.errors import SandboxAlreadyExists, SandboxUnavailable
 from cove.layers.store import LayerStore
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec, SandboxStatus
 from cove.model.spec import HOST_IMAGE
-from cove.runtime.life import refusal
 from cove.server.configuration import Configuration
+from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.destroy_sandbox import remove
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.reservation import free
 from cove.server.sandboxes.start_protocol import ACKNOWLEDGED, Create, Request, Start, encode, receive_reply
 from cove.server.sandboxes.warm_pool import WarmPool
+from cove.tasks import owned, settled, together
 from cove.wire.errors import make_error
 
 ID_LENGTH = 26
@@ -44,19 +46,46 @@ class Starter:
 
         A spec that `is_ours` is the server's own, out of its configuration: it may have what no client may ask for.
         """
-        id = new_identifier(ID_LENGTH) if id is None else check_sandbox_id(id)
-        existing = await in_thread(self.directory.find, id)
+        existing = None if id is None else await in_thread(self.directory.find, check_sandbox_id(id))
         if existing is not None:
             return await self._get(existing, exist_ok)
         spec = await in_thread(self.configuration.complete if is_ours else self.configuration.admit, spec)
-        request = Create(id=id, spec=spec, exist_ok=exist_ok, most=self.configuration.max_sandboxes)
+        return (await self._offer(id, spec, exist_ok=exist_ok)).take()
+
+    async def create_many(self, spec: SandboxSpec, count: int) -> list[Record]:
+        """Create sandboxes that are alike, with new ids: all of them, or none.
+
+        None is taken before the last one is there: those that wait undo themselves when this process is killed.
+        """
+        await in_thread(check_room, self.directory, count)
+        making = [owned(self._offer(None, spec)) for _ in range(count)]
+        try:
+            done, _ = await asyncio.wait(making, return_when=asyncio.FIRST_EXCEPTION)
+            offers = [each.result() for each in making if each in done]
+        except BaseException:
+            await settled(_withdraw_all(making))
+            raise
+        return [offer.take() for offer in offers]
+
+    async def _offer(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> "_Offer":
+        """Have one made. With a new id, what a process that was killed meanwhile has left is nobody's but ours."""
+        request = Create(id=id or new_identifier(ID_LENGTH), spec=spec, exist_ok=exist_ok)
         socket = await in_thread(self._claim, spec)
         if socket is not None:
             try:
                 return await _ask(socket, request)
             except (OSError, asyncio.IncompleteReadError):  # it has died meanwhile, or hangs
                 await in_thread(socket.unlink, missing_ok=True)
-        return await self._ask_zygote(request)
+                await self._clear(request.id, is_new=id is None)
+        try:
+            return await self._ask_zygote(request)
+        except SandboxUnavailable:
+            await self._clear(request.id, is_new=id is None)
+            raise
+
+    async def _clear(self, id: str, *, is_new: bool) -> None:
+        if is_new:
+            await settled(self.destroy(id))
 
     def _claim(self, spec: SandboxSpec) -> Path | None:
         """Take a warm sandbox, which stands on the host's system."""
@@ -74,24 +103,9 @@ class Starter:
             return existing
         return await self.start(existing)
 
-    def check_room(self, count: int) -> None:
-        """Raise LimitExceeded when so many more may not be made. Blocks."""
-        most = self.configuration.max_sandboxes
-        if most is not None and self.directory.count() + count > most:
-            raise LimitExceeded(f"{count} more sandboxes would be more than {most}, the most this server may have")
-
-    async def running(self, record: Record) -> Record:
-        """Return a sandbox that runs: one that is stopped is started."""
-        status = await in_thread(self.directory.status, record)
-        if status in (SandboxStatus.RUNNING, SandboxStatus.PAUSED):
-            return record
-        if status is SandboxStatus.STOPPED and not record.wakes:
-            raise refusal(record.id, status)
-        return await self.start(record)
-
     async def start(self, record: Record) -> Record:
         """Start a stopped or lost sandbox on its files; one that runs is left as it is."""
-        return await self._ask_zygote(Start(id=record.id))
+        return (await self._ask_zygote(Start(id=record.id))).take()
 
     async def destroy(self, id: str) -> None:
         """Free the id at once, and end and remove everything else. Idempotent."""
@@ -106,7 +120,7 @@ class Starter:
             self._hierarchies = await in_thread(find_hierarchies)
         return self._hierarchies
 
-    async def _ask_zygote(self, request: Request) -> Record:
+    async def _ask_zygote(self, request: Request) -> "_Offer":
         try:
             return await _ask(self.directory.zygote, request)
         except asyncio.IncompleteReadError as error:
@@ -119,35 +133,62 @@ class Starter:
             ) from error
 
 
-async def _ask(socket: Path, request: Request) -> Record:
-    async with _connection(socket) as (reader, writer):
-        writer.write(encode(request))
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                reply = await receive_reply(reader)
-        except asyncio.CancelledError:
-            await _withdraw(reader, writer)
-            raise
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """A connection to the process that is to run a sandbox."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, request: Request) -> Record:
+        """Return the record that is the answer, or raise the error that it is."""
+        self.writer.write(encode(request))
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            reply = await receive_reply(self.reader)
         if reply.error is not None:
             raise make_error(reply.error)
         assert reply.record is not None
-        writer.write(ACKNOWLEDGED)
         return reply.record
 
+    async def withdraw(self) -> None:
+        """Take no answer: wait until the process that gives it has undone what it made."""
+        with suppress(TimeoutError, OSError):
+            self.writer.write_eof()
+            async with asyncio.timeout(_UNDO_SECONDS):
+                await self.reader.read()
+        self.writer.close()
 
-async def _withdraw(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Nobody will take the answer: wait until the process that gives it has undone what it made."""
-    with suppress(TimeoutError, OSError):
-        writer.write_eof()
-        async with asyncio.timeout(_UNDO_SECONDS):
-            await reader.read()
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A sandbox that runs, and that its process undoes unless it is taken."""
+
+    record: Record
+    connection: _Connection
+
+    def take(self) -> Record:
+        """Take it. Nothing is waited for: whoever were cancelled here would not learn what was acknowledged."""
+        self.connection.writer.write(ACKNOWLEDGED)
+        self.connection.writer.close()
+        return self.record
 
 
-@asynccontextmanager
-async def _connection(socket: Path) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter], None]:
+async def _ask(socket: Path, request: Request) -> _Offer:
     async with asyncio.timeout(_CONNECT_SECONDS):
-        reader, writer = await asyncio.open_unix_connection(str(socket), limit=1 << 20)
+        connection = _Connection(*await asyncio.open_unix_connection(str(socket), limit=1 << 20))
     try:
-        yield reader, writer
-    finally:
-        writer.close()  # not waited for: whoever were cancelled here would not learn what was acknowledged
+        return _Offer(await connection.ask(request), connection)
+    except asyncio.CancelledError:
+        await connection.withdraw()
+        raise
+    except BaseException:
+        connection.writer.close()
+        raise
+
+
+async def _withdraw_all(making: "Sequence[asyncio.Task[_Offer]]") -> None:
+    for each in making:
+        each.cancel()
+    await asyncio.wait(making)
+    offers = [each.result() for each in making if not each.cancelled() and each.exception() is None]
+    await together(offer.connection.withdraw() for offer in offers)

@@ -1,0 +1,35 @@
+"""Hold a server to the number of sandboxes that its configuration allows, whichever process makes one. Blocks."""
+
+from pathlib import Path
+
+import msgspec
+
+from cove.errors import LimitExceeded
+from cove.local.state import replace_file
+from cove.server.sandboxes.directory import Directory
+
+_NAME = "capacity.json"
+
+
+class _Capacity(msgspec.Struct, frozen=True):
+    """At most so many, or any number."""
+
+    most: int | None = None
+
+
+def write_capacity(home: Path, most: int | None) -> None:
+    """Write it, for all processes of this state directory from now on."""
+    replace_file(home / _NAME, msgspec.json.encode(_Capacity(most)))
+
+
+def check_room(directory: Directory, more: int = 0) -> None:
+    """Raise LimitExceeded when the ids that are taken, and so many more, are too many."""
+    try:
+        most = msgspec.json.decode((directory.home / _NAME).read_bytes(), type=_Capacity).most
+    except FileNotFoundError:
+        return
+    if most is None or directory.count() + more <= most:
+        return
+    if more:
+        raise LimitExceeded(f"{more} more sandboxes would be more than {most}, the most this server may have")
+    raise LimitExceeded(f"this server has {most} sandboxes, which is the most it may have: destroy some")
