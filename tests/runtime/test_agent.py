@@ -14,7 +14,7 @@ from cove.linux.descriptors import sealed_file
 
 # What the agent loads, until it can fork its first launcher, beyond what Python itself loads before the first line
 # runs. Each costs start-up time.
-OWN = {"cove.agent.kernel", "cove.agent.launcher", "cove.agent.protocol"}
+OWN = {"cove.agent.kernel", "cove.agent.launcher", "cove.agent.protocol", "cove.agent.spawn"}
 MODULES = {"_ctypes", "_socket", "errno", "fcntl", "resource", "select"} | OWN
 
 

@@ -2,10 +2,10 @@
 
 Theory of operation. A launcher is forked by init before it is needed and waits for `spawn` on a socket of its own. It
 has its own control group where there are any, which the runtime has put it into. It starts the command by
-posix_spawn(3) (vfork inside: its cost does not grow with our memory), with the descriptors that came in the packet.
-It is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): a process of the command's tree that is orphaned, or calls setsid
-or double-forks into a daemon, becomes a child of the launcher and never of init. So "the tree of this command" is
-exactly "what is below this launcher", with control groups or without.
+posix_spawn(3) (agent/spawn; vfork inside: its cost does not grow with our memory), with the descriptors that came in
+the packet. It is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): a process of the command's tree that is orphaned, or
+calls setsid or double-forks into a daemon, becomes a child of the launcher and never of init. So "the tree of this
+command" is exactly "what is below this launcher", with control groups or without.
 
 One loop. A packet from the runtime: spawn, signal, drain. A byte in the wake-up pipe, which the C-level
 signal handler writes at SIGCHLD: reap. A pipe that left-over children hold: read it and throw it away, so that they
@@ -46,12 +46,11 @@ from __future__ import annotations
 
 import _signal
 import errno
-import fcntl
 import posix
 import select
 import time
 
-from cove.agent import kernel, protocol
+from cove.agent import kernel, protocol, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
     from cove.agent import sudo
 
 DRAIN_BYTES = 65536
-FIRST_SPARE_DESCRIPTOR = 100
 PURSUIT_SECONDS = 1.0
 HOLD_SECONDS = 0.1
 
@@ -233,7 +231,7 @@ class Launcher:
         environ = dict([entry.split(b"=", 1) for entry in fields[5 + int(argc) :]])
         step = b"state"
         try:
-            numbers = restore_states(targets.split(b","), descriptors) if targets else []
+            numbers = spawn.restore_states(targets.split(b","), descriptors) if targets else []
             step = b"cwd"
             self.open_door()
             if self.user:
@@ -272,7 +270,7 @@ class Launcher:
         self, argv: list[bytes], environ: dict[bytes, bytes], targets: list[int], descriptors: list[int], tty: bytes
     ) -> int:
         """Return the pid of the new process, which has the descriptors under the numbers of the targets."""
-        return start(argv, environ, file_actions(targets, descriptors, tty))
+        return spawn.start(argv, environ, spawn.file_actions(targets, descriptors, tty))
 
     def reap(self) -> None:
         ended = None
@@ -327,66 +325,6 @@ class Launcher:
             self.poll.unregister(fd)
             self.draining.discard(fd)
             posix.close(fd)
-
-
-def restore_states(targets: list[bytes], descriptors: list[int]) -> list[int]:
-    """Parse the targets. Where one is a shell's snapshot, its descriptor becomes the script made from it."""
-    numbers = []
-    for at, target in enumerate(targets):
-        numbers.append(int(target.rstrip(protocol.SNAPSHOTS)))
-        if not target.isdigit():
-            from cove.agent import shell_state
-
-            try:
-                text = shell_state.script(kernel.read_all(descriptors[at]), target[-1:])
-            except shell_state.BadSnapshot:
-                raise OSError(errno.EBADMSG, "not a snapshot") from None
-            posix.close(descriptors[at])
-            descriptors[at] = kernel.memory_file(text)
-    return numbers
-
-
-def file_actions(targets: list[int], descriptors: list[int], tty: bytes) -> list[tuple[object, ...]]:
-    """Build the file actions of posix_spawn(3); afterwards only the targets are open in the child.
-
-    A standard input that is not among them is the launcher's own, which is /dev/null.
-    """
-    actions: list[tuple[object, ...]] = []
-    if tty:
-        # A session leader without a terminal gets the first one it opens: tty_ioctl(4), TIOCSCTTY.
-        actions.append((posix.POSIX_SPAWN_OPEN, 0, tty, posix.O_RDWR, 0))
-        actions.append((posix.POSIX_SPAWN_DUP2, 0, 1))
-        actions.append((posix.POSIX_SPAWN_DUP2, 0, 2))
-    if targets and max(targets) > 2:
-        # Out of the way of the targets, so that no dup2 overwrites a source still to come.
-        for at, fd in enumerate(descriptors):
-            descriptors[at] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE_DESCRIPTOR)
-            posix.close(fd)
-    for fd, target in zip(descriptors, targets):
-        actions.append((posix.POSIX_SPAWN_DUP2, fd, target))
-    return actions
-
-
-def start(argv: list[bytes], environ: dict[bytes, bytes], actions: list[tuple[object, ...]]) -> int:
-    """Start a program as the leader of a new session, with no signal blocked."""
-    program = find_program(argv[0], environ.get(b"PATH", b""))
-    return posix.posix_spawn(program, argv, environ, file_actions=actions, setsid=True, setsigmask=())
-
-
-def find_program(name: bytes, path: bytes) -> bytes:
-    """Return the file that execvp(3) would execute: a candidate that may not be executed is remembered, not taken."""
-    if b"/" in name:
-        return name
-    forbidden = b""
-    for folder in path.split(b":"):
-        candidate = folder + b"/" + name
-        if folder and posix.access(candidate, posix.X_OK):
-            return candidate
-        if folder and not forbidden and posix.access(candidate, posix.F_OK):
-            forbidden = candidate
-    if not forbidden:
-        raise FileNotFoundError(errno.ENOENT, "not found")
-    return forbidden
 
 
 def block_everything() -> None:

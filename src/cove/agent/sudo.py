@@ -19,7 +19,7 @@ import errno
 import posix
 import select
 
-from cove.agent import kernel, launcher, protocol
+from cove.agent import kernel, protocol, spawn
 
 DIRECTORY = b"/run/cove-sudo"
 PROGRAM = DIRECTORY + b"/bin/sudo"
@@ -189,7 +189,7 @@ def execute(user: list[int], argv: list[bytes], environ: dict[bytes, bytes]) -> 
         posix.setgroups(user[1:])
         posix.setresgid(user[1], user[1], user[1])
         posix.setresuid(user[0], user[0], user[0])
-        posix.execve(launcher.find_program(argv[0], environ.get(b"PATH", b"")), argv, environ)
+        posix.execve(spawn.find_program(argv[0], environ.get(b"PATH", b"")), argv, environ)
     except FileNotFoundError:
         posix.write(2, b"sudo: " + argv[0] + b": command not found\n")
         code = 127

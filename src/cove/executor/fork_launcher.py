@@ -26,7 +26,7 @@ import posix
 import select
 import time
 
-from cove.agent import init, kernel, launcher, protocol
+from cove.agent import init, kernel, launcher, protocol, spawn
 from cove.executor import executor
 
 TYPE_CHECKING = False
@@ -153,7 +153,7 @@ def await_end(pid: int) -> None:
 def become_executor(environ: dict[bytes, bytes], targets: list[int], descriptors: list[int]) -> None:
     """Leave everything of the launcher behind, then serve the context's channel."""
     posix.setsid()
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, launcher.FIRST_SPARE_DESCRIPTOR) for fd in descriptors]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, spawn.FIRST_SPARE_DESCRIPTOR) for fd in descriptors]
     for fd, target in zip(high, targets):
         posix.dup2(fd, target)
     posix.closerange(max(targets) + 1, init.EVERY_DESCRIPTOR)
