@@ -1,4 +1,4 @@
-"""The executor of one Python context: IPython's shell, told over a channel what to run.
+"""The executor of one Python context: IPython's shell (executor/context_shell), told over a channel what to run.
 
 Text goes to the real standard output and error, so that what child processes print is seen too. Results,
 displays and errors go to the channel.
@@ -16,37 +16,16 @@ import os
 import signal
 import site
 import socket
-import stat
 import sys
-import tempfile
 import termios
-import warnings
 from time import sleep
 
 from cove.executor import channel as frames
-from cove.executor import finder, forking
+from cove.executor import context_shell, finder, forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Any, Protocol
-
-    class Outcome(Protocol):
-        """The outcome of a cell as IPython says it."""
-
-        success: bool
-        error_before_exec: BaseException | None
-        error_in_exec: BaseException | None
-
-    class ContextShell(Protocol):
-        """The part of IPython's shell that is used here; `failure` is the error that it has shown."""
-
-        failure: dict[str, str] | None
-        execution_count: int
-
-        def run_cell(self, code: str, store_history: bool = False, silent: bool = False) -> Outcome:
-            """Run code as a cell."""
-
+    from typing import Any
 
 # Out of the way of what user code opens and closes.
 FIRST_CHANNEL_DESCRIPTOR = 200
@@ -57,7 +36,7 @@ FIGURES = finder.FIGURES
 MOST_MESSAGE_CHARACTERS = 1 << 20
 MOST_LOOKS = 500
 
-_shell: ContextShell
+_shell: context_shell.ContextShell
 _channel: frames.Channel
 _main = 0
 _pid = 0
@@ -73,7 +52,7 @@ def warm_up(has_packages: bool) -> None:
     """Make the shell that every context gets a copy of; import what is installed of the usual packages if told to."""
     gc.disable()
     global _shell
-    _shell = make_shell()
+    _shell = context_shell.make_shell(send_bundle, run.__code__.co_filename)
     _shell.run_cell("None", silent=True)  # imports what the first cell needs
     sys.meta_path.insert(0, finder.Finder(give_display))
     for name in (*PACKAGES, FIGURES) if has_packages else ():
@@ -90,119 +69,6 @@ def warm_up(has_packages: bool) -> None:
 def give_display(figures: Any) -> None:
     """Give user code a `display`. It cannot import this module, which a context does not know."""
     figures.send_display = lambda bundle: send_bundle(frames.DISPLAY, bundle)
-
-
-def output_classes() -> tuple[type, type]:
-    """Make the classes that IPython gives values and displays to: they go to the runtime."""
-    from IPython.core.displayhook import DisplayHook
-    from IPython.core.displaypub import DisplayPublisher
-
-    class Publisher(DisplayPublisher):
-        def publish(self, data: dict[str, object], *_: object, **options: object) -> None:
-            send_bundle(frames.DISPLAY, data)
-
-    class Hook(DisplayHook):
-        def __call__(self, result: object = None) -> None:
-            self.check_for_underscore()
-            if result is not None and not self.quiet():
-                bundle, _ = self.compute_format_data(result)
-                self.update_user_ns(result)
-                self.fill_exec_result(result)
-                if bundle:
-                    send_bundle(frames.VALUE, bundle)
-                    close_figure(result)
-
-    return Hook, Publisher
-
-
-def shell_class() -> Any:
-    """IPython's shell, with its output and errors sent to the runtime."""
-    from IPython.core.interactiveshell import InteractiveShell
-
-    hook, publisher = output_classes()
-
-    class Shell(InteractiveShell):
-        displayhook_class = hook
-        display_pub_class = publisher
-
-        def showtraceback(
-            self,
-            exc_tuple: tuple[type[BaseException], BaseException, TracebackType] | None = None,
-            *args: object,
-            **options: object,
-        ) -> None:
-            shown = exc_tuple or sys.exc_info()
-            hide_own_frames(shown[1])
-            super().showtraceback(shown, *args, **options)
-
-        def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
-            self.failure = {
-                "name": getattr(etype, "__name__", str(etype)),
-                "message": message_of(evalue),
-                "traceback": "\n".join(stb),
-            }
-
-        def ask_exit(self) -> None:
-            raise SystemExit
-
-        def init_completer(self) -> None:
-            """Put the completer off until somebody asks for it: nobody presses the tabulator here."""
-
-        def __getattr__(self, name: str) -> object:
-            if name != "Completer":
-                raise AttributeError("%r has no attribute %r" % (type(self).__name__, name))
-            super().init_completer()
-            return vars(self)[name]
-
-    return Shell
-
-
-def own_directory(path: str) -> str:
-    """Make a directory that no other user of the sandbox can put modules into; under another name if it is theirs."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            return tempfile.mkdtemp(prefix=".ipython-")
-    return path
-
-
-def make_shell() -> ContextShell:
-    """Return an IPython shell without history, without files in the home directory, without output of its own."""
-    from traitlets.config import Config
-
-    config = Config()
-    config.HistoryManager.enabled = False
-    config.HistoryManager.hist_file = ":memory:"
-    config.InteractiveShell.colors = "NoColor"
-    config.InteractiveShell.xmode = "Context"
-    config.InteractiveShell.autoindent = False
-    if "IPYTHONDIR" not in os.environ:
-        os.environ["IPYTHONDIR"] = own_directory("/tmp/.ipython")
-    shell = shell_class().instance(config=config)
-    shell.failure = None
-    shell.system = shell.system_raw
-    for known in ("To exit: use", "You executed the system command !pip"):
-        warnings.filterwarnings("ignore", message=known)
-    shell.user_ns.pop("__warningregistry__", None)
-    png = shell.display_formatter.formatters["image/png"]
-    png.for_type_by_name("matplotlib.figure", "Figure", lambda figure: __import__(FIGURES).as_png(figure))
-    made: ContextShell = shell
-    return made
-
-
-def hide_own_frames(error: BaseException | None) -> None:
-    """An interruption is raised from a frame of ours, which is nothing to the user. The outermost is IPython's."""
-    seen = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        at = error.__traceback__
-        while at is not None:
-            while at.tb_next is not None and at.tb_next.tb_frame.f_code.co_filename == run.__code__.co_filename:
-                at.tb_next = at.tb_next.tb_next
-            at = at.tb_next
-        error = error.__cause__ or error.__context__
 
 
 def run(channel: int) -> None:
@@ -320,7 +186,7 @@ def run_cell(request: dict[str, str]) -> None:
             _is_active = False
     except BaseException as error:  # noqa: BLE001  # whatever code raises is its result
         _is_active = False
-        _shell.failure = failure_of(error)
+        _shell.failure = context_shell.failure_of(error)
     if os.getpid() == _pid:
         finish(count)
 
@@ -329,24 +195,10 @@ def execute(code: str) -> None:
     """The cell, then the figures that it has left open: they are its results."""
     outcome = _shell.run_cell(code, store_history=True, silent=False)
     if not outcome.success and _shell.failure is None:
-        _shell.failure = failure_of(outcome.error_before_exec or outcome.error_in_exec)
+        _shell.failure = context_shell.failure_of(outcome.error_before_exec or outcome.error_in_exec)
     figures = sys.modules.get(FIGURES)
     if figures is not None:
         figures.show()
-
-
-def failure_of(error: BaseException | None) -> dict[str, str]:
-    """Return an error that the shell has not shown."""
-    name, message = type(error).__name__, message_of(error)
-    return {"name": name, "message": message, "traceback": "%s: %s" % (name, message) if message else name}
-
-
-def message_of(error: BaseException | None) -> str:
-    """Return the text of an exception, also when its own __str__ fails."""
-    try:
-        return str(error)
-    except Exception as failure:  # noqa: BLE001  # code of the cell
-        return "<no message: __str__ raised %s>" % type(failure).__name__
 
 
 def finish(count: int) -> None:
@@ -389,13 +241,6 @@ def packages_frame() -> list[bytes]:
         return []
     _has_packages = True
     return [frames.frame(frames.PACKAGES)]
-
-
-def close_figure(result: object) -> None:
-    """A figure that was the result of a cell is not shown once more at its end."""
-    figures = sys.modules.get(FIGURES)
-    if figures is not None and isinstance(result, figures.Figure):
-        figures.pyplot.close(result)
 
 
 def send_bundle(kind: bytes, data: dict[str, object]) -> None:
