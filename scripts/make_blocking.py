@@ -100,7 +100,8 @@ def make() -> str:
     for file, name, blocking in CLASSES:
         tree = ast.parse((API / file).read_text())
         collect_imports(tree, imports)
-        (definition,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+        definition = find_class(tree, name)
+        inherit(definition, tree)
         bodies.append(make_class(definition, blocking))
     imports.pop("abc")
     imports.setdefault("collections.abc", set()).update(["Generator", "Iterable", "Iterator"])
@@ -108,6 +109,21 @@ def make() -> str:
     lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in imports.items()]
     lines += ["from cove.blocking.portal import Portal, get_portal"]
     return formatted(HEADER + "\n".join(lines) + OPENED + "\n\n".join(bodies))
+
+
+def find_class(tree: ast.Module, name: str) -> ast.ClassDef:
+    (definition,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    return definition
+
+
+def inherit(definition: ast.ClassDef, tree: ast.Module) -> None:
+    """Take over the methods of base classes from other modules of the interface."""
+    bases = {base.id for base in definition.bases if isinstance(base, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("cove.api."):
+            for name in bases.intersection(alias.name for alias in node.names):
+                source = API / f"{node.module.removeprefix('cove.api.')}.py"
+                definition.body += find_class(ast.parse(source.read_text()), name).body
 
 
 def collect_imports(tree: ast.Module, imports: dict[str, set[str]]) -> None:

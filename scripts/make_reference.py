@@ -88,7 +88,10 @@ def python_page() -> str:
 
 
 def methods(kind: type) -> Iterable[tuple[str, object]]:
-    for name, member in vars(kind).items():
+    members = [
+        each for owner in kind.__mro__ if owner.__module__.startswith("cove.api") for each in vars(owner).items()
+    ]
+    for name, member in members:
         function = member.__func__ if isinstance(member, classmethod) else member
         if inspect.isfunction(function) and not name.startswith("_"):
             yield name, function

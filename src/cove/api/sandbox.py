@@ -1,7 +1,7 @@
 """Interface of a sandbox, wherever it runs."""
 
 import builtins
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal, Unpack
 
@@ -18,7 +18,7 @@ from cove.api.provider import AwaitableContext, provider_for
 from cove.api.session import Session
 from cove.api.snapshot import AsyncSnapshot
 from cove.api.terminal import Terminal
-from cove.api.transaction import AsyncTransaction
+from cove.api.transaction import Transactions
 from cove.model import (
     CodeContextInfo,
     CodeEvent,
@@ -42,7 +42,7 @@ from cove.model import (
 from cove.model.spec import HasId
 
 
-class AsyncSandbox(Named, ABC):
+class AsyncSandbox(Named, Transactions):
     """A Linux computer for an agent or any other program. Made by `create`, ended by `destroy`."""
 
     id: str
@@ -209,33 +209,6 @@ class AsyncSandbox(Named, ABC):
     @abstractmethod
     async def diff(self, path: str | None = None, since: "str | HasId | None" = None) -> str:
         """Write the differences as a patch, of all files or of those at or below a path; binary files are named."""
-
-    def transaction(self) -> AsyncTransaction:
-        """Changes of files that are kept together: `async with sandbox.transaction() as change`.
-
-        Leaving it without `change.commit()` takes back what anybody has written meanwhile.
-        """
-        return AsyncTransaction(self)
-
-    @abstractmethod
-    async def begin_transaction(self, lease: float = 30.0) -> str:
-        """Begin a transaction and return its id; `transaction` does that for you.
-
-        One at a time: TransactionOpen. When nobody renews it for `lease` seconds, or the sandbox's runtime is killed,
-        it is rolled back.
-        """
-
-    @abstractmethod
-    async def renew_transaction(self, id: str, lease: float = 30.0) -> None:
-        """Keep a transaction open for so many seconds from now; raises ValidationFailed when it is over."""
-
-    @abstractmethod
-    async def commit_transaction(self, id: str) -> None:
-        """Keep what was written since it began; raises ValidationFailed when it is over."""
-
-    @abstractmethod
-    async def rollback_transaction(self, id: str) -> None:
-        """Take back what was written since it began: what holds those files open is ended. Idempotent."""
 
     @abstractmethod
     async def reset(self) -> ResetReport:

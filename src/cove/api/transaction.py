@@ -1,15 +1,13 @@
 """Interface of a transaction: changes of a sandbox's files that are kept together, or not at all."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from cove.errors import CoveError, ValidationFailed
 from cove.tasks import end, owned
-
-if TYPE_CHECKING:
-    from cove.api.sandbox import AsyncSandbox
 
 LEASE_SECONDS = 30.0
 _RENEWALS = 3
@@ -22,7 +20,7 @@ class AsyncTransaction:
     of sessions stay. While it is open it renews its lease: when this program vanishes, the changes are taken back.
     """
 
-    def __init__(self, sandbox: "AsyncSandbox") -> None:
+    def __init__(self, sandbox: "Transactions") -> None:
         self._sandbox = sandbox
         self._id: str | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -65,3 +63,34 @@ class AsyncTransaction:
             await asyncio.sleep(LEASE_SECONDS / _RENEWALS)
             with suppress(CoveError):  # whoever commits finds out
                 await self._sandbox.renew_transaction(id, lease=LEASE_SECONDS)
+
+
+class Transactions(ABC):
+    """Transactions of a sandbox: `transaction` is for people, the rest is what it stands on."""
+
+    def transaction(self) -> AsyncTransaction:
+        """Changes of files that are kept together: `async with sandbox.transaction() as change`.
+
+        Leaving it without `change.commit()` takes back what anybody has written meanwhile.
+        """
+        return AsyncTransaction(self)
+
+    @abstractmethod
+    async def begin_transaction(self, lease: float = 30.0) -> str:
+        """Begin a transaction and return its id; `transaction` does that for you.
+
+        One at a time: TransactionOpen. When nobody renews it for `lease` seconds, or the sandbox's runtime is killed,
+        it is rolled back.
+        """
+
+    @abstractmethod
+    async def renew_transaction(self, id: str, lease: float = 30.0) -> None:
+        """Keep a transaction open for so many seconds from now; raises ValidationFailed when it is over."""
+
+    @abstractmethod
+    async def commit_transaction(self, id: str) -> None:
+        """Keep what was written since it began; raises ValidationFailed when it is over."""
+
+    @abstractmethod
+    async def rollback_transaction(self, id: str) -> None:
+        """Take back what was written since it began: what holds those files open is ended. Idempotent."""

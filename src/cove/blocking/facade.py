@@ -1238,33 +1238,6 @@ class Sandbox:
         """Write the differences as a patch, of all files or of those at or below a path; binary files are named."""
         return self._portal.call(lambda: self._inner.diff(path, since))
 
-    def transaction(self) -> Transaction:
-        """Changes of files that are kept together: `async with sandbox.transaction() as change`.
-
-        Leaving it without `change.commit()` takes back what anybody has written meanwhile.
-        """
-        return Transaction(self._inner.transaction(), self._portal)
-
-    def begin_transaction(self, lease: float = 30.0) -> str:
-        """Begin a transaction and return its id; `transaction` does that for you.
-
-        One at a time: TransactionOpen. When nobody renews it for `lease` seconds, or the sandbox's runtime is killed,
-        it is rolled back.
-        """
-        return self._portal.call(lambda: self._inner.begin_transaction(lease))
-
-    def renew_transaction(self, id: str, lease: float = 30.0) -> None:
-        """Keep a transaction open for so many seconds from now; raises ValidationFailed when it is over."""
-        self._portal.call(lambda: self._inner.renew_transaction(id, lease))
-
-    def commit_transaction(self, id: str) -> None:
-        """Keep what was written since it began; raises ValidationFailed when it is over."""
-        self._portal.call(lambda: self._inner.commit_transaction(id))
-
-    def rollback_transaction(self, id: str) -> None:
-        """Take back what was written since it began: what holds those files open is ended. Idempotent."""
-        self._portal.call(lambda: self._inner.rollback_transaction(id))
-
     def reset(self) -> ResetReport:
         """Make it as it was created, and say by what that is proven.
 
@@ -1468,6 +1441,33 @@ class Sandbox:
         return self._portal.iterate(
             self._inner.stream_code(code, context=_inner(context), language=language, timeout=timeout)
         )
+
+    def transaction(self) -> Transaction:
+        """Changes of files that are kept together: `async with sandbox.transaction() as change`.
+
+        Leaving it without `change.commit()` takes back what anybody has written meanwhile.
+        """
+        return Transaction(self._inner.transaction(), self._portal)
+
+    def begin_transaction(self, lease: float = 30.0) -> str:
+        """Begin a transaction and return its id; `transaction` does that for you.
+
+        One at a time: TransactionOpen. When nobody renews it for `lease` seconds, or the sandbox's runtime is killed,
+        it is rolled back.
+        """
+        return self._portal.call(lambda: self._inner.begin_transaction(lease))
+
+    def renew_transaction(self, id: str, lease: float = 30.0) -> None:
+        """Keep a transaction open for so many seconds from now; raises ValidationFailed when it is over."""
+        self._portal.call(lambda: self._inner.renew_transaction(id, lease))
+
+    def commit_transaction(self, id: str) -> None:
+        """Keep what was written since it began; raises ValidationFailed when it is over."""
+        self._portal.call(lambda: self._inner.commit_transaction(id))
+
+    def rollback_transaction(self, id: str) -> None:
+        """Take back what was written since it began: what holds those files open is ended. Idempotent."""
+        self._portal.call(lambda: self._inner.rollback_transaction(id))
 
 
 class Volume:
