@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -354,3 +355,18 @@ def test_tasks_are_started_in_one_module_only() -> None:
         if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN and ast.unparse(node) != TASK_GROUP
     ]
     assert found == []
+
+
+def test_a_cancel_at_every_step_of_the_loop_does_not_keep_an_owner_from_closing() -> None:
+    async def main() -> None:
+        work = Work()
+        with anyio.CancelScope() as scope:
+            async with Tasks() as tasks:
+                tasks.start(work.run())
+                await asyncio.sleep(0)
+                scope.cancel()
+                await asyncio.sleep(0)
+        assert work.begun == 1
+        assert work.is_over
+
+    asyncio.run(asyncio.wait_for(main(), 60))

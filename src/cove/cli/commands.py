@@ -27,6 +27,7 @@ GROUPS: Final = {
         Command("exec", "exec", "Run one command in a throw-away sandbox.", is_open=True),
         Command("run", "run", "Run code in a throw-away sandbox."),
         Command("shell", "shell", "Open an interactive terminal in a throw-away sandbox.", is_open=True),
+        Command("mcp", "mcp", "Give a sandbox to a host that speaks the Model Context Protocol."),
     ),
     "This machine": (
         Command("demo", "demo", "Show each surface in a real sandbox."),
