@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from cove import errors
 from cove.errors import CoveError, Internal, SessionTerminated, ValidationFailed
 from cove.model import (
+    BuildOutput,
+    BuildStep,
     Display,
     Done,
     ExecResult,
@@ -20,6 +22,7 @@ from cove.model import (
     FileEventKind,
     Gap,
     ImageInfo,
+    ImageMade,
     NetworkPolicy,
     NetworkRule,
     Outcome,
@@ -29,6 +32,7 @@ from cove.model import (
     SandboxSpec,
     Secret,
     Text,
+    TransferProgress,
     VolumeMount,
 )
 from cove.wire import frames, operations, replies, requests
@@ -54,6 +58,7 @@ NAMES = st.binary(min_size=1, max_size=30).map(
     lambda name: name.replace(b"\0", b"x").decode("utf-8", "surrogateescape")
 )
 
+IMAGE = ImageInfo(name="a", id="b", created_at=datetime(2026, 1, 1, tzinfo=UTC), size=1, layers=1)
 METHODS = [row for row in OPERATIONS if row.form is not Form.PAGE]
 
 
@@ -240,6 +245,11 @@ def test_the_data_of_a_frame_are_put_together_from_its_pieces() -> None:
         (Done(1, Outcome.EXITED), operations.STREAM_CODE),
         (FileEvent(kind=FileEventKind.MOVE, path="/a", old_path="/b"), operations.WATCH_FILES),
         (FileEvent(kind=FileEventKind.CREATE, path="/\udcff"), operations.WATCH_FILES),
+        (BuildStep(number=1, total=2, line=3, instruction="RUN x"), operations.BUILD_IMAGE),
+        (BuildOutput(stream="stdout", data=b"\xff"), operations.BUILD_IMAGE),
+        (ImageMade(image=IMAGE), operations.BUILD_IMAGE),
+        (ImageMade(image=IMAGE), operations.LOAD_IMAGE),
+        (TransferProgress(layers=1, total_layers=2, bytes=3), operations.PULL_IMAGE),
     ],
 )
 def test_other_events_travel_in_frames_too(event: object, operation: AnyOperation) -> None:
@@ -294,6 +304,19 @@ def test_a_frame_that_claims_to_be_huge_is_refused_at_once() -> None:
             operations.PROCESS_LOGS,
             Output("stderr", b"\xff", "8"),
             ["id: 8", "event: output", 'data: {"type":"output","stream":"stderr","base64":"/w==","cursor":"8"}'],
+        ),
+        (
+            operations.BUILD_IMAGE,
+            BuildOutput(stream="stderr", data=b"x"),
+            ["event: output", 'data: {"type":"output","stream":"stderr","text":"x"}'],
+        ),
+        (
+            operations.BUILD_IMAGE,
+            BuildStep(number=1, total=2, line=3, instruction="RUN x"),
+            [
+                "event: step",
+                'data: {"type":"step","number":1,"total":2,"line":3,"instruction":"RUN x","is_cached":false}',
+            ],
         ),
         (operations.PROCESS_LOGS, Gap(5, "9"), ["id: 9", "event: gap", 'data: {"type":"gap","bytes":5,"cursor":"9"}']),
         (
@@ -416,6 +439,10 @@ def test_an_expression_keeps_its_flags() -> None:
     assert isinstance(pattern, re.Pattern)
     assert pattern.flags & re.IGNORECASE
     assert requests.WaitForLog(pattern="a").arguments() == {"pattern": "a", "timeout": None}
+
+
+def test_the_answer_of_a_making_is_the_image_of_its_last_event() -> None:
+    assert operations.BUILD_IMAGE.answer.encode(ImageMade(image=IMAGE)) == IMAGE
 
 
 def test_the_document_describes_every_operation() -> None:

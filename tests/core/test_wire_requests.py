@@ -9,8 +9,9 @@ import pytest
 
 from cove import api
 from cove.errors import ValidationFailed
-from cove.model import CodeEvent, Execution, SnapshotInfo
+from cove.model import CodeEvent, Execution, Limits, Network, NetworkPolicy, SnapshotInfo
 from cove.wire import operations, requests
+from cove.wire.coding import decode_query, encode_query
 from cove.wire.operation import AnyOperation, Form
 from cove.wire.operations import OPERATIONS
 from cove.wire.requests import Request
@@ -174,3 +175,28 @@ def test_a_snapshot_travels_by_its_id() -> None:
         assert requests.Restore.of(snapshot=given).arguments() == {"snapshot": "s"}
         assert requests.DiffSince.of(path="a", since=given).arguments() == {"path": "a", "since": "s"}
     assert requests.Since.of().arguments() == {"since": None}
+
+
+def test_objects_in_a_query_are_json() -> None:
+    request = requests.BuildImage(
+        name="{not an object",
+        build_args={"A": "{b}"},
+        network=NetworkPolicy(allow=["a.example"]),
+        limits=Limits(pids=7),
+    )
+    query = encode_query(request)
+    assert decode_query(query, requests.BuildImage) == request
+    assert decode_query("network=none&cache=false", requests.BuildImage).network is Network.NONE
+    for query, says in (
+        ("limits={", "limits is not valid JSON"),
+        ('limits={"pid":1}', "unknown field `pid`"),
+        ('limits={"pids":"many"}', "limits.pids"),
+        ("absent={}", "unknown field `absent`"),
+        ("build_args=text", "build_args"),
+    ):
+        with pytest.raises(ValidationFailed, match=says):
+            decode_query(query, requests.BuildImage)
+
+
+def test_a_plain_value_of_a_query_may_look_like_an_object() -> None:
+    assert decode_query("a=%7B", dict[str, str]) == {"a": "{"}

@@ -12,6 +12,9 @@ from cove.model import (
     BuildSpec,
     ImageInfo,
     ImageMade,
+    Limits,
+    Network,
+    NetworkPolicy,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
@@ -91,6 +94,25 @@ class Provider(Protocol):
         self, directory: str | None, spec: BuildSpec, progress: "Callable[[BuildEvent], object] | None" = None
     ) -> "AsyncImage":
         """Build an image from a directory."""
+
+    def build_image_events(
+        self,
+        chunks: AsyncIterable[bytes],
+        *,
+        name: str | None = None,
+        dockerfile: str = "Dockerfile",
+        outside: str | None = None,
+        build_args: Mapping[str, str] | None = None,
+        target: str | None = None,
+        preset: str | None = None,
+        base: str | None = None,
+        network: Network | NetworkPolicy | None = None,
+        limits: Limits | None = None,
+        timeout: float | None = None,
+        cache: bool = True,
+    ) -> AsyncGenerator[BuildEvent | ImageMade, None]:
+        """Build an image from the archive of a directory, and tell of it."""
+        raise NotImplementedError
 
     async def bootstrap_image(
         self, distribution: str, *, suite: str, include: Sequence[str], name: str

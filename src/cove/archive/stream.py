@@ -19,7 +19,7 @@ from cove.archive.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, TE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Container
     from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
@@ -115,7 +115,7 @@ class Stream:
                 self.wait(self.fd, events)
 
 
-def pack(top: bytes, stream: Stream, budget: Budget, excluded: Collection[tuple[bytes, ...]] = ()) -> None:
+def pack(top: bytes, stream: Stream, budget: Budget, excluded: Container[tuple[bytes, ...]] = ()) -> None:
     """Write what is in a directory, without the paths that are excluded and all below them.
 
     Pipes, sockets and devices are left out. An absolute link into the directory becomes a relative one, so that it
@@ -132,7 +132,7 @@ def pack(top: bytes, stream: Stream, budget: Budget, excluded: Collection[tuple[
 class Packing:
     """Writes the members below a directory, which `tops` are the absolute names of."""
 
-    def __init__(self, top: bytes, stream: Stream, budget: Budget, excluded: Collection[tuple[bytes, ...]]) -> None:
+    def __init__(self, top: bytes, stream: Stream, budget: Budget, excluded: Container[tuple[bytes, ...]]) -> None:
         self.tops = {os.path.join(name, b"") for name in (os.path.normpath(top), os.path.realpath(top))}
         self.stream = stream
         self.budget = budget

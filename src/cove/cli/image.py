@@ -1,7 +1,7 @@
 """`cove image`: images, which sandboxes can have as their system."""
 
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from cove.cli.connection import KeyOption, Server
 from cove.cli.connection import UrlOption as ServerUrlOption
 from cove.cli.descriptors import show
 from cove.cli.image_build import build
+from cove.cli.image_place import UrlOption, place
 from cove.cli.options import JsonOption, SandboxArgument
 from cove.cli.progress import shown_progress
 from cove.cli.signals import finish
@@ -20,22 +21,6 @@ from cove.model import ImageInfo
 image = make_program("Images, which sandboxes can have as their system: yours here, or those of a server.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the image.")]
-UrlOption = Annotated[
-    str | None, typer.Option(envvar="COVE_URL", metavar="URL", help="The server that has the images; none by default.")
-]
-
-
-class _Where(TypedDict):
-    """The server as an argument, or none."""
-
-    url: str | None
-    api_key: str | None
-
-
-async def _where(url: str | None, api_key: str | None) -> _Where:
-    if url:
-        await Server(url, api_key).check()
-    return {"url": url, "api_key": api_key}
 
 
 @image.command()
@@ -130,7 +115,7 @@ def commit(id: SandboxArgument, name: NameArgument, url: ServerUrlOption = None,
 
 
 async def _load(path: Path, name: str | None, url: str | None, api_key: str | None) -> int:
-    where = await _where(url, api_key)
+    where = await place(url, api_key)
     with shown_progress() as progress:
         loaded = await AsyncImage.load(path, name=name, progress=progress, **where)
     show(loaded.name)
@@ -144,7 +129,7 @@ async def _commit(server: Server, id: str, name: str) -> int:
 
 
 async def _pull(reference: str, url: str | None, api_key: str | None) -> int:
-    where = await _where(url, api_key)
+    where = await place(url, api_key)
     with shown_progress() as progress:
         pulled = await AsyncImage.pull(reference, progress=progress, **where)
     show(pulled.name)
@@ -154,20 +139,20 @@ async def _pull(reference: str, url: str | None, api_key: str | None) -> int:
 async def _bootstrap(
     distribution: str, suite: str, include: list[str], name: str | None, url: str | None, api_key: str | None
 ) -> int:
-    where = await _where(url, api_key)
+    where = await place(url, api_key)
     show((await AsyncImage.bootstrap(distribution, suite=suite, include=include, name=name, **where)).name)
     return 0
 
 
 async def _save(name: str, path: Path, url: str | None, api_key: str | None) -> int:
-    found = await AsyncImage.get(name, **await _where(url, api_key))
+    found = await AsyncImage.get(name, **await place(url, api_key))
     with shown_progress(by_lines=False) as progress:
         await found.save(path, progress=progress)
     return 0
 
 
 async def _list(url: str | None, api_key: str | None, *, as_json: bool) -> int:
-    found = await AsyncImage.list(**await _where(url, api_key))
+    found = await AsyncImage.list(**await place(url, api_key))
     if as_json:
         print_json(found)
     else:
@@ -180,16 +165,16 @@ def _row(info: ImageInfo) -> tuple[str, str, str, str]:
 
 
 async def _inspect(name: str, url: str | None, api_key: str | None) -> int:
-    print_json(await (await AsyncImage.get(name, **await _where(url, api_key))).info())
+    print_json(await (await AsyncImage.get(name, **await place(url, api_key))).info())
     return 0
 
 
 async def _remove(name: str, url: str | None, api_key: str | None, *, force: bool) -> int:
-    await (await AsyncImage.get(name, **await _where(url, api_key))).delete(force=force)
+    await (await AsyncImage.get(name, **await place(url, api_key))).delete(force=force)
     return 0
 
 
 async def _prune(url: str | None, api_key: str | None, *, all: bool) -> int:
-    for name in await AsyncImage.prune(all=all, **await _where(url, api_key)):
+    for name in await AsyncImage.prune(all=all, **await place(url, api_key)):
         show(name)
     return 0

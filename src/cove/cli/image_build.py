@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from cove import AsyncImage
+from cove.cli.connection import KeyOption
 from cove.cli.descriptors import printable, show
+from cove.cli.image_place import UrlOption, place
 from cove.cli.options import (
     AllowOption,
     CpusOption,
@@ -56,6 +58,8 @@ def build(
         float | None, typer.Option(metavar="SECONDS", help="Give up when the build has taken so many seconds.")
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do every step again.")] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show neither steps nor what they print.")] = False,
 ) -> None:
     """Build an image from a Dockerfile and print its name.
@@ -87,6 +91,7 @@ def build(
             timeout=timeout,
             cache=not no_cache,
             progress=None if quiet else _print,
+            **await place(url, api_key),
         )
         show(made.name)
         return 0

@@ -4,8 +4,9 @@ What comes from a sandbox is not trusted: a tree is unpacked by the same code th
 """
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from os import PathLike
 from typing import Protocol
 
@@ -146,13 +147,18 @@ async def read_descriptor(descriptor: int) -> AsyncGenerator[bytes, None]:
         yield data
 
 
-async def read_tree(local: str) -> AsyncGenerator[bytes, None]:
+def read_tree(local: str) -> AsyncGenerator[bytes, None]:
     """A directory here as a tar stream; leaving ends the packer."""
+    return read_packed(local, partial(pack_tree, local))
+
+
+async def read_packed(local: str, pack: Callable[[Stream], None]) -> AsyncGenerator[bytes, None]:
+    """A path here as what `pack` writes of it; leaving ends the packer."""
     read, write = make_pipe()
     for descriptor in (read, write):
         os.set_blocking(descriptor, False)
     with Stop() as stop:
-        packing = start_transfer(_pack_into, local, write, stop)
+        packing = start_transfer(_pack_into, pack, write, stop)
         try:
             while data := await read_pipe(read):
                 yield data
@@ -165,9 +171,9 @@ async def read_tree(local: str) -> AsyncGenerator[bytes, None]:
             os.close(read)
 
 
-def _pack_into(local: str, write: int, stop: Stop) -> None:
+def _pack_into(pack: Callable[[Stream], None], write: int, stop: Stop) -> None:
     try:
-        pack_tree(local, Stream(write, stop.wait))
+        pack(Stream(write, stop.wait))
     finally:
         os.close(write)
 

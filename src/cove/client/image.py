@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from os import PathLike
-from typing import TypeVar
+from typing import Any
 
 from cove import api
 from cove.client.calls import Calls
@@ -13,13 +13,12 @@ from cove.client.handle import Handle
 from cove.errors import ConnectionLost
 from cove.local.files import make_local, open_local, translated, write_at
 from cove.local.threads import finished
-from cove.model import ImageInfo, ImageMade, TransferProgress
+from cove.model import BuildEvent, ImageInfo, ImageMade, TransferProgress
 from cove.wire import operations
 from cove.wire.target import Target
 
 Progress = Callable[[TransferProgress], object] | None
 _MODE = 0o644
-E = TypeVar("E")
 
 
 class Image(Handle, api.AsyncImage, target=Target.IMAGE):
@@ -54,7 +53,9 @@ class Image(Handle, api.AsyncImage, target=Target.IMAGE):
 
 
 async def made_image(
-    calls: Calls, events: AsyncGenerator[E | ImageMade, None], progress: Callable[[E], object] | None
+    calls: Calls,
+    events: AsyncGenerator[TransferProgress | BuildEvent | ImageMade, None],
+    progress: Callable[[Any], object] | None,  # of the events that there are
 ) -> Image:
     """Follow the making of an image; `progress` hears of it."""
     async with aclosing(events):

@@ -14,6 +14,7 @@ from cove.api.provider import Provider
 from cove.client.calls import Calls
 from cove.client.handle import Handle
 from cove.client.image import Image, made_image, opened_source
+from cove.client.image_build import opened_context
 from cove.client.sandbox import Sandbox
 from cove.client.snapshot_transfer import read_export
 from cove.client.transport import Transport
@@ -75,8 +76,11 @@ class RemoteProvider(Handle, Provider, target=Target.SERVER):
     async def build_image(
         self, directory: str | None, spec: BuildSpec, progress: Callable[[BuildEvent], object] | None = None
     ) -> AsyncImage:
-        """Refuse."""
-        raise ValidationFailed("a server builds no images: build it here, without url, and load what you save there")
+        """Send a directory of this program's, and let the server build it."""
+        fields = {name: getattr(spec, name) for name in BuildSpec.__struct_fields__ if name != "shown"}
+        async with opened_context(directory, spec) as (chunks, where):
+            events = self.build_image_events(chunks, **{**fields, **where})
+            return await made_image(self._calls, events, progress)
 
     async def bootstrap_image(self, distribution: str, *, suite: str, include: Sequence[str], name: str) -> AsyncImage:
         """Make an image of a distribution on this machine."""

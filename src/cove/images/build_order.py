@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cove.errors import ValidationFailed
 from cove.images.build_source import BuildSource
+from cove.images.context_archive import read_bounded, shown_name
 from cove.images.dockerfile_parser import MOST_BYTES
 from cove.images.preset import BASE, find_preset
 from cove.images.reference import parse_reference
@@ -39,37 +40,33 @@ def make_order(directory: str | None, spec: BuildSpec) -> Order:
     arguments = dict(spec.build_args)
     if not all(isinstance(text, str) for pair in arguments.items() for text in pair):
         raise ValidationFailed("build_args are names with values, both strings")
-    network = spec.network
-    if spec.preset is not None:
-        arguments |= {} if spec.base is None else {BASE: spec.base}
-        network = NetworkPolicy(allow=["packages"]) if network is None else network
+    if spec.base is not None:
+        arguments[BASE] = spec.base
     return Order(
         directory=directory or find_preset(spec.preset or ""),
         name=str(parse_reference(name)),
         arguments=arguments,
         dockerfile=spec.dockerfile,
-        shown=spec.shown or _shown(spec.dockerfile),
+        shown=spec.shown or shown_name(spec.dockerfile),
         target=spec.target,
-        sandbox=SandboxSpec(network=Network.NONE if network is None else network, limits=spec.limits),
+        sandbox=sandbox_of(spec),
         timeout=spec.timeout,
         uses_cache=spec.cache,
     )
 
 
-def _shown(path: str) -> str:
-    """Return how errors name a Dockerfile: an absolute one from the caller's directory, if it is below that."""
-    relative = os.path.relpath(path) if os.path.isabs(path) else path
-    return path if relative.startswith("..") else relative
+def sandbox_of(spec: BuildSpec) -> SandboxSpec:
+    """Return what the sandboxes of a build have: presets reach packages, and others nothing, unless they say so."""
+    network = spec.network
+    if network is None:
+        network = Network.NONE if spec.preset is None else NetworkPolicy(allow=["packages"])
+    return SandboxSpec(network=network, limits=spec.limits)
 
 
 def read_dockerfile(context: BuildSource, path: str) -> str:
     """Read it within the build's directory; an absolute path is the caller's own."""
     if os.path.isabs(path):
-        try:
-            with open(path, "rb") as file:
-                data: bytes | None = file.read(MOST_BYTES + 1)
-        except OSError as error:
-            raise ValidationFailed(f"cannot read {path}: {error.strerror}") from None
+        data: bytes | None = read_bounded(path, MOST_BYTES)
     else:
         data = context.view.read(path, MOST_BYTES + 1)
     if data is None:

@@ -60,7 +60,7 @@ _MOST_TOLD = 500
 _MOST_SHOWN = 100
 
 Start = Callable[[SandboxSpec, ImageRecord], Awaitable[Sandbox]]
-Report = Callable[[BuildEvent], object]
+Report = Callable[[BuildEvent], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Build:
                 lambda building, check: self._maker(built, check).make_directory(building, settings.WorkingDir),
             )
         else:
-            self._tell(step)
+            await self._tell(step)
         return _Image(built, settings, image.has_command or step.name == "CMD")
 
     def _is_directory(self, built: Built, path: str) -> bool:
@@ -208,7 +208,7 @@ class Build:
         settings = image.settings
         key = step_key(image.built, "RUN", step.words, step.env, settings.Env, settings.User, settings.WorkingDir)
         found = await self._find(key)
-        self._tell(step, is_cached=found is not None)
+        await self._tell(step, is_cached=found is not None)
         if found is not None:
             return found
         spec = msgspec.structs.replace(self.order.sandbox, image=self.order.name)
@@ -235,7 +235,7 @@ class Build:
             async for event in events:
                 match event:
                     case Output():
-                        self.report(BuildOutput(stream=event.stream, data=event.data))
+                        await self.report(BuildOutput(stream=event.stream, data=event.data))
                         tail = (tail + event.data)[-_MOST_TAIL:]
                     case Exit():
                         self._check_exit(step, event, tail.decode("utf-8", "replace"))
@@ -268,7 +268,7 @@ class Build:
         """Find a layer in the cache, or make it."""
         self._seconds_left(step)
         found = await self._find(key)
-        self._tell(step, is_cached=found is not None)
+        await self._tell(step, is_cached=found is not None)
         if found is not None:
             return found
         try:
@@ -291,8 +291,8 @@ class Build:
     def _maker(self, below: Built, check: Check) -> LayerMaker:
         return LayerMaker(below.layers, self.layers, self.store.owners, check, self.order.sandbox.limits.disk)
 
-    def _tell(self, step: Step, *, is_cached: bool = False) -> None:
-        self.report(
+    async def _tell(self, step: Step, *, is_cached: bool = False) -> None:
+        await self.report(
             BuildStep(
                 number=self._number, total=self._total, line=step.line, instruction=step.source, is_cached=is_cached
             )

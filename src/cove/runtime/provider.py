@@ -27,7 +27,7 @@ from cove.model import (
     TransferProgress,
     VolumeInfo,
 )
-from cove.runtime.build import build_image
+from cove.runtime.build import Report, build_image
 from cove.runtime.image import Image, describe, list_images, load_image, prune_images, pull_image
 from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, count_room, examine_machine
@@ -43,9 +43,9 @@ from cove.tasks import owned, settled, shared
 class EmbeddedProvider:
     """Makes sandboxes in the caller's own event loop. An id is taken before the first await."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine | None = None) -> None:
         self._sandboxes: dict[str, Sandbox | None] = {}
-        self._machine: Machine | None = None
+        self._machine = machine
         self._pid = os.getpid()
 
     async def create(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> AsyncSandbox:
@@ -152,10 +152,17 @@ class EmbeddedProvider:
         self, directory: str | None, spec: BuildSpec, progress: Callable[[BuildEvent], object] | None = None
     ) -> AsyncImage:
         """An image from a directory with a Dockerfile."""
+
+        async def report(event: BuildEvent) -> None:
+            if progress is not None:
+                progress(event)
+
+        return Image(await self._images(), await self.build(directory, spec, report))
+
+    async def build(self, directory: str | None, spec: BuildSpec, report: Report) -> ImageInfo:
+        """Build an image, and wait for who hears of it."""
         store = await self._images()
-        layers = (await self._examine()).home.layers
-        record = await build_image(store, layers, directory, spec, self._start_on, progress or (lambda _: None))
-        return Image(store, describe(record))
+        return describe(await build_image(store, store.layers, directory, spec, self._start_on, report))
 
     async def _start_on(self, spec: SandboxSpec, image: ImageRecord) -> Sandbox:
         """A sandbox on an image that has no name, for its caller alone; a cancelled start leaves nothing."""

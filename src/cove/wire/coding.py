@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import TypeVar
+from typing import TypeVar, get_args
 from urllib.parse import parse_qsl, quote, quote_from_bytes, unquote_to_bytes
 
 import msgspec
@@ -78,7 +78,11 @@ def decode_query(query: str, type: type[T]) -> T:
     """The value, or ValidationFailed with what is wrong with it."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="surrogateescape", max_num_fields=100)
-        return msgspec.convert(dict(pairs), type, strict=False)
+        raw = {name: _parsed(type, name, text) for name, text in pairs}
+        value = msgspec.convert(raw, type, strict=False)
+        if holds_model(type):
+            check_fields(value, raw)
+        return value
     except msgspec.ValidationError as error:
         raise ValidationFailed(f"in the query: {error}") from None
     except ValueError:
@@ -105,7 +109,19 @@ def quote_segment(text: str) -> str:
     return quote(text, safe="", errors="surrogatepass")
 
 
+def _parsed(kind: object, name: str, text: str) -> object:
+    """A field that is no text may be an object, which is JSON in a query."""
+    if not text.startswith("{") or not is_struct(kind):
+        return text
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    if types.get(name, str) is str or str in get_args(types[name]):
+        return text
+    return decode_json(text.encode("utf-8", "surrogateescape"), dict[str, object], name)
+
+
 def _plain(value: object) -> str:
+    if isinstance(value, dict | msgspec.Struct):
+        return encode_json(value).decode()
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from cove.errors import CoveError, Internal
-from cove.model import Exit, Gap, Output, Ready
+from cove.model import BuildEvent, BuildOutput, BuildStep, Exit, Gap, ImageMade, Output, Ready
 from cove.model.event import StreamName
 from cove.wire.coding import decode_json, encode_json
 from cove.wire.errors import ErrorBody, body_of, encode_error, make_error
@@ -213,4 +213,35 @@ def json_events(kind: object, name: Callable[[Any], str] = _tag) -> EventCodec[A
     )
 
 
+class BuildOutputHead(msgspec.Struct, frozen=True, tag="output"):
+    """Output of a build without its data."""
+
+    stream: str
+
+
+_build_decoder = msgspec.json.Decoder(type=BuildStep | BuildOutputHead | ImageMade)
+
+
+def _decode_build(head: bytes, data: bytes) -> BuildEvent | ImageMade:
+    event = _build_decoder.decode(head)
+    return BuildOutput(stream=event.stream, data=data) if isinstance(event, BuildOutputHead) else event
+
+
+def _encode_build(event: BuildEvent | ImageMade) -> tuple[bytes, ...]:
+    if not isinstance(event, BuildOutput):
+        return _encode_json(event)
+    head = encode_json(BuildOutputHead(event.stream))
+    return _HEAD.pack(EVENT, len(head), len(event.data)) + head, event.data
+
+
+def _encode_build_server_sent(event: BuildEvent | ImageMade) -> bytes:
+    fields: object = event
+    if isinstance(event, BuildOutput):
+        fields = {"type": "output", "stream": event.stream, **text_or_base64(event.data)}
+    return _server_sent(_tag(event), fields, None)
+
+
+BUILD_EVENTS: Final[EventCodec[BuildEvent | ImageMade]] = EventCodec(
+    _encode_build, _decode_build, _encode_build_server_sent
+)
 OUTPUT_EVENTS: Final = EventCodec(_encode_output, decode_output, _encode_output_server_sent)

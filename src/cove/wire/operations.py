@@ -183,6 +183,7 @@ DELETE_VOLUME = row("delete_volume", "DELETE /v1/volumes/{volume}", Target.VOLUM
 LIST_IMAGES = row("list_images", f"GET {IMAGES}", Target.SERVER, "list_images", "All images", Nothing, plain(list[ImageInfo]), by=By.GATEWAY)
 LOAD_IMAGE = row("load_image", f"POST {IMAGES}", Target.SERVER, "load_image_events", "Load an archive of an image, or of a root file system", requests.LoadImage, replies.IMAGE_EVENT, Form.STREAM_WORK, by=By.GATEWAY, success=201)
 PULL_IMAGE = row("pull_image", "POST /v1/pull_image", Target.SERVER, "pull_image_events", "Pull an image from a registry that the configuration allows", requests.PullImage, replies.IMAGE_EVENT, Form.WORK, by=By.GATEWAY, success=201)
+BUILD_IMAGE = row("build_image", "POST /v1/build_image", Target.SERVER, "build_image_events", "Build an image from the archive of a directory with a Dockerfile", requests.BuildImage, replies.BUILD_EVENT, Form.STREAM_WORK, by=By.GATEWAY, success=201)
 PRUNE_IMAGES = row("prune_images", "POST /v1/prune_images", Target.SERVER, "prune_images", "Remove what has no name, and with `all` images that nothing stands on", requests.PruneImages, plain(list[str]), by=By.GATEWAY)
 GET_IMAGE = row("get_image", f"GET {IMAGES}/{{image}}", Target.IMAGE, "info", "What an image is", Nothing, plain(ImageInfo), by=By.GATEWAY)
 SAVE_IMAGE = row("save_image", f"GET {IMAGES}/{{image}}/archive", Target.IMAGE, "read_archive", "An image as an OCI archive", Nothing, NOTHING, Form.CONTENT, by=By.GATEWAY)

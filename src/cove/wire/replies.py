@@ -10,6 +10,7 @@ import msgspec
 
 from cove import api
 from cove.model import (
+    BuildEvent,
     CodeEvent,
     ExecResult,
     FileEvent,
@@ -25,7 +26,7 @@ from cove.model import (
     VolumeInfo,
 )
 from cove.model.result import CommandEnd
-from cove.wire.frames import OUTPUT_EVENTS, EventCodec, json_events
+from cove.wire.frames import BUILD_EVENTS, OUTPUT_EVENTS, EventCodec, json_events
 from cove.wire.target import Target
 
 Encoding = Literal["utf-8", "base64"]
@@ -244,6 +245,7 @@ CONTEXTS: Final = cast(Reply[list[api.CodeContext]], _handles(CONTEXT))
 VOLUME: Final = cast(Reply[api.AsyncVolume], _handle(Target.VOLUME, VolumeInfo))
 IMAGE: Final = cast(Reply[api.AsyncImage], Reply(ImageInfo, _image, lambda found, opened: opened(Target.IMAGE, found)))
 IMAGE_EVENT: Final[Reply[TransferProgress | ImageMade]] = _making(json_events(TransferProgress | ImageMade))
+BUILD_EVENT: Final[Reply[BuildEvent | ImageMade]] = _making(BUILD_EVENTS)
 COUNT: Final = _wrapped(Count, lambda reply: reply.count)
 EXISTS: Final = _wrapped(Exists, lambda reply: reply.exists)
 DIFF: Final = _wrapped(Diff, lambda reply: reply.diff)

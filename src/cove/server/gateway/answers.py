@@ -7,19 +7,26 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from msgspec.structs import replace
 
 from cove.core.identifier import check_sandbox_id
 from cove.errors import SandboxNotFound
+from cove.images.build_order import sandbox_of
 from cove.images.registry_guard import RegistryGuard
 from cove.images.store import ImageStore, open_images
 from cove.layers.store import LayerStore
 from cove.local.threads import in_thread
 from cove.model import (
+    BuildEvent,
+    BuildSpec,
     IdleAction,
     ImageInfo,
     ImageMade,
+    Limits,
+    Network,
+    NetworkPolicy,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
@@ -43,8 +50,24 @@ from cove.runtime.volumes import Volumes
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.metrics import collect_metrics
 from cove.server.sandboxes.directory import Directory, Record
+from cove.server.sandboxes.image_build import build_events
 from cove.server.sandboxes.reservation import rewrite
 from cove.server.sandboxes.starter import Starter
+
+
+class _BuildFields(TypedDict):
+    """The options of a build as they come."""
+
+    name: str | None
+    dockerfile: str
+    build_args: Mapping[str, str] | None
+    target: str | None
+    preset: str | None
+    base: str | None
+    network: Network | NetworkPolicy | None
+    limits: Limits | None
+    timeout: float | None
+    cache: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +185,21 @@ class ServerAnswers:
         async with aclosing(making) as events:
             async for event in events:
                 yield event
+
+    async def build_image_events(
+        self, chunks: AsyncIterable[bytes], *, outside: str | None, **fields: Unpack[_BuildFields]
+    ) -> AsyncGenerator[BuildEvent | ImageMade, None]:
+        """Build an image from what a client sends, with what the configuration allows a sandbox."""
+        spec = await in_thread(self._admit_build, fields)
+        making = build_events(self.directory.zygote, await self._images(), chunks, spec, outside)
+        async with aclosing(making) as events:
+            async for event in events:
+                yield event
+
+    def _admit_build(self, fields: _BuildFields) -> BuildSpec:
+        spec = BuildSpec(**{name: value for name, value in fields.items() if value is not None})  # type: ignore[arg-type]  # by the names of the other
+        admitted = self.starter.configuration.admit(sandbox_of(spec))
+        return replace(spec, network=admitted.network, limits=admitted.limits)
 
     async def list_images(self) -> builtins.list[ImageInfo]:
         """List all images."""

@@ -21,11 +21,13 @@ from cove.model import SandboxSpec
 from cove.runtime.home import Place
 from cove.runtime.machine import Machine
 from cove.runtime.sandbox import Sandbox
+from cove.server.runtime.image_build import run_build
 from cove.server.runtime.open_sandbox import OpenedSandbox, SandboxOpener
 from cove.server.runtime.serving import Serving
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.start_protocol import (
     ACKNOWLEDGED,
+    Build,
     Create,
     Prepare,
     Reply,
@@ -57,6 +59,7 @@ class _Process:
 
     def __init__(self, directory: Directory, machine: Machine | None) -> None:
         self._directory = directory
+        self._machine = machine
         self._opener = SandboxOpener(directory, machine)
         self._pool = WarmPool(directory)
         self._told_to_stop = asyncio.Event()
@@ -80,6 +83,9 @@ class _Process:
     ) -> OpenedSandbox | None:
         if isinstance(request, Prepare):
             return await self._prepare(request)
+        if isinstance(request, Build):
+            await run_build(request, reader, writer, self._machine)
+            return None
         try:
             opened = await (
                 self._opener.create(request) if isinstance(request, Create) else self._opener.start(request)

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from cove.model import SandboxSpec
+from cove.model import BuildSpec, SandboxSpec
 from cove.server.sandboxes.directory import Record
 from cove.wire.errors import ErrorBody
 
@@ -44,6 +44,13 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
     most: int
 
 
+class Build(msgspec.Struct, frozen=True, kw_only=True, tag="build"):
+    """Build an image from a directory here; frames of events are the answer, in place of a Reply."""
+
+    spec: BuildSpec
+    directory: str | None = None
+
+
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Either reply; neither for a sandbox that waits for an id."""
 
@@ -51,9 +58,9 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorBody | None = None
 
 
-Request = Create | Start | Prepare
+Request = Create | Start | Prepare | Build
 
-_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Create | Start | Prepare)
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Create | Start | Prepare | Build)
 _replies = msgspec.json.Decoder(Reply)
 
 

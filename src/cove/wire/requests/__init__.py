@@ -28,7 +28,7 @@ from cove.wire.requests.git import (
     Push,
     Repository,
 )
-from cove.wire.requests.image import CommitSandbox, DeleteImage, LoadImage, PruneImages, PullImage
+from cove.wire.requests.image import BuildImage, CommitSandbox, DeleteImage, LoadImage, PruneImages, PullImage
 from cove.wire.requests.mount import AddMount, CreateVolume, MountTarget
 from cove.wire.requests.network import ConnectPort, ExposePort, NetworkLog, SetNetwork
 from cove.wire.requests.process import (
@@ -58,6 +58,7 @@ from cove.wire.requests.snapshot import DiffSince, Fork, Lease, MakeSnapshot, Re
 
 __all__ = [
     "AddMount",
+    "BuildImage",
     "CreateVolume",
     "MountTarget",
     "AddToRepository",
