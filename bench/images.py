@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench.harness import Figure, Plan, Skipped, Unit, at_most, interleave, summarize, timed_blocking, value_at_most
+from bench.server import server
 from cove import AsyncImage, AsyncSandbox
 from cove.local.state import default_home
 from cove.model import BuildEvent, BuildStep
@@ -33,9 +34,11 @@ async def run(plan: Plan) -> list[Figure]:
         load = await _load(plan, archive, Path(directory))
         image = await AsyncImage.load(archive, name=_NAME)
         try:
-            return [load, *await _create(plan), await _cached(plan, Path(directory, "build"))]
+            created = await _create(plan, "image: create")
+            cached = await _cached(plan, Path(directory, "build"))
         finally:
             await image.delete(force=True)
+        return [load, created, await _create_on_server(plan, archive), cached]
 
 
 def _write_archive(path: Path) -> None:
@@ -93,10 +96,10 @@ async def _load(plan: Plan, archive: Path, directory: Path) -> Figure:
     )
 
 
-async def _create(plan: Plan) -> list[Figure]:
+async def _create(plan: Plan, name: str, url: str | None = None) -> Figure:
     async def create(image: str) -> float:
         began = time.perf_counter()
-        sandbox = await AsyncSandbox.create(image=image)
+        sandbox = await AsyncSandbox.create(image=image, url=url)
         seconds = time.perf_counter() - began
         await sandbox.destroy()
         return seconds
@@ -104,18 +107,28 @@ async def _create(plan: Plan) -> list[Figure]:
     subject, floor = await interleave(
         [lambda: create(_NAME), lambda: create("host")], repetitions=plan.times(40, 12), warm_up=2
     )
-    added = subject.p50 - floor.p50
-    return [
-        Figure(
-            name="image: create",
-            unit=Unit.SECONDS,
-            subject=subject,
-            floor=floor,
-            floor_name="create on the host's system",
-            target=value_at_most(floor.p50 + (0.010 if os.geteuid() == 0 else 0.005)),
-            facts={"added_seconds": added},
-        )
-    ]
+    return Figure(
+        name=name,
+        unit=Unit.SECONDS,
+        subject=subject,
+        floor=floor,
+        floor_name="create on the host's system",
+        target=value_at_most(floor.p50 + (0.010 if os.geteuid() == 0 else 0.005)),
+        facts={"added_seconds": subject.p50 - floor.p50},
+    )
+
+
+async def _create_on_server(plan: Plan, archive: Path) -> Figure:
+    """Without a warm pool, which would serve the host's system alone."""
+    before = os.environ.get("COVE_HOME")
+    with server("--warm", "0") as (url, home, _):
+        os.environ["COVE_HOME"] = home
+        try:
+            await AsyncImage.load(archive, name=_NAME, url=url)
+            return await _create(plan, "image: create on a server", url)
+        finally:
+            os.environ.pop("COVE_HOME")
+            os.environ.update({} if before is None else {"COVE_HOME": before})
 
 
 async def _cached(plan: Plan, directory: Path) -> Figure:
