@@ -64,11 +64,11 @@ class Answer:
             data = data[os.write(OUTPUT, data) :]
 
 
-def list_tree(answer: Answer, path: bytes, hidden: bytes) -> None:
-    """List every entry below a directory."""
+def list_tree(answer: Answer, path: bytes, hidden: bytes, deep: bytes = b"1") -> None:
+    """List every entry below a directory, or those in it alone."""
     from cove.agent import tree
 
-    for mode, size, modified, relative, target in tree.entries(path, hidden == b"1"):
+    for mode, size, modified, relative, target in tree.entries(path, hidden == b"1", deep == b"1"):
         answer.list(b"entry", mode, size, modified, relative, target)
 
 

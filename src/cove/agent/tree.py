@@ -34,9 +34,12 @@ class TooMany(Exception):
 
 
 def walk(
-    top: bytes, enters: Callable[[bytes, os.DirEntry[bytes]], bool] = lambda relative, entry: True
+    top: bytes, enters: Callable[[bytes, os.DirEntry[bytes]], bool] = lambda relative, entry: True, deep: bool = True
 ) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
-    """Walk every entry below top with its path from there, parents first, names sorted; `enters` can leave some out."""
+    """Walk every entry below top with its path from there, parents first, names sorted; `enters` can leave some out.
+
+    Not `deep`, only those in top itself.
+    """
     pending = [(b"", read_directory(top, is_top=True))]
     while pending:
         prefix, entries = pending[-1]
@@ -48,7 +51,7 @@ def walk(
         if not enters(relative, entry):
             continue
         yield relative, entry
-        if entry.is_dir(follow_symlinks=False):
+        if deep and entry.is_dir(follow_symlinks=False):
             pending.append((relative + b"/", read_directory(entry.path, is_top=False)))
 
 
@@ -63,13 +66,13 @@ def read_directory(path: bytes, is_top: bool) -> list[os.DirEntry[bytes]]:
         return []
 
 
-def entries(top: bytes, hidden: bool) -> Iterator[tuple[bytes, ...]]:
+def entries(top: bytes, hidden: bool, deep: bool) -> Iterator[tuple[bytes, ...]]:
     """List everything below top, sorted by path: mode, size, time of change, relative path, and where a link points."""
 
     def enters(relative: bytes, entry: os.DirEntry[bytes]) -> bool:
         return hidden or not entry.name.startswith(b".")
 
-    all_entries = list(itertools.islice(walk(top, enters), MOST_ENTRIES + 1))
+    all_entries = list(itertools.islice(walk(top, enters, deep), MOST_ENTRIES + 1))
     if len(all_entries) > MOST_ENTRIES:
         raise TooMany("more than %d files: list its directories one by one" % MOST_ENTRIES)
     all_entries.sort(key=lambda found: found[0])

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from cove.agent import protocol
 from cove.core.file_path import below, decode_path, name_of
-from cove.errors import FileNotFound, IsDirectory, NotDirectory, ValidationFailed
+from cove.errors import FileNotFound, IsDirectory, NotDirectory, PermissionDenied, ValidationFailed
 from cove.linux.descriptors import Kind, is_kind
 from cove.local.files import translated
 from cove.local.threads import close_in_thread, finished
@@ -87,11 +87,18 @@ class FileAccess:
         asked = b"" if mode is None else b"%d" % mode
         await self._link.request(b"write", asked, path, content, subject=decode_path(path), user=self._user)
 
-    async def open_directory(self, path: bytes) -> int:
-        """A directory, to be listed by ourselves: its user must be able to read and to enter it."""
+    async def open_directory(self, path: bytes) -> int | None:
+        """A directory, to be listed by ourselves: its user must be able to read and to enter it.
+
+        None where its files are shown to that user alone, by FUSE.
+        """
         descriptor = await self._open(below(path, b"."), os.O_RDONLY | os.O_DIRECTORY, decode_path(path))
-        if is_kind(descriptor, Kind.DIRECTORY):
-            return descriptor
+        try:
+            if is_kind(descriptor, Kind.DIRECTORY):
+                return descriptor
+        except PermissionError:
+            close_in_thread([descriptor])
+            return None
         close_in_thread([descriptor])
         raise NotDirectory(f"{decode_path(path)}: a directory of the kernel's own is not listed")
 
@@ -152,9 +159,11 @@ class FileAccess:
                 await self._discard(file)
             raise
         file = NewFile(answer.descriptors[0], *answer.fields)
-        if not is_kind(file.descriptor, Kind.FILE):
-            close_in_thread([file.descriptor])
-            raise ValidationFailed(f"{decode_path(path)} is not a regular file")
+        try:
+            _check_file(file.descriptor, path)
+        except PermissionDenied:
+            await self._discard(file)
+            raise
         return file
 
     async def _discard(self, file: NewFile) -> None:
@@ -213,9 +222,15 @@ class FileAccess:
 
 def _check_file(descriptor: int, path: bytes) -> int:
     """The descriptor if it is of a regular file."""
-    if is_kind(descriptor, Kind.FILE):
-        return descriptor
-    is_directory = is_kind(descriptor, Kind.DIRECTORY)
+    try:
+        if is_kind(descriptor, Kind.FILE):
+            return descriptor
+        is_directory = is_kind(descriptor, Kind.DIRECTORY)
+    except PermissionError:
+        close_in_thread([descriptor])
+        raise PermissionDenied(
+            f"{decode_path(path)}: Cove is root, to whom a bucket shows no files: copy it inside, to /tmp or from there"
+        ) from None
     close_in_thread([descriptor])
     if is_directory:
         raise IsDirectory(f"{decode_path(path)}: Is a directory")

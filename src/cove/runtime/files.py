@@ -221,15 +221,17 @@ class Files(api.Files):
         if recursive:
             return await by._list_tree(where, path, hidden)
         descriptor = await by._access.open_directory(where)
+        if descriptor is None:
+            return await by._list_tree(where, path, hidden, deep=False)
         try:
             with translated(path):
                 return await finished(list_directory, descriptor, where, hidden)
         finally:
             close_in_thread([descriptor])
 
-    async def _list_tree(self, where: bytes, path: str, hidden: bool) -> builtins.list[FileInfo]:
-        hide = b"1" if hidden else b"0"
-        return await self._gather("list", where, hide, subject=path, decode=Listing(where).decode)
+    async def _list_tree(self, where: bytes, path: str, hidden: bool, *, deep: bool = True) -> builtins.list[FileInfo]:
+        options = [b"1" if each else b"0" for each in (hidden, deep)]
+        return await self._gather("list", where, *options, subject=path, decode=Listing(where).decode)
 
     async def _gather(
         self, verb: str, *arguments: bytes, subject: str, decode: Callable[[builtins.list[bytes]], T]
