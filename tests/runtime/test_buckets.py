@@ -12,12 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.busybox import needs_busybox, write_busybox
 from support.servers import eventually
 from support.storage import Storage, storage_server
+from support.users import needs_users
 
-from cove import AsyncSandbox, BucketMount, Secret
+from cove import AsyncImage, AsyncSandbox, BucketMount, Secret
 from cove.core import bucket as core_bucket
-from cove.errors import CoveError, SandboxUnavailable, SecretUnavailable, ValidationFailed
+from cove.errors import CoveError, PermissionDenied, SandboxUnavailable, SecretUnavailable, ValidationFailed
 from cove.linux.cgroup import find_hierarchies
 from cove.model import Outcome
 from cove.runtime import bucket as bucket_module
@@ -228,3 +230,45 @@ async def test_no_rclone_outlives_a_program_that_is_killed(storage: Storage, oth
     program.stdout.close()
     await eventually(lambda: rclones(other_home) == [] and not Path(f"/proc/{serving}/root/mnt").exists())
     await asyncio.to_thread(lambda: Home(other_home).collect(find_hierarchies()))
+
+
+async def test_files_of_a_bucket_are_used_by_the_api(storage: Storage, mode: str) -> None:
+    async with AsyncSandbox.create(mounts=[mount_of(storage, "s3://bucket")]) as sandbox:
+        await sandbox.files.write("/data/new", "text")
+        assert await sandbox.files.read_text("/data/top") == "top\n"
+        assert [each.name for each in await sandbox.files.list("/data")] == ["new", "pre", "top"]
+        listed = await sandbox.files.list("/data", recursive=True)
+        assert [each.path for each in listed] == ["/data/new", "/data/pre", "/data/pre/hello", "/data/top"]
+        assert (await sandbox.files.stat("/data/top")).size == len("top\n")
+
+
+@needs_fuse
+async def test_large_files_of_a_bucket_are_used_or_the_error_says_how(storage: Storage) -> None:
+    async with AsyncSandbox.create(mounts=[mount_of(storage)]) as sandbox:
+        await sandbox.exec("head -c 100000 /dev/zero > /data/large")
+        if os.geteuid() != 0:
+            assert len(await sandbox.files.read("/data/large")) == 100_000
+            return
+        for call in (sandbox.files.read("/data/large"), sandbox.files.write("/data/other", b"0" * 100_000)):
+            with pytest.raises(PermissionDenied, match="copy it inside"):
+                await call
+        assert [each.name for each in await sandbox.files.list("/data")] == ["hello", "large"]
+        assert (await sandbox.exec("cp /data/large /tmp/large")).ok
+        assert len(await sandbox.files.read("/tmp/large")) == 100_000
+
+
+@needs_users
+@needs_busybox
+@pytest.mark.parametrize("user", ["web", "root"])
+async def test_a_bucket_is_for_the_sandboxs_own_user(storage: Storage, mode: str, user: str, tmp_path: Path) -> None:
+    image = await AsyncImage.load(write_busybox(tmp_path / "image.tar", settings={"Env": ["PATH=/bin"]}), name="bucket")
+    async with AsyncSandbox.create(image="bucket", user=user, mounts=[mount_of(storage)]) as sandbox:
+        used = await sandbox.exec(f"cat /data/hello && echo {user} > /data/{user}")
+        assert (used.exit_code, used.stdout) == (0, "hello\n"), used
+        assert await sandbox.files.read_text("/data/hello") == "hello\n"
+        await sandbox.files.write("/data/small", "text")
+        assert [each.name for each in await sandbox.files.list("/data")] == sorted(["hello", "small", user])
+        assert not (await sandbox.exec("cat /data/hello", user="7:8")).ok
+    assert await asyncio.to_thread(storage.ask, "GET", f"/bucket/pre/{user}") == f"{user}\n".encode()
+    assert await asyncio.to_thread(storage.ask, "GET", "/bucket/pre/small") == b"text"
+    await image.delete()

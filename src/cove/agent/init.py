@@ -111,12 +111,12 @@ class Init:
             user, fields = fields[2], [fields[3], tag, *fields[4:]]
         try:
             if user:
-                kernel.become(user)
+                kernel.become_wholly(user)
             try:
                 self.obey(tag, fields, descriptors)
             finally:
                 if user:
-                    kernel.return_to_root()
+                    kernel.return_wholly()
         except OSError as error:
             self.send(b"error", tag, protocol.encode_number(error.errno or errno.EIO))
         for fd in descriptors:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PR_SET_DUMPABLE = 4
+PR_SET_KEEPCAPS = 8
 PR_SET_CHILD_SUBREAPER = 36
 CAPABILITY_VERSION = 0x20080522
 MSG_CMSG_CLOEXEC = 0x40000000
@@ -35,6 +36,7 @@ _library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # the stub leaves 
 _syscall = _ctypes.dlsym(_library, "syscall")
 _prctl = _ctypes.dlsym(_library, "prctl")
 _capset = _ctypes.dlsym(_library, "capset")
+_held = 0
 
 
 def guard_process() -> None:
@@ -54,10 +56,16 @@ def keep_rights_to_root() -> None:
 
     Without inheritable capabilities there are no ambient ones: capabilities(7).
     """
-    held = int(status_fields(posix.getpid())[b"CapPrm"], 16)
-    data = b"".join([(held >> at & 0xFFFFFFFF).to_bytes(4, "little") * 2 + bytes(4) for at in (0, 32)])
+    global _held
+    _held = int(status_fields(posix.getpid())[b"CapPrm"], 16)
+    use_rights()
+
+
+def use_rights() -> None:
+    """Make all that this process may have effective, and nothing inheritable."""
+    data = b"".join([(_held >> at & 0xFFFFFFFF).to_bytes(4, "little") * 2 + bytes(4) for at in (0, 32)])
     header = CAPABILITY_VERSION.to_bytes(4, "little") + bytes(4)
-    if held and _ctypes.call_function(_capset, (header, data)):
+    if _held and _ctypes.call_function(_capset, (header, data)):
         raise OSError(errno.EPERM, "capset")
 
 
@@ -72,6 +80,25 @@ def become(user: bytes) -> None:
     posix.setresuid(int(number), int(number), 0)
     # A change of identity makes it what fs.suid_dumpable says: proc(5).
     _ctypes.call_function(_prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
+
+
+def become_wholly(user: bytes) -> None:
+    """Take the identity with the saved one too: FUSE serves nobody who has another. No right is effective meanwhile.
+
+    `return_wholly` goes back, by rights that stay permitted: capabilities(7), prctl(2).
+    """
+    number, group, groups = user.split(b":")
+    _ctypes.call_function(_prctl, (PR_SET_KEEPCAPS, 1, 0, 0, 0))
+    posix.setgroups([int(each) for each in groups.split(b",") if each])
+    posix.setresgid(int(group), int(group), int(group))
+    posix.setresuid(int(number), int(number), int(number))
+    _ctypes.call_function(_prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
+
+
+def return_wholly() -> None:
+    """Take the identity of root again, after `become_wholly`."""
+    use_rights()
+    return_to_root()
 
 
 def return_to_root() -> None:

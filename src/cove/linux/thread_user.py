@@ -7,7 +7,7 @@ stays root, so that the thread can go back; execve(2) overwrites it, and drops e
 import ctypes
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
@@ -19,8 +19,8 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def as_user(user_id: int | None) -> Iterator[None]:
-    """Run as that user, in that user's group alone; None changes nothing. For root only."""
+def as_user(user_id: int | None, group_id: int | None = None, others: Sequence[int] = ()) -> Iterator[None]:
+    """Run as that user, in the group of the same number alone, or in these; None changes nothing. For root only."""
     if user_id is None:
         yield
         return
@@ -28,8 +28,8 @@ def as_user(user_id: int | None) -> Iterator[None]:
     dumpable = _library.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
     try:
         _library.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-        _set_groups([])
-        _set_ids(1, user_id, saved=0)
+        _set_groups([*others])
+        _set_ids(1, user_id if group_id is None else group_id, saved=0)
         _set_ids(2, user_id, saved=0)
         yield
     finally:

@@ -26,7 +26,7 @@ from cove.errors import CoveError, PermissionDenied, SandboxUnavailable, Validat
 from cove.local.state import replace_file
 from cove.local.threads import in_starter_thread, in_thread, start_in_thread, start_transfer
 from cove.model import BucketMount
-from cove.runtime.home import Place
+from cove.runtime.home import HostUser, Place
 from cove.runtime.machine import Machine
 from cove.runtime.mount_trees import clone_inside
 from cove.runtime.rclone import Rclone, find_fuse, start_rclone, wait_until_mounted
@@ -45,12 +45,13 @@ log = logging.getLogger("cove.runtime")
 
 
 class Bucket:
-    """A bucket from `open` to `close`. `hosts` are the names that its rclone may resolve; None for all."""
+    """A bucket from `open` to `close`, for one user. `hosts` are names that its rclone may resolve; None for all."""
 
     def __init__(
         self,
         machine: Machine,
         place: Place,
+        user: HostUser,
         mount: BucketMount,
         credentials: str | None,
         hosts: str | None,
@@ -59,6 +60,7 @@ class Bucket:
     ) -> None:
         self._machine = machine
         self._place = place
+        self._user = user
         self._mount = mount
         self._credentials = credentials
         self._hosts = hosts
@@ -74,7 +76,7 @@ class Bucket:
         """Start it; returns its detached tree, which the caller closes."""
         await in_thread(self._prepare)
         await self._look()
-        fuse = await in_thread(find_fuse, self._place, self._above)
+        fuse = await in_thread(find_fuse, self._user, self._above)
         reason = "/dev/fuse cannot be opened by the sandbox's user"
         if fuse is not None:
             try:
@@ -90,8 +92,8 @@ class Bucket:
             raise SandboxUnavailable("buckets need rclone, which is not installed: `apt install rclone fuse3`")
         for path in (self._above, self._path, *(self._path / name for name in ("cache", "data"))):
             path.mkdir(mode=0o700, exist_ok=True)
-            if self._place.user_id is not None:
-                os.chown(path, self._place.user_id, self._place.user_id, follow_symlinks=False)
+            if self._user.id is not None and self._user.group is not None:
+                os.chown(path, self._user.id, self._user.group, follow_symlinks=False)
         if self._hosts is not None:
             replace_file(self._path / "hosts", self._hosts.encode(), mode=0o644)
 
@@ -108,7 +110,9 @@ class Bucket:
 
     async def _start(self, jail: RcloneJail, command: list[str]) -> Rclone:
         env = environment(self._mount, self._credentials)
-        starting = in_starter_thread(start_rclone, self._machine, self._place, jail, command, env, self._credentials)
+        starting = in_starter_thread(
+            start_rclone, self._machine, self._place, self._user, jail, command, env, self._credentials
+        )
         return await settled(starting, discard=Rclone.close)
 
     async def _run(self, jail: RcloneJail, command: list[str], seconds: float) -> str | None:

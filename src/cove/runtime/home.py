@@ -37,6 +37,15 @@ _ELSEWHERE = "set COVE_HOME to a directory of your own that is empty, or that Co
 
 
 @dataclass(frozen=True, slots=True)
+class HostUser:
+    """Who does something for a sandbox outside; None for ourselves. `others` are further groups."""
+
+    id: int | None
+    group: int | None
+    others: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """One sandbox's directory; `lock` is held open as long as it is in use.
 
@@ -49,6 +58,11 @@ class Place:
     lock: FileIO
     user_id: int | None
     users: int = 1
+
+    def host_user(self, user: int, group: int) -> "HostUser":
+        """Return the host user behind a user inside, who can pass the directory of the place."""
+        others = () if self.user_id is None or self.users == 1 else (self.user_id,)
+        return HostUser(self.host_id(user), self.host_id(group), others)
 
     def host_id(self, inside: int) -> int | None:
         """Return the host user, or group, behind a number inside; None where all are ourselves."""

@@ -16,7 +16,7 @@ from cove.core.jail import place_mark
 from cove.errors import SandboxUnavailable
 from cove.linux.pidfd import parent_of, reap, wait_for_end
 from cove.linux.thread_user import as_user
-from cove.runtime.home import Place
+from cove.runtime.home import HostUser, Place
 from cove.runtime.machine import Machine
 
 _START_SECONDS = 20.0
@@ -106,17 +106,23 @@ class Rclone:
 
 
 def start_rclone(
-    machine: Machine, place: Place, jail: RcloneJail, command: list[str], env: dict[str, str], credentials: str | None
+    machine: Machine,
+    place: Place,
+    user: HostUser,
+    jail: RcloneJail,
+    command: list[str],
+    env: dict[str, str],
+    credentials: str | None,
 ) -> Rclone:
-    """Start it in that jail. Only in the thread that lives as long as we do: it ends with that."""
+    """Start it in that jail, as that user. Only in the thread that lives as long as we do: it ends with that."""
     with ExitStack() as undo, ExitStack() as theirs:
         info, told = _pipe(undo, theirs)
         errors, complains = _pipe(undo, theirs)
         words = [machine.require_bubblewrap(), *jail.arguments(place_mark(place.key), told), *command]
-        process = _popen(words, env, place.user_id, complains, told)
+        process = _popen(words, env, user, complains, told)
         undo.pop_all()
     process.returncode = 0  # from here on the child is waited for by its pidfd
-    started = Rclone(process.pid, os.pidfd_open(process.pid), errors, info, place.user_id, secrets_in(credentials))
+    started = Rclone(process.pid, os.pidfd_open(process.pid), errors, info, user.id, secrets_in(credentials))
     _pin(started, info)
     return started
 
@@ -129,11 +135,9 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
     return read, write
 
 
-def _popen(
-    words: list[str], env: dict[str, str], user_id: int | None, errors: int, info: int
-) -> "subprocess.Popen[bytes]":
+def _popen(words: list[str], env: dict[str, str], user: HostUser, errors: int, info: int) -> "subprocess.Popen[bytes]":
     try:
-        with as_user(user_id):
+        with as_user(user.id, user.group, user.others):
             return subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
@@ -205,18 +209,18 @@ def _is_mounted(mounts: bytes) -> bool:
     return any(line.split(b" ")[4] == MOUNT_POINT.encode() and b" - fuse" in line for line in lines)
 
 
-def find_fuse(place: Place, directory: Path) -> str | None:
+def find_fuse(user: HostUser, directory: Path) -> str | None:
     """The device that the sandbox's user can open; as root one is made for it. None where there is none."""
     try:
         mode = _FUSE.stat().st_mode
-        if place.user_id is None:
+        if user.id is None or user.group is None:
             return str(_FUSE) if os.access(_FUSE, os.R_OK | os.W_OK) else None
         if mode & _FOR_ALL == _FOR_ALL:
             return str(_FUSE)
         own = directory / "fuse"
         if not own.exists():
             os.mknod(own, 0o020600, _FUSE_DEVICE)
-            os.chown(own, place.user_id, place.user_id)
+            os.chown(own, user.id, user.group)
     except OSError:
         return None
     return str(own)

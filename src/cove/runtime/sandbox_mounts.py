@@ -316,7 +316,14 @@ class Mounts(api.Mounts):
         credentials, hosts = await in_thread(self._prepare_bucket, mount)
         most_bytes = self.sandbox.spec().limits.disk
         mounted.bucket = Bucket(
-            self.sandbox.machine, self.sandbox.place, mount, credentials, hosts, most_bytes, self._clone_directory
+            self.sandbox.machine,
+            self.sandbox.place,
+            self.sandbox.place.host_user(*self.sandbox.user()),
+            mount,
+            credentials,
+            hosts,
+            most_bytes,
+            self._clone_directory,
         )
         return await mounted.bucket.open()
 
