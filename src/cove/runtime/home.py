@@ -38,7 +38,7 @@ _ELSEWHERE = "set COVE_HOME to a directory of your own that is empty, or that Co
 
 @dataclass(frozen=True, slots=True)
 class HostUser:
-    """Who does something for a sandbox outside; None for ourselves. `others` are further groups."""
+    """A user that does something for a sandbox outside; None for ourselves. `others` are further groups."""
 
     id: int | None
     group: int | None
