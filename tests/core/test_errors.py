@@ -194,6 +194,7 @@ def test_every_public_name_exists() -> None:
 def test_every_value_and_every_error_is_public() -> None:
     assert {*errors.__all__, *model.__all__} - set(cove.__all__) == {
         "BuildSpec",
+        "ImageMade",
         "Selection",
         "SpecFields",
         "from_errno",
