@@ -3,13 +3,26 @@
 import asyncio
 import dataclasses
 import os
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from support.layers import layers_of_sandboxes
+from support.servers import eventually
 
 from cove import AsyncSandbox, AsyncSnapshot, Mount, SessionNotFound
+from cove.attach import actions
+from cove.core.jail import copy_mark
+from cove.errors import SandboxDestroyed, SandboxUnavailable
+from cove.layers import place
+from cove.linux.pidfd import kill_orphans
 from cove.local.threads import in_thread
 from cove.model import SnapshotMethod
+from cove.runtime import tree_copy
+from cove.runtime.jail import Jail
 from cove.runtime.provider import EMBEDDED
 from cove.runtime.sandbox import Sandbox
 
@@ -160,3 +173,90 @@ async def test_a_chain_made_with_overlays_is_copied_whole(monkeypatch: pytest.Mo
         assert (await copy.exec("cat d/f x")).stdout == "one\ngone\n"
     for info in await AsyncSnapshot.list():
         await (await AsyncSnapshot.get(info.id)).delete()
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the program that copies never end."""
+    for module in (tree_copy, actions):
+        monkeypatch.setattr(module, "COPY_PROGRAM", "/usr/bin/tail")
+        monkeypatch.setattr(module, "COPY_OPTIONS", ("-f", "/dev/null"))
+
+
+def copiers(key: str) -> list[str]:
+    mark = copy_mark(key).encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if mark in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+    return found
+
+
+async def destroy_while(copying: "asyncio.Future[object] | asyncio.Future[None]", sandbox: Sandbox, home: Path) -> None:
+    key = sandbox.layers.place.place.name
+    async with asyncio.timeout(60):
+        await sandbox.destroy()
+        with pytest.raises(SandboxDestroyed):
+            await copying
+    assert copiers(key) == []
+    assert not (home / "sandboxes" / key).exists()
+    assert layers_of_sandboxes(home) == []
+
+
+@pytest.mark.usefixtures("endless")
+@pytest.mark.parametrize("call", ["snapshot", "fork"])
+async def test_a_destruction_ends_a_copy_under_way(call: str, cove_home: Path) -> None:
+    sandbox = await AsyncSandbox.create()
+    assert isinstance(sandbox, Sandbox)
+    await sandbox.exec("echo 1 > f")
+    copying = asyncio.ensure_future(getattr(sandbox, call)())
+    await eventually(lambda: copiers(sandbox.layers.place.place.name) != [])
+    await destroy_while(copying, sandbox, cove_home)
+
+
+async def test_a_destruction_ends_a_restore_under_way(cove_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = await AsyncSandbox.create()
+    assert isinstance(sandbox, Sandbox)
+    snapshot = await sandbox.snapshot()
+    has_begun = threading.Event()
+
+    def merge(*_: object, check: Callable[[], None], **__: object) -> None:
+        has_begun.set()
+        while True:
+            check()
+
+    monkeypatch.setattr(place, "merge_layers", merge)
+    restoring = asyncio.ensure_future(sandbox.restore(snapshot))
+    await eventually(has_begun.is_set)
+    await snapshot.delete()
+    await destroy_while(restoring, sandbox, cove_home)
+
+
+async def test_a_program_that_is_started_after_its_copy_was_ended_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = await AsyncSandbox.create()
+    assert isinstance(sandbox, Sandbox)
+    key, looked, kill = sandbox.layers.place.place.name, threading.Event(), kill_orphans
+
+    def look(*marks: str) -> int:
+        found = kill(*marks)
+        looked.set()
+        return found
+
+    def copy_late(*_: object, **__: object) -> None:
+        begun.set()
+        looked.wait()
+        if subprocess.run([copy_mark(key), "1000"], executable="/bin/sleep", check=False).returncode:
+            raise SandboxUnavailable("it was ended")
+
+    begun = threading.Event()
+    monkeypatch.setattr(tree_copy, "kill_orphans", look)
+    monkeypatch.setattr(tree_copy, "copy_tree", copy_late)
+    monkeypatch.setattr(Jail, "perform", copy_late)
+    copying = asyncio.ensure_future(sandbox.snapshot())
+    await eventually(begun.is_set)
+    async with asyncio.timeout(60):
+        await sandbox.destroy()
+        with pytest.raises(SandboxDestroyed):
+            await copying
+    assert copiers(key) == []

@@ -48,7 +48,8 @@ ROOT_FILES = ("hosts", "hostname", "resolv.conf")
 class PlaceLayers:
     """The stack of the sandbox at a place that its caller has locked; None while its directories are plain.
 
-    Where it `copies`, layers cannot be shown: its upper has all files, and its stack no layers.
+    Where it `copies`, layers cannot be shown: its upper has all files, and its stack no layers. `check` raises when
+    nobody waits for such a copy any more.
     """
 
     place: Path
@@ -58,6 +59,7 @@ class PlaceLayers:
     on_disk_image: bool = False
     users: int = 1
     copies: bool = False
+    check: Callable[[], None] = lambda: None
 
     def recover(self, *, on_disk_image: bool = False) -> None:
         """Read the stack, finish what was begun, and undo a transaction whose program is gone.
@@ -173,7 +175,8 @@ class PlaceLayers:
         sources += [] if top is None else [self.upper_path(top) / "data"]
         try:
             if sources:
-                merge_layers(sources, data, is_bottom=True, owners=self.owners(layers, has_top=top is not None))
+                owners = self.owners(layers, has_top=top is not None)
+                merge_layers(sources, data, is_bottom=True, owners=owners, check=self.check)
             for part in PARTS:
                 if not (data / part).is_dir():
                     self._make(data / part)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from cove.layers.place import ROOT_FILES
 from cove.layers.record import ROOT, Owners
-from cove.runtime.layers import SandboxLayers, copy_tree
+from cove.runtime.layers import SandboxLayers
+from cove.runtime.tree_copy import copy_tree
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

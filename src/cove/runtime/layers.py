@@ -17,7 +17,6 @@ All calls here block, for a bounded time; a copy takes as long as there are byte
 
 import os
 import signal
-import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,18 +26,17 @@ from typing import Protocol
 import msgspec
 
 from cove.archive.remove_tree import remove_tree
-from cove.attach import COPY_OPTIONS, COPY_PROGRAM, Action, CopyTree, MountBusy, ShowLayers
+from cove.attach import Action, MountBusy, ShowLayers
 from cove.core.identifier import new_identifier
 from cove.core.jail import HOME, WORKSPACE, copy_mark
 from cove.core.squash import MOST_LAYERS
-from cove.errors import LimitExceeded, SandboxUnavailable, UserUnavailable
+from cove.errors import LimitExceeded, UserUnavailable
 from cove.images.record import ImageRecord
 from cove.images.store import ImageStore
 from cove.images.system import make_system
 from cove.layers.place import PlaceLayers
 from cove.layers.record import ROOT, Stack, System
-from cove.linux.mounts import detach_mount, map_owner, owner_mapping, without_links
-from cove.linux.pidfd import kill_orphans
+from cove.linux.mounts import detach_mount, map_owner, owner_mapping
 from cove.linux.references import Holders, MountPoint, bound_sockets, find_holders, pid_inside, read_mounts
 from cove.model import SandboxSpec, SnapshotMethod
 from cove.model.spec import HOST_IMAGE
@@ -47,13 +45,13 @@ from cove.runtime.freeze import frozen
 from cove.runtime.home import Place
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine
+from cove.runtime.tree_copy import TreeCopy
 from cove.runtime.usage import frozen_processes_of
 
 INSIDE: Mapping[str, str] = {"workspace": WORKSPACE, "home": HOME, "tmp": "/tmp"}
 INSIDE_IMAGE: Mapping[str, str] = {ROOT: "/", **INSIDE}
 # The mounts that every jail begins with.
 _FIRST_MOUNTS = ("/proc", "/dev", "/run", *INSIDE.values())
-COPY_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +75,12 @@ class SandboxLayers:
     def __init__(self, machine: Machine, place: Place) -> None:
         self._machine = machine
         self.store = machine.home.layers
-        self._copy_name = copy_mark(place.key)
-        self._is_copying = False
+        self._copying = TreeCopy(copy_mark(place.key), place.user_id)
         self._mappings = ExitStack()
         self._mapped: dict[tuple[int, int], int] = {}
         copies = machine.snapshots is SnapshotMethod.COPY
         self.place = PlaceLayers(place.path, place.user_id, self.store, users=place.users, copies=copies)
+        self.place.check = self._copying.check
         self.image: ImageRecord | None = None  # one that has no name yet
 
     @property
@@ -233,27 +231,17 @@ class SandboxLayers:
         """Copy the upper of a frozen sandbox into a new layer."""
         id = new_identifier()
         source, target = self.place.upper_path(stack.upper) / "data", self.store.building()
-        self._is_copying = True
         try:
-            if self.place.user_id is None:
-                copy = CopyTree(str(source), str(target / "data"), self._copy_name)
-                jail.perform([copy], COPY_SECONDS)
-            else:
-                is_still = jail.groups.tree is not None
-                copy_tree(str(source), str(target / "data"), self._copy_name, is_still=is_still)
+            self._copying.run(jail, str(source), str(target / "data"))
             self.store.adopt(target, self.place.describe(id, stack.layers[-1] if stack.layers else None))
         except BaseException:
-            kill_orphans(self._copy_name)  # nobody waits for it any more
             remove_tree(str(target))
             raise
-        finally:
-            self._is_copying = False
         return stack.shorten((*stack.layers, id))
 
     def end_copy(self) -> None:
-        """End a copy that is being made: the sandbox is destroyed, and nobody is to wait for that."""
-        if self._is_copying:
-            kill_orphans(self._copy_name)
+        """End a copy that is being made, and wait for that: the sandbox is destroyed, and nobody needs it."""
+        self._copying.end()
 
     @contextmanager
     def _sources(self, stack: Stack) -> Iterator[tuple[list[str | int], str | int]]:
@@ -300,42 +288,6 @@ def _detach(path: str, namespace: int | None, closing: ExitStack) -> int:
     if namespace is not None:
         map_owner(mount, namespace, read_only=True)
     return mount
-
-
-def copy_tree(source: str, target: str, name: str, *, is_still: bool) -> None:
-    """Copy a tree with modes, owners, times, attributes, links among its files and holes; shared where it can be.
-
-    By a mount that follows no link: what signals have stopped may go on, and swap a directory for a link meanwhile.
-    Where none can be made, only what a control group holds `is_still` enough. `name` is that of the program, among its
-    arguments.
-    """
-    with ExitStack() as closing:
-        try:
-            mount = closing.enter_context(without_links(source))
-        except OSError as error:
-            if not is_still:
-                raise SandboxUnavailable(
-                    "the files of a running sandbox can be copied only by a mount that follows no link, which needs "
-                    f"Linux 5.14 and CAP_SYS_ADMIN, or while a control group freezes it: {error.strerror}"
-                ) from error
-            mount = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            closing.callback(os.close, mount)
-        _copy_below(mount, target, name)
-
-
-def _copy_below(directory: int, target: str, name: str) -> None:
-    end = subprocess.run(
-        [name, *COPY_OPTIONS, ".", target],
-        executable=COPY_PROGRAM,
-        cwd=f"/proc/self/fd/{directory}",
-        pass_fds=(directory,),
-        capture_output=True,
-        timeout=COPY_SECONDS,
-        check=False,
-        env={},
-    )
-    if end.returncode:
-        raise SandboxUnavailable(f"the files could not be copied: {end.stderr.decode('utf-8', 'replace')[-500:]}")
 
 
 class _Show(Protocol):
