@@ -284,7 +284,7 @@ async def test_a_run_in_flight_says_that_its_sandbox_was_restarted() -> None:
 async def test_a_deletion_that_meets_the_end_of_the_fork_server_comes_to_an_end() -> None:
     async with AsyncSandbox.create() as sandbox:
         context = await sandbox.create_code_context()
-        inner: CodeContexts = sandbox._contexts  # type: ignore[attr-defined]
+        inner: CodeContexts = sandbox._surfaces.contexts  # type: ignore[attr-defined]
         assert inner._servers._current is not None
         deletion = asyncio.create_task(context.delete())
         for _ in range(2):
@@ -352,7 +352,7 @@ async def test_a_python_that_is_killed_while_it_starts_is_not_called_missing() -
 
 async def test_without_an_environment_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncSandbox.create() as sandbox:
-        inner: CodeContexts = sandbox._contexts  # type: ignore[attr-defined]
+        inner: CodeContexts = sandbox._surfaces.contexts  # type: ignore[attr-defined]
         monkeypatch.setattr(inner._servers, "_interpreters", replace(inner._interpreters, pythons=()))
         for attempt in (sandbox.create_code_context(), sandbox.run_code("1")):
             with pytest.raises(InterpreterNotReady, match="cove setup"):

@@ -15,13 +15,13 @@ ALL = "['matplotlib', 'matplotlib.pyplot', 'numpy', 'pandas']"
 
 
 def servers_of(sandbox: AsyncSandbox) -> ForkServers:
-    inner: CodeContexts = sandbox._contexts  # type: ignore[attr-defined]
+    inner: CodeContexts = sandbox._surfaces.contexts  # type: ignore[attr-defined]
     return inner._servers
 
 
 async def replaced(sandbox: AsyncSandbox) -> None:
     """Until the background work of the sandbox, such as starting another Python, is done."""
-    background = sandbox._spawner.background  # type: ignore[attr-defined]
+    background = sandbox._surfaces.spawner.background  # type: ignore[attr-defined]
     while background._tasks:
         await next(iter(background._tasks))
 

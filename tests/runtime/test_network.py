@@ -219,7 +219,7 @@ async def test_a_killed_egress_process_comes_back_and_the_policy_holds(world: Up
     async with sandbox_with(private("files.example", port)) as sandbox:
         assert await fetch(sandbox, f"http://files.example:{port}/") == "hello"
         for _ in range(2):
-            process = sandbox._egress._process  # type: ignore[attr-defined]
+            process = sandbox._surfaces.egress._process  # type: ignore[attr-defined]
             signal.pidfd_send_signal(process._pidfd, signal.SIGKILL)
             await process.ended
             assert await fetch(sandbox, f"http://files.example:{port}/") == "hello"
@@ -239,7 +239,7 @@ async def test_usage_has_the_totals_also_after_a_kill_a_restart_and_the_end_of_t
         assert (before.network_connections, before.network_requests, before.network_refused) == (2, 0, 1)
         assert before.network_received_bytes is not None
         assert before.network_received_bytes > 2000
-        process = sandbox._egress._process  # type: ignore[attr-defined]
+        process = sandbox._surfaces.egress._process  # type: ignore[attr-defined]
         signal.pidfd_send_signal(process._pidfd, signal.SIGKILL)
         await process.ended
         assert len(await fetch(sandbox, f"http://files.example:{port}/")) == 1000

@@ -46,7 +46,7 @@ async def fetch(sandbox: AsyncSandbox, port: int, name: str = NAME) -> str:
 
 
 def process_of(sandbox: AsyncSandbox) -> EgressProcess:
-    process = sandbox._egress._process  # type: ignore[attr-defined]  # of the runtime's
+    process = sandbox._surfaces.egress._process  # type: ignore[attr-defined]  # of the runtime's
     assert isinstance(process, EgressProcess)
     return process
 
@@ -134,7 +134,7 @@ async def test_when_none_stays_alive_everything_is_refused_until_the_network_is_
         broken.setattr(egress, "_FIRST_PAUSE", 0.0001)
         broken.setattr(egress_process, "_popen", start_what_ends_at_once)
         async with AsyncSandbox.create(network=policy_for(port)) as sandbox:
-            await sandbox._egress._changed.wait()  # type: ignore[attr-defined]  # of the runtime's
+            await sandbox._surfaces.egress._changed.wait()  # type: ignore[attr-defined]  # of the runtime's
             assert any("set its network again" in each for each in (await sandbox.info()).warnings)
             assert "Could not resolve" in await fetch(sandbox, port)
             refused = await sandbox.exec(["curl", "-sS", f"http://198.18.1.0:{port}/"])

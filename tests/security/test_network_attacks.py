@@ -524,7 +524,7 @@ async def run_all(world: Upstream, seen: Outcomes) -> None:
     async with AsyncSandbox.create(network=policy_for(ports, hostile)) as sandbox:
         env = {"PORTS": json.dumps(ports)}
         await sandbox.exec("getent hosts open.example")  # when there is an answer, the process has started
-        seen.egress.add(sandbox._egress._process)  # type: ignore[attr-defined]  # of the runtime's
+        seen.egress.add(sandbox._surfaces.egress._process)  # type: ignore[attr-defined]  # of the runtime's
         for attack in ATTACKS:
             result = await sandbox.exec(["python3", "-c", PRELUDE, attack.code], env=env, timeout=60)
             denied = "".join(f"\ndenied: {denial.reason}" for denial in result.denied)
@@ -532,7 +532,7 @@ async def run_all(world: Upstream, seen: Outcomes) -> None:
         for about, (name, port) in zip(HOSTILE_ANSWERS, hostile, strict=True):
             result = await sandbox.exec(["curl", "-sSi", "--max-time", "3", f"http://{name}:{port}/"], timeout=60)
             seen.answers[about] = result.stdout + result.stderr
-        seen.egress.add(sandbox._egress._process)  # type: ignore[attr-defined]  # of the runtime's
+        seen.egress.add(sandbox._surfaces.egress._process)  # type: ignore[attr-defined]  # of the runtime's
 
 
 def open_hosts(world: Upstream) -> dict[str, int]:

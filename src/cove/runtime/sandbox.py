@@ -126,7 +126,7 @@ class Sandbox(SandboxLifecycle):
         self._check_files()
         report = await self._state.reset(lambda: self._quiet("the sandbox is reset"), self.forget_changes)
         shared = await self.files.list("/dev/shm", hidden=True)
-        return msgspec.structs.replace(report, processes=self._spawner.count_busy(), shared_memory=len(shared))
+        return msgspec.structs.replace(report, processes=self._surfaces.spawner.count_busy(), shared_memory=len(shared))
 
     @asynccontextmanager
     async def _quiet(self, reason: str, snapshot: str | None = None) -> AsyncGenerator[None, None]:
@@ -134,19 +134,19 @@ class Sandbox(SandboxLifecycle):
 
         When the body fails there are none. The caller shields it from cancel.
         """
-        expelled, left = self._sessions.expel(reason), builtins.list[Session]()
+        expelled, left = self._surfaces.sessions.expel(reason), builtins.list[Session]()
         sleeping = await self._sleeping_in(snapshot)
         try:
-            await self._spawner.end_everything(reason)
-            await self._contexts.close()
-            left = await self._sessions.leave(expelled, sleeping)
+            await self._surfaces.spawner.end_everything(reason)
+            await self._surfaces.contexts.close()
+            left = await self._surfaces.sessions.leave(expelled, sleeping)
             yield
         except BaseException:
             close_sessions(sleeping)
             sleeping = []
             raise
         finally:
-            self._sessions.come_back(left, sleeping)
+            self._surfaces.sessions.come_back(left, sleeping)
 
     def _check_files(self) -> None:
         self._check_running()
@@ -165,9 +165,9 @@ class Sandbox(SandboxLifecycle):
         user: str | None = None,
     ) -> ExecResult:
         invocation = await self._invocation(command, cwd, env, user)
-        mark = self._egress.mark()
+        mark = self._surfaces.egress.mark()
         result = await run_command(
-            self._spawner,
+            self._surfaces.spawner,
             command,
             invocation,
             timeout=check_timeout(timeout),
@@ -176,7 +176,7 @@ class Sandbox(SandboxLifecycle):
         )
         if result.outcome is Outcome.KILLED and self._closing.is_started:
             raise self._explain_end(True)
-        return result if mark is None else await self._egress.add_denials(result, mark)
+        return result if mark is None else await self._surfaces.egress.add_denials(result, mark)
 
     async def start_process(
         self,
@@ -192,29 +192,29 @@ class Sandbox(SandboxLifecycle):
         user: str | None = None,
     ) -> Process:
         invocation = await self._invocation(command, cwd, env, user)
-        return await self._processes.start(
+        return await self._surfaces.processes.start(
             command, invocation, id=id, timeout=check_timeout(timeout), stdin=stdin, keep=keep, lossless=lossless
         )
 
     async def get_process(self, id: str) -> Process:
         self._check_running()
-        return self._processes.get(id)
+        return self._surfaces.processes.get(id)
 
     async def list_processes(self) -> builtins.list[Process]:
         self._check_running()
-        return [*self._processes.list()]
+        return [*self._surfaces.processes.list()]
 
     async def kill_process(self, id: str, signal: int | str = "TERM") -> None:
         self._check_running()
-        await self._processes.get(id).kill(signal)
+        await self._surfaces.processes.get(id).kill(signal)
 
     async def kill_all_processes(self, signal: int | str = "TERM") -> int:
         self._check_running()
-        return await self._processes.kill_all(signal)
+        return await self._surfaces.processes.kill_all(signal)
 
     async def cleanup_processes(self) -> int:
         self._check_running()
-        return self._processes.cleanup()
+        return self._surfaces.processes.cleanup()
 
     async def create_session(
         self,
@@ -228,19 +228,19 @@ class Sandbox(SandboxLifecycle):
         self._check_running()
         who, by = await self._find_user(user)
         merged = merge_environment(self._env, who, env)
-        return await self._sessions.create(id=id, cwd=self._resolve(cwd), env=merged, timeout=timeout, user=by)
+        return await self._surfaces.sessions.create(id=id, cwd=self._resolve(cwd), env=merged, timeout=timeout, user=by)
 
     async def get_session(self, id: str) -> Session:
         self._check_running()
-        return self._sessions.get(id)
+        return self._surfaces.sessions.get(id)
 
     async def list_sessions(self) -> builtins.list[SessionInfo]:
         self._check_running()
-        return self._sessions.list()
+        return self._surfaces.sessions.list()
 
     async def delete_session(self, id: str) -> None:
         self._check_running()
-        await self._sessions.get(id).delete()
+        await self._surfaces.sessions.get(id).delete()
 
     async def terminal(
         self,
@@ -255,15 +255,15 @@ class Sandbox(SandboxLifecycle):
     ) -> Terminal:
         command = [shell] if isinstance(shell, str) else shell or ["/bin/bash"]
         invocation = await self._invocation(command, cwd, {"TERM": "xterm-256color", **(env or {})}, user)
-        return await self._terminals.get_or_create(id, invocation, cols, rows)
+        return await self._surfaces.terminals.get_or_create(id, invocation, cols, rows)
 
     async def get_terminal(self, id: str) -> Terminal:
         self._check_running()
-        return self._terminals.get(id)
+        return self._surfaces.terminals.get(id)
 
     async def list_terminals(self) -> builtins.list[TerminalInfo]:
         self._check_running()
-        return self._terminals.list()
+        return self._surfaces.terminals.list()
 
     async def create_code_context(
         self,
@@ -278,19 +278,19 @@ class Sandbox(SandboxLifecycle):
         self._check_running()
         who, by = await self._find_user(user)
         merged, where = merge_environment(self._env, who, env), self._resolve(cwd)
-        return await self._contexts.create(language, id=id, cwd=where, env=merged, timeout=timeout, user=by)
+        return await self._surfaces.contexts.create(language, id=id, cwd=where, env=merged, timeout=timeout, user=by)
 
     async def get_code_context(self, id: str) -> CodeContext:
         self._check_running()
-        return self._contexts.get(id)
+        return self._surfaces.contexts.get(id)
 
     async def list_code_contexts(self) -> builtins.list[CodeContextInfo]:
         self._check_running()
-        return self._contexts.list()
+        return self._surfaces.contexts.list()
 
     async def delete_code_context(self, id: str) -> None:
         self._check_running()
-        await self._contexts.get(id).delete()
+        await self._surfaces.contexts.get(id).delete()
 
     async def run_code(
         self,
@@ -326,14 +326,14 @@ class Sandbox(SandboxLifecycle):
     def prepare_code(self) -> None:
         """Have a clean Python ready soon: for a sandbox that waits to be used."""
         self._check_running()
-        self._contexts.prepare(cwd=self._resolve(None), env=self._env)
+        self._surfaces.contexts.prepare(cwd=self._resolve(None), env=self._env)
 
     def _chosen(self, context: CodeContext | str) -> CodeContext:
-        return self._contexts.get(context) if isinstance(context, str) else context
+        return self._surfaces.contexts.get(context) if isinstance(context, str) else context
 
     def _run_borrowed(self, language: str, code: str, timeout: float | None) -> AsyncGenerator[Weighed, None]:
         cwd = self._resolve(None)
-        return run_borrowed(self._contexts, language, code, cwd=cwd, env=self._env, timeout=timeout)
+        return run_borrowed(self._surfaces.contexts, language, code, cwd=cwd, env=self._env, timeout=timeout)
 
     async def _invocation(
         self,

@@ -5,7 +5,6 @@ import builtins
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -13,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from cove.api import AsyncSandbox
-from cove.core.command import build_invocation, check_environment, merge_environment
+from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
 from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
@@ -33,13 +32,10 @@ from cove.model import (
 )
 from cove.runtime.activity import Activity
 from cove.runtime.backup_store import BackupStore
-from cove.runtime.backups import Backups
 from cove.runtime.cgroups import SandboxGroups, make_groups
-from cove.runtime.code_contexts import CodeContexts
 from cove.runtime.connection import connect_inside
-from cove.runtime.disk import MOUNT_POINT, attach_disk
+from cove.runtime.disk import attach_disk
 from cove.runtime.disk_watch import DiskWatch, Watched
-from cove.runtime.errand import Errands
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
 from cove.runtime.freezer import Freezer
@@ -58,23 +54,18 @@ from cove.runtime.network import SandboxNetwork
 from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.process import Process
-from cove.runtime.processes import LOG_BYTES, LOG_SHARES, Processes
-from cove.runtime.programs import PROLOGUE
 from cove.runtime.sandbox_life import SandboxLife, ends_at
 from cove.runtime.sandbox_mounts import Host, Mounts
 from cove.runtime.session import Session
-from cove.runtime.sessions import Sessions
 from cove.runtime.spawner import Spawner
 from cove.runtime.state import Living, SandboxState
-from cove.runtime.terminals import Terminals
-from cove.runtime.usage import measure_usage, processes_of
+from cove.runtime.surfaces import Surfaces
+from cove.runtime.usage import measure_usage
 from cove.runtime.users import Users
 from cove.tasks import Once, end
 
 # In the place of a sandbox that is stopped.
 KEPT_SESSIONS = "sessions"
-# The id of the process that is started with the sandbox.
-STARTUP = "startup"
 # What shells have to say their state when their sandbox stops, all at the same time.
 _KEEP_SECONDS = 5.0
 
@@ -163,7 +154,7 @@ class SandboxLifecycle(SandboxLife):
 
     def _parts(self) -> Living:
         self._check_running()
-        return Living(self._jail, self._sessions, self._contexts, self._spawner.background)
+        return Living(self._jail, self._surfaces.sessions, self._surfaces.contexts, self._surfaces.spawner.background)
 
     async def open_first(self, *, restores: bool = False) -> None:
         """Start the first jail of this process, with the sessions that were kept. The caller shields it from cancel."""
@@ -188,7 +179,7 @@ class SandboxLifecycle(SandboxLife):
         if self._died is not None:
             await self._end(Outcome.LOST)
             raise SandboxUnavailable(f"sandbox {self.id} was lost while it started: {self._died}. Try again.")
-        self._sessions.wake(self._sleeping)
+        self._surfaces.sessions.wake(self._sleeping)
         self._sleeping = []
         await in_thread(forget_sessions, self._kept_sessions)
 
@@ -196,8 +187,8 @@ class SandboxLifecycle(SandboxLife):
         """End the jail; its sessions sleep until the next one."""
         if self._has_jail:
             self._why = why
-            self._sessions.is_ending = True
-            kept = await self._sessions.keep(self._kept_sessions, _KEEP_SECONDS)
+            self._surfaces.sessions.is_ending = True
+            kept = await self._surfaces.sessions.keep(self._kept_sessions, _KEEP_SECONDS)
             await self._end(Outcome.STOPPED)
             for session, sleeping in kept:
                 session.sleep(sleeping)
@@ -273,60 +264,33 @@ class SandboxLifecycle(SandboxLife):
         self._freezer = Freezer(jail)
         jail.link.explain = self._explain_end
         jail.link.gate = self.life
-        self._spawner = spawner
-        disk = self._spec.limits.disk
-        logs = self._place.path / MOUNT_POINT if jail.groups.has_disk else self._place.logs
-        self._processes = Processes(self._spawner, logs, LOG_BYTES if disk is None else disk // LOG_SHARES)
-        inside = self._inside
-        spawner.bash = tuple(word.encode() for word in inside.bash)
-        spawner.user = inside.user
-        access = FileAccess(jail.link, inside.user)
-        errands = Errands(self._spawner, inside.interpreter, inside.agent)
         self.users = Users(self.layers.place.system, FileAccess(jail.link), has_users=self._place.users > 1)
-        files = Files(access, errands, self._base, self.users.find)
-        git = Git(self._spawner, access, errands, self._base, lambda: self._env)
-        if not hasattr(self, "files"):
-            self.files, self.git = files, git
-        self.files.work_in(files)
-        self.git.work_in(git)
-        self.backups = Backups(errands, BackupStore(self._machine.home.path), self._base, lambda: self.id)
-        self.backups.gate = self.life
-        self._egress = self.network.open(jail)
-        self._sessions = Sessions(
-            self._spawner,
-            self._processes,
+        self._surfaces = surfaces = Surfaces(
+            jail,
+            spawner,
+            self.network.open(jail),
             self._place,
-            self._egress,
-            make_files=lambda base, user: files.of_user(user, base),
-            inside=inside.shell,
-            prologue=f"{inside.agent}/{PROLOGUE}",
-        )
-        self._terminals = Terminals(self._spawner)
-        interpreters = replace(inside.interpreters, home=self._env["HOME"])
-        self._contexts = CodeContexts(self._spawner, interpreters, limit=self._spec.limits.contexts)
-        await self.mounts.open(jail, self._watched(jail))
-        await self._spawner.open()
-        await self.begin_network()
-        await self._begin_startup()
-        if jail.groups.is_disk_watched:
-            self._spawner.background.start(self._watch_disk(jail).run())
-
-    def _watch_disk(self, jail: Jail) -> DiskWatch:
-        return DiskWatch(
-            lambda: self.layers.place.directories,
+            self._inside,
             self._spec.limits,
-            self._watched(jail),
+            base=self._base,
+            env=lambda: self._env,
+            find_user=self.users.find,
         )
+        if not hasattr(self, "files"):
+            self.files, self.git = surfaces.files, surfaces.git
+        self.files.work_in(surfaces.files)
+        self.git.work_in(surfaces.git)
+        self.backups = surfaces.make_backups(BackupStore(self._machine.home.path), self._base, lambda: self.id)
+        self.backups.gate = self.life
+        await self.mounts.open(jail, surfaces.watched())
+        await spawner.open()
+        await self.begin_network()
+        await surfaces.run_startup(self._startup(), cwd=self._cwd, env=self._env)
+        if jail.groups.is_disk_watched:
+            spawner.background.start(self._watch_disk(surfaces.watched()).run())
 
-    def _watched(self, jail: Jail) -> Watched:
-        return Watched(
-            agent_pid=jail.agent_pid,
-            activity=self._spawner.activity,
-            is_busy=self._spawner.is_busy,
-            pids=lambda: processes_of(jail.groups, jail.pid),
-            log_bytes=lambda: self._processes.log_bytes,
-            end_everything=self._spawner.end_everything,
-        )
+    def _watch_disk(self, watched: Watched) -> DiskWatch:
+        return DiskWatch(lambda: self.layers.place.directories, self._spec.limits, watched)
 
     async def _set_mounts(self, mounts: Sequence[AnyMount]) -> None:
         before = self._spec.mounts
@@ -369,7 +333,7 @@ class SandboxLifecycle(SandboxLife):
         self._check_running()
         directories = self.layers.place.directories
         usage = await in_thread(measure_usage, self._jail.groups, self._jail.pid, directories)
-        usage = msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._processes.log_bytes)
+        usage = msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._surfaces.processes.log_bytes)
         return await self.network.add_usage(usage)
 
     @gated_call
@@ -415,22 +379,14 @@ class SandboxLifecycle(SandboxLife):
         except BaseException:
             close_sessions(sleeping)
             raise
-        self._sessions.restore(sleeping)
+        self._surfaces.sessions.restore(sleeping)
 
     async def begin_network(self) -> None:
         """Let the policy of the spec hold: of a jail that has just started, or of a spec that was adopted."""
         self._env = merge_environment(self._env, await self.network.begin(self._spec.network, self._env))
 
-    async def _begin_startup(self) -> None:
-        """Start what the sandbox is to run from its start on."""
-        command = self._startup()
-        if command:
-            invocation = build_invocation(command, cwd=self._cwd, env=self._env)
-            await self._processes.start(
-                command, invocation, id=STARTUP, timeout=None, stdin=False, keep=True, lossless=False
-            )
-
     def _startup(self) -> Sequence[str]:
+        """The command that it is to run from its start on."""
         system = self.layers.place.system
         if self._spec.startup is not True:
             return self._spec.startup or ()
@@ -464,7 +420,7 @@ class SandboxLifecycle(SandboxLife):
             await end(self._idling)
         if self._has_jail:
             self._jail.kill()  # whoever has the turn waits for nothing inside any more
-            self._spawner.shut(Outcome.KILLED)
+            self._surfaces.spawner.shut(Outcome.KILLED)
             await in_thread(self.layers.end_copy)
         async with self.life.turn:
             self.life.status = SandboxStatus.STOPPED
@@ -479,14 +435,9 @@ class SandboxLifecycle(SandboxLife):
         self._has_jail = False
         self._state.close()
         self._jail.kill()
-        self._spawner.shut(outcome)
+        self._surfaces.spawner.shut(outcome)
         self.ports.end_connections()
-        await self._egress.close()
-        await self._spawner.close(outcome)
-        await self._terminals.close()
-        await self._contexts.close()
-        self._sessions.close()
-        await self._processes.close()
+        await self._surfaces.close(outcome)
         await self.mounts.end_buckets()
         await self._jail.close()
         await self.mounts.close()
@@ -518,7 +469,7 @@ class SandboxLifecycle(SandboxLife):
     @property
     def running_processes(self) -> "builtins.list[Process]":
         """Return those that were started on their own and have not ended."""
-        running = self._processes.list() if self._has_jail else []
+        running = self._surfaces.processes.list() if self._has_jail else []
         return [process for process in running if process.ended_at is None]
 
     def abandon(self) -> None:
@@ -533,8 +484,8 @@ class SandboxLifecycle(SandboxLife):
         self._died = reason
         if self._has_jail and self.life.lose(reason):
             self._jail.kill()
-            self._spawner.closed = True
-            self._spawner.lose(Outcome.LOST)
+            self._surfaces.spawner.closed = True
+            self._surfaces.spawner.lose(Outcome.LOST)
 
     def _explain_end(self, may_have_run: bool) -> CoveError:
         """Make the error of a call that belonged to a jail that has ended."""
