@@ -23,7 +23,8 @@ from cove.blocking import Process
 from cove.blocking.portal import get_portal
 from cove.errors import CommandFailed, ProcessNotFound, ProcessWaitTimeout, ValidationFailed
 from cove.model import Exit, Output, ProcessStatus
-from cove.runtime import sandbox_lifecycle
+from cove.runtime import sandbox_jail
+from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -174,10 +175,12 @@ def test_ctrl_c_while_waiting_for_a_process_leaves_it_running(wait: str) -> None
         assert process.exit_code == 137
 
 
-@pytest.mark.parametrize("step", ["make_groups", "start_jail", "SandboxLifecycle.open"])
-def test_ctrl_c_while_a_sandbox_is_made_leaves_nothing(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    *path, name = step.split(".")
-    place = getattr(sandbox_lifecycle, path[0]) if path else sandbox_lifecycle
+@pytest.mark.parametrize(
+    ("place", "name"), [(sandbox_jail, "make_groups"), (sandbox_jail, "start_jail"), (SandboxLifecycle, "open")]
+)
+def test_ctrl_c_while_a_sandbox_is_made_leaves_nothing(
+    place: object, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = getattr(place, name)
 
     def interrupt(*args: object, **options: object) -> object:

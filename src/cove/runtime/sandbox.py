@@ -174,8 +174,8 @@ class Sandbox(SandboxLifecycle):
             stdin=stdin,
             max_output=max_output,
         )
-        if result.outcome is Outcome.KILLED and self._closing.is_started:
-            raise self._explain_end(True)
+        if result.outcome is Outcome.KILLED and self._ending.closing.is_started:
+            raise self._ending.explain(True)
         return result if mark is None else await self._surfaces.egress.add_denials(result, mark)
 
     async def start_process(

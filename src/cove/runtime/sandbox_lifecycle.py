@@ -15,7 +15,7 @@ from cove.api import AsyncSandbox
 from cove.core.command import check_environment, merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
-from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
+from cove.errors import SandboxUnavailable, ValidationFailed
 from cove.local.threads import in_thread
 from cove.model import (
     AnyMount,
@@ -32,9 +32,7 @@ from cove.model import (
 )
 from cove.runtime.activity import Activity
 from cove.runtime.backup_store import BackupStore
-from cove.runtime.cgroups import SandboxGroups, make_groups
 from cove.runtime.connection import connect_inside
-from cove.runtime.disk import attach_disk
 from cove.runtime.disk_watch import DiskWatch, Watched
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
@@ -44,16 +42,16 @@ from cove.runtime.git import Git
 from cove.runtime.home import Place
 from cove.runtime.isolation import Inside, backend_of
 from cove.runtime.jail import Jail
-from cove.runtime.jail_start import start_jail
 from cove.runtime.kept_sessions import SleepingSession, close_sessions, forget_sessions, open_sessions
 from cove.runtime.layers import SandboxLayers
-from cove.runtime.life import WAS_STOPPED, Life, refusal
+from cove.runtime.life import Life
 from cove.runtime.machine import Machine
-from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.network import SandboxNetwork
 from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.process import Process
+from cove.runtime.sandbox_end import SandboxEnd
+from cove.runtime.sandbox_jail import make_jail, prepare_files
 from cove.runtime.sandbox_life import SandboxLife, ends_at
 from cove.runtime.sandbox_mounts import Host, Mounts
 from cove.runtime.session import Session
@@ -62,7 +60,7 @@ from cove.runtime.state import Living, SandboxState
 from cove.runtime.surfaces import Surfaces
 from cove.runtime.usage import measure_usage
 from cove.runtime.users import Users
-from cove.tasks import Once, end
+from cove.tasks import end
 
 # In the place of a sandbox that is stopped.
 KEPT_SESSIONS = "sessions"
@@ -90,13 +88,11 @@ class SandboxLifecycle(SandboxLife):
         self._place = place
         self._has_jail = False
         self._died: str | None = None
-        self._why = ""
         self._sleeping: list[Session] = []
         self.loop = asyncio.get_running_loop()
-        self._closing: Once[None] = Once()
-        self._destroying: Once[None] = Once()
         self.activity = Activity(lambda: self.running_processes)
         self.life = Life(self, self.activity, lambda: self.on_lost())  # noqa: PLW0108  # it changes
+        self._ending = SandboxEnd(self.life, lambda: self.id)
         self.env_changes: dict[str, str | None] = {}
         self._env: Mapping[str, str] = {}
         self._has_begun = False
@@ -186,7 +182,7 @@ class SandboxLifecycle(SandboxLife):
     async def finish(self, why: str) -> None:
         """End the jail; its sessions sleep until the next one."""
         if self._has_jail:
-            self._why = why
+            self._ending.why = why
             self._surfaces.sessions.is_ending = True
             kept = await self._surfaces.sessions.keep(self._kept_sessions, _KEEP_SECONDS)
             await self._end(Outcome.STOPPED)
@@ -214,34 +210,22 @@ class SandboxLifecycle(SandboxLife):
     async def _start(self) -> None:
         self._died = None
         attach = await self.network.attachments(self._spec.network)
-        groups = await in_thread(self._make_groups)
-        system = self.layers.place.system
-        begun: list[Spawner] = []
+        machine, place = self._machine, self._place
+        groups = await in_thread(prepare_files, self.id, machine, place, self._spec, self.layers)
         try:
+            system = self.layers.place.system
             if system is not None and not self._has_begun:
-                backend = backend_of(self._spec.isolation)
-                self._settle_in(await in_thread(backend.inside, self._machine, self._place, system))
+                self._settle_in(await in_thread(backend_of(self._spec.isolation).inside, machine, place, system))
             self._has_begun = True
-            jail = await start_jail(
-                self._machine,
-                self._place,
-                self._spec,
-                groups,
-                self.lose,
-                attach=attach,
-                directories=self.layers.place.directories,
-                on_settled=lambda jail: begun.append(_spawn(jail)),
-                system=system,
-                layers=self.layers.shown if self.layers.are_shown else None,
+            jail, spawner = await make_jail(
+                machine, place, self._spec, self.layers, groups, attach=attach, on_lost=self.lose
             )
         except BaseException:
-            for spawner in begun:
-                await spawner.close(Outcome.LOST)
             self.layers.close()
             await in_thread(groups.remove)
             raise
         try:
-            await self.open(jail, *begun)
+            await self.open(jail, spawner)
         except BaseException:
             await jail.close()
             await self.mounts.close()
@@ -249,20 +233,11 @@ class SandboxLifecycle(SandboxLife):
             raise
         self._has_jail = True
 
-    def _make_groups(self) -> SandboxGroups:
-        limits, place = self._spec.limits, self._place
-        has_disk = attach_disk(place.path, limits, place.user_id)
-        try:
-            self.layers.prepare(self._spec, on_disk_image=has_disk)
-        except OSError as error:
-            raise SandboxUnavailable(f"the files of sandbox {self.id} cannot be prepared: {error.strerror}") from error
-        return make_groups(self._machine.hierarchies, place.key, limits, has_disk=has_disk)
-
     async def open(self, jail: Jail, spawner: Spawner) -> None:
         """Take over a started jail."""
         self._jail = jail
         self._freezer = Freezer(jail)
-        jail.link.explain = self._explain_end
+        jail.link.explain = self._ending.explain
         jail.link.gate = self.life
         self.users = Users(self.layers.place.system, FileAccess(jail.link), has_users=self._place.users > 1)
         self._surfaces = surfaces = Surfaces(
@@ -406,10 +381,10 @@ class SandboxLifecycle(SandboxLife):
     async def close(self) -> None:
         """End everything that runs; the files and the place stay as they are. Idempotent."""
         self._start_closing()
-        await self._closing.result()
+        await self._ending.closing.result()
 
     def _start_closing(self) -> None:
-        if self._closing.start(self._close):
+        if self._ending.closing.start(self._close):
             if self._death is not None:
                 self._death.cancel()
             self.life.close()
@@ -446,13 +421,13 @@ class SandboxLifecycle(SandboxLife):
 
     async def destroy(self) -> None:
         self._start_destroying()
-        await self._destroying.result()
+        await self._ending.destroying.result()
 
     def _start_destroying(self) -> None:
         if not self.loop.is_closed():
-            if self._destroying.start(self._destroy):
+            if self._ending.destroying.start(self._destroy):
                 self._start_closing()
-        elif self._destroying.start(lambda: in_thread(self.abandon)):  # nothing else of it could be waited for
+        elif self._ending.destroying.start(lambda: in_thread(self.abandon)):  # nothing else of it could be waited for
             self.life.close()
             self.on_end()
 
@@ -464,7 +439,7 @@ class SandboxLifecycle(SandboxLife):
     @property
     def is_destroyed(self) -> bool:
         """Return whether its files go too, or are gone."""
-        return self._destroying.is_started
+        return self._ending.destroying.is_started
 
     @property
     def running_processes(self) -> "builtins.list[Process]":
@@ -487,42 +462,5 @@ class SandboxLifecycle(SandboxLife):
             self._surfaces.spawner.closed = True
             self._surfaces.spawner.lose(Outcome.LOST)
 
-    def _explain_end(self, may_have_run: bool) -> CoveError:
-        """Make the error of a call that belonged to a jail that has ended."""
-        if self.is_destroyed:
-            return SandboxDestroyed(f"sandbox {self.id} was destroyed")
-        what = self._why or "has ended"
-        if self.life.status is SandboxStatus.LOST:
-            what = f"was lost ({self.life.lost_because})"
-        elif self._closing.is_started:
-            what = "has stopped"
-        elif not may_have_run and what == WAS_STOPPED and not self.life.wakes:
-            return refusal(self.id, SandboxStatus.STOPPED)
-        if may_have_run:
-            return ConnectionLost(f"sandbox {self.id} {what} before it had answered: the call may have had its effect")
-        return SandboxUnavailable(f"sandbox {self.id} {what} before the call reached it: nothing was started")
-
     def _check_running(self) -> None:
-        if self.is_destroyed:
-            raise SandboxDestroyed(f"sandbox {self.id} was destroyed")
-        if self._closing.is_started:
-            raise SandboxUnavailable(f"sandbox {self.id} has stopped; its files are kept: try again")
-        if self.life.status is SandboxStatus.LOST:
-            raise SandboxUnavailable(
-                f"sandbox {self.id} was lost: {self.life.lost_because}. "
-                "`sandbox.restart()` starts it again on its files."
-            )
-        if not self._has_jail:
-            raise self._explain_end(False)
-        if asyncio.get_running_loop() is not self.loop:
-            raise ValidationFailed(
-                f"sandbox {self.id} belongs to the event loop it was created in: use it there, or take cove.Sandbox"
-            )
-
-
-def _spawn(jail: Jail) -> Spawner:
-    """Make what starts processes in a jail, and its first launcher while the jail is finished."""
-    kills = MemoryKills(jail.groups) if "memory" in jail.groups.controlled else None
-    spawner = Spawner(jail.link, jail.groups.tree, lambda reason: jail.lose(reason), kills)  # noqa: PLW0108  # it changes
-    spawner.begin()
-    return spawner
+        self._ending.check_running(has_jail=self._has_jail)
