@@ -99,12 +99,12 @@ class Sandbox(SandboxLifecycle):
 
     async def changes(self, since: str | HasId | None = None) -> builtins.list[FileChange]:
         self._check_files()
-        return await self._state.changes(_id(since))
+        return await self._state.comparison.changes(_id(since))
 
     async def diff(self, path: str | None = None, since: str | HasId | None = None) -> str:
         self._check_files()
         chosen = b"/" if path is None else os.fsencode(normalise(self._resolve(path)))
-        return await self._state.diff(chosen, _id(since))
+        return await self._state.comparison.diff(chosen, _id(since))
 
     async def begin_transaction(self, lease: float = 30.0) -> str:
         self._check_files()

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import msgspec
@@ -13,12 +12,12 @@ import msgspec
 from cove.core.identifier import new_identifier
 from cove.errors import CoveError, SandboxUnavailable, TransactionOpen, ValidationFailed
 from cove.layers.changes import find_changes
-from cove.layers.diff import find_diff
 from cove.layers.digest import layer_digest
 from cove.layers.record import Snapshot, Stack, System
 from cove.local.threads import finished, in_thread, in_transfer, kept_or_undone, start_transfer
-from cove.model import FileChange, ResetReport
+from cove.model import ResetReport
 from cove.runtime.code_contexts import CodeContexts
+from cove.runtime.comparison import Comparison
 from cove.runtime.jail import Jail
 from cove.runtime.kept_sessions import Kept, close_sessions, keep_sessions
 from cove.runtime.layers import Moved, SandboxLayers
@@ -78,6 +77,7 @@ class SandboxState:
         self._living = living
         self._turn = turn
         self._squash = Squash(layers, turn)
+        self.comparison = Comparison(layers)
         self._transaction: str | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._expiring: asyncio.Task[None] | None = None  # no task of the jail's, which may end by it
@@ -290,40 +290,12 @@ class SandboxState:
 
     def _report(self, check: Callable[[], None]) -> ResetReport:
         """Say what a sandbox that was reset stands on, and how many files lie on top of that. Blocks."""
-        place, base = self._layers.place, self._before(None)
+        place, base = self._layers.place, self.comparison.layers_before(None)
         if base and not (self._stack and self._stack.layers):
-            below, now = self._trees(None)
+            below, now = self.comparison.trees(None)
             different = find_changes(below, now, check, is_whole=True)
             return ResetReport(method="copy", layers=base, files=len(different), digest=layer_digest(now[-1], check))
         return ResetReport(method="layers" if base else "empty", layers=base, files=place.count_own_files())
-
-    async def changes(self, since: str | None) -> list[FileChange]:
-        """Compare the files as they are with those of a snapshot, or of the creation."""
-        return await in_transfer(lambda check: find_changes(*self._trees(since), check, is_whole=self._is_other(since)))
-
-    async def diff(self, path: bytes, since: str | None) -> str:
-        """Write the same as a patch."""
-        return await in_transfer(
-            lambda check: find_diff(*self._trees(since), path, check=check, is_whole=self._is_other(since))
-        )
-
-    def _trees(self, since: str | None) -> tuple[list[Path], list[Path]]:
-        """Return the layers before, and those on top; where one does not stand on the other, all of each. Blocks."""
-        stack, before = self._layers.place.convert(), self._before(since)
-        now = [*map(self._layers.data, stack.shorten(stack.layers)), self._layers.place.directories[0].parent]
-        below = [*map(self._layers.data, before)]
-        return below, now if self._is_other(since) else now[len(before) :]
-
-    def _before(self, since: str | None) -> tuple[str, ...]:
-        stack = self._stack
-        layers = () if stack is None else stack.base
-        if since is not None:
-            layers = self._layers.store.find(since).layers
-        return layers if stack is None else stack.shorten(layers)
-
-    def _is_other(self, since: str | None) -> bool:
-        before, stack = self._before(since), self._stack
-        return stack is not None and stack.shorten(stack.layers)[: len(before)] != before
 
     @property
     def _stack(self) -> Stack | None:
