@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,25 @@ def test_a_place_of_many_users_says_so_and_gives_them_back(homes: tuple[Home, Ho
     assert (taken.user_id, taken.users) == (made.user_id, RANGE_USERS)
     home.release(taken)
     assert not (REGISTERS[0] / "ranges" / str((made.user_id - FIRST_RANGE) // RANGE_USERS)).exists()
+
+
+IN_CONTAINER = """
+import sys
+from pathlib import Path
+from cove.errors import SandboxUnavailable
+from cove.runtime.home import Home
+
+home = Home(Path(sys.argv[1]))
+home.open()
+try:
+    home.allocate()
+except SandboxUnavailable as error:
+    print(error.message, [*home.sandboxes.iterdir()])
+"""
+
+
+def test_root_of_a_namespace_that_lacks_the_users_is_told_so(other_home: Path) -> None:
+    words = ["unshare", "--user", "--map-root-user", sys.executable, "-c", IN_CONTAINER, str(other_home)]
+    end = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert "run Cove as another user of this container" in end.stdout
+    assert end.stdout.endswith(" []\n")

@@ -11,7 +11,12 @@ _NEEDED = sum(1 << number for number in (0, 1, 3, 6, 7, 21))
 
 def can_map_users(first: int, count: int) -> bool:
     """Return whether we are root with the rights to map these users, and they exist here: not in every container."""
-    return os.geteuid() == 0 and _has_rights() and _covers(Path("/proc/self/uid_map").read_text(), first, count)
+    return os.geteuid() == 0 and _has_rights() and are_mapped(first, count)
+
+
+def are_mapped(first: int, count: int) -> bool:
+    """Return whether these users exist in our own user namespace."""
+    return _covers(Path("/proc/self/uid_map").read_text(), first, count)
 
 
 def write_user_map(pidfd: int, pid: int, first: int, count: int) -> None:

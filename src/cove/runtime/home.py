@@ -22,9 +22,10 @@ from cove.linux.file_lock import is_locked, make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
 from cove.linux.path_walk import admit_group, closed_directory
 from cove.linux.pidfd import kill_orphans, kill_processes_of, start_time
+from cove.linux.user_map import are_mapped
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.disk import detach_disk
-from cove.runtime.user_ids import UserIds, read_note
+from cove.runtime.user_ids import FIRST_USER_ID, RANGES, USER_IDS, UserIds, read_note
 from cove.runtime.user_ranges import UserRanges
 
 RECORD = "sandbox.json"
@@ -179,6 +180,11 @@ class Home:
 
     def _with_users(self, place: Place, *, many_users: bool) -> Place:
         """Reserve the users of a new place."""
+        if self._is_root and not are_mapped(FIRST_USER_ID, RANGES * USER_IDS):
+            raise SandboxUnavailable(
+                f"root here is that of a user namespace without users from {FIRST_USER_ID} on, of which each sandbox "
+                "has one: run Cove as another user of this container, or map those users into it"
+            )
         if many_users:
             return replace(place, user_id=self._ranges.allocate(place.key), users=RANGE_USERS)
         return replace(place, user_id=self._users.allocate(place.key)) if self._is_root else place
