@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,11 @@ import pytest
 
 PYTHON_PACKAGE = "openai-agents[cloudflare]==0.24.0"
 NODE_PACKAGES = ("@openai/agents-extensions@0.18.0", "@openai/agents@0.18.0", "ws@8", "zod@4")
+HARNESSES = (
+    *("inspect-ai==0.3.285", "swe-rex==1.4.0", "mini-swe-agent==2.4.6"),
+    *("pytest>=8.3", "pytest-timeout>=2.3", "pytest-xdist>=3.6"),
+)
+_ROOT = Path(__file__).parent.parent.parent
 _SHARED = Path("/var/cache/cove-tests")
 _SYSTEM = "/usr/bin/python3"
 _SECONDS = 500
@@ -27,6 +33,33 @@ def python_client() -> Path:
             _run([base, "-m", "venv", str(directory / "venv")])
             _run([str(directory / "venv/bin/pip"), "install", "-q", "--disable-pip-version-check", PYTHON_PACKAGE])
     return directory / "venv/bin/python"
+
+
+def harness_client() -> Path:
+    """An interpreter that has the harnesses of others, and what Cove itself needs, or skip."""
+    base = _interpreter()
+    version = _ask(base, "-c", "import sys; print(*sys.version_info[:2], sep='.')").stdout
+    needed = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    with _installed(f"harnesses-{HARNESSES[0]}-python{version.strip()}") as (directory, is_new):
+        if is_new:
+            _run([base, "-m", "venv", str(directory / "venv")])
+            pip = [str(directory / "venv/bin/pip"), "install", "-q", "--disable-pip-version-check"]
+            _run([*pip, *HARNESSES, *needed])
+    return directory / "venv/bin/python"
+
+
+def installed_cove(directory: Path) -> str:
+    """Return a search path on which Cove is found with its entry points, as if it had been installed."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    facts = directory / f"cove-{project['version']}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cove\nVersion: {project['version']}\n")
+    lines = [
+        f"[{group}]\n" + "\n".join(f"{name} = {value}" for name, value in names.items())
+        for group, names in project["entry-points"].items()
+    ]
+    (facts / "entry_points.txt").write_text("\n".join(lines))
+    return f"{directory}:{_ROOT / 'src'}"
 
 
 def node_client() -> Path:

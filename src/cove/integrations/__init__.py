@@ -1,0 +1,1 @@
+"""Sandboxes for the programs of others: Inspect, SWE-ReX, mini-swe-agent."""
