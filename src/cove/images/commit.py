@@ -6,19 +6,22 @@ image, whatever the sandbox has put there.
 
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import IO, Final
 
 import msgspec
 
+from cove.core.squash import plan_merge
 from cove.errors import ImageNotFound
 from cove.images.layer_pack import pack_image_layer
 from cove.images.manifest import ImageConfig, RootFs, Settings, digest_of, machine_architecture
 from cove.images.record import ImageRecord
 from cove.images.reference import parse_reference
+from cove.images.shortening import shorten_layers
 from cove.images.sources import LayerBlob
 from cove.images.store import ImageStore, layer_id
+from cove.layers.merge_run import merge_run
 from cove.layers.record import Snapshot, System
 from cove.layers.store import is_of_image
 
@@ -37,9 +40,10 @@ def commit_image(store: ImageStore, snapshot: Snapshot, name: str, check: Callab
     assert snapshot.system is not None
     with store.layers.holding():
         base = tuple(id for id in snapshot.layers if is_of_image(id))
-        made: list[str] = [*base]
-        for id in snapshot.layers[len(base) :]:
-            made.append(_add_layer(store, id, made, check))
+        made = [*base]
+        if own := snapshot.layers[len(base) :]:
+            made.append(_add_layer(store, _merged(store, base, own, check), made, check))
+        layers = shorten_layers(store.layers, made, check)
         config = ImageConfig(
             RootFs([_digest(id) for id in made]), _settings(store, snapshot.system, base), machine_architecture()
         )
@@ -47,12 +51,21 @@ def commit_image(store: ImageStore, snapshot: Snapshot, name: str, check: Callab
             id=digest_of(msgspec.json.encode(config)),
             name=reference,
             created_at=datetime.now(UTC),
-            layers=tuple(made),
+            layers=layers,
             config=config,
-            size=sum(store.layers.read(id).size or 0 for id in made),
+            size=sum(store.layers.read(id).size or 0 for id in layers),
         )
         store.keep(record)
     return record
+
+
+def _merged(store: ImageStore, base: Sequence[str], own: tuple[str, ...], check: Callable[[], object]) -> str:
+    """Return the layer that shows what all layers of a sandbox do; one that is made here is garbage afterwards."""
+    if len(own) == 1:
+        return own[0]
+    merge = plan_merge(own, is_bottom=False)
+    merge_run(store.layers, own, merge.into, parent=base[-1], check=check)
+    return merge.into
 
 
 def _add_layer(store: ImageStore, id: str, below: list[str], check: Callable[[], object]) -> str:

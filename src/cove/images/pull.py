@@ -1,16 +1,15 @@
 """Pull an image: its layers side by side, each verified, then unpacked on one another. Blocks."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from cove.archive.remove_tree import remove_tree
 from cove.errors import ValidationFailed
+from cove.images.blobs import Blobs
 from cove.images.credentials import find_credentials
-from cove.images.manifest import Descriptor, ImageConfig, chain_ids, check_layers, decode
+from cove.images.manifest import Descriptor, ImageConfig, Manifest, chain_ids, check_layers, decode
 from cove.images.record import ImageRecord
 from cove.images.reference import Reference, parse_reference
 from cove.images.registry import Connect, Registry
@@ -36,12 +35,8 @@ def pull(store: ImageStore, name: str, progress: Progress, connect: Connect | No
         raise ValidationFailed(f"{name} has more than {MOST_BLOB_BYTES >> 30} GiB of layers")
     pairs = list(zip(manifest.layers, config.rootfs.diff_ids, strict=True))
     layers = tuple(LayerBlob(layer.digest, diff_id, layer.digest) for layer, diff_id in pairs)
-    with _fetching(store.path / "blobs") as blobs:
-        missing = [
-            layer
-            for layer, chain in zip(manifest.layers, chain_ids(config.rootfs.diff_ids), strict=True)
-            if not store.has_layer(layer_id(chain))
-        ]
+    missing = [] if store.has_image(config_bytes) else _missing(store, manifest, config)
+    with blobs_of(store).holding({layer.digest for layer in missing}) as blobs:
         _fetch_all(registry, missing, blobs, progress)
         source = Source(SourceImage(config_bytes, config, layers, str(wanted)), _Fetched(blobs))
         return store.load_source(source, str(wanted), progress)
@@ -58,15 +53,17 @@ def _at_registry(wanted: Reference) -> Reference:
     return Reference(host, wanted.name, wanted.tag, wanted.digest)
 
 
-@contextmanager
-def _fetching(directory: Path) -> Iterator[Path]:
-    """Keep blobs in a directory until all that was asked for is unpacked."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    yield directory
-    remove_tree(str(directory))
+def blobs_of(store: ImageStore) -> Blobs:
+    """Return the blobs that pulls have fetched."""
+    return Blobs(store.path / "blobs")
 
 
-def _fetch_all(registry: Registry, layers: Sequence[Descriptor], directory: Path, progress: Progress) -> None:
+def _missing(store: ImageStore, manifest: Manifest, config: ImageConfig) -> list[Descriptor]:
+    pairs = zip(manifest.layers, chain_ids(config.rootfs.diff_ids), strict=True)
+    return [layer for layer, chain in pairs if not store.has_layer(layer_id(chain))]
+
+
+def _fetch_all(registry: Registry, layers: Sequence[Descriptor], blobs: Mapping[str, Path], progress: Progress) -> None:
     lock = Lock()
     fetched: dict[str, int] = {}
     total = sum(layer.size for layer in layers)
@@ -79,7 +76,7 @@ def _fetch_all(registry: Registry, layers: Sequence[Descriptor], directory: Path
             )
 
     def fetch(layer: Descriptor) -> None:
-        registry.fetch(layer, directory / _file(layer.digest), count)
+        registry.fetch(layer, blobs[layer.digest], count)
 
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="cove-pull") as threads:
         for done in [threads.submit(fetch, layer) for layer in {layer.digest: layer for layer in layers}.values()]:
@@ -89,16 +86,12 @@ def _fetch_all(registry: Registry, layers: Sequence[Descriptor], directory: Path
 class _Fetched(Files):
     """Blobs by their digests."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, blobs: Mapping[str, Path]) -> None:
+        self._blobs = blobs
 
     def has(self, name: str) -> bool:
-        return (self._directory / _file(name)).exists()
+        return name in self._blobs
 
     def open(self, name: str) -> Slice:
-        fd = os.open(self._directory / _file(name), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self._blobs[name], os.O_RDONLY | os.O_CLOEXEC)
         return Slice(fd, 0, os.fstat(fd).st_size)
-
-
-def _file(digest: str) -> str:
-    return digest.replace(":", "-")

@@ -28,6 +28,7 @@ from cove.images.manifest import ImageConfig, RootFs, Settings, chain_ids, diges
 from cove.images.parts import split_parts
 from cove.images.record import ImageRecord
 from cove.images.reference import parse_reference
+from cove.images.shortening import shorten_layers
 from cove.images.sources import LayerBlob, Source, open_archive_source, open_source
 from cove.layers.record import ROOT, Layer, Owners
 from cove.layers.store import IMAGES, LayerStore
@@ -105,18 +106,31 @@ class ImageStore:
         with self.layers.holding():
             if config is None:
                 return self._keep_root(name, self._load_root(source, progress))
-            ids = self._load_chain(source, source.image.layers, config, progress)
+            ids = self._find_layers(source.image.config_bytes)
+            if ids is None:
+                counted = _Counted(progress, len(source.image.layers))
+                ids = self._load_chain(source, source.image.layers, config, counted)
+                ids = shorten_layers(self.layers, ids, counted.tell)
             return self._keep_config(name, ids, source.image.config_bytes, config)
+
+    def has_image(self, config_bytes: bytes) -> bool:
+        """Return whether an image with this very configuration is here, whatever its name."""
+        return self._find_layers(config_bytes) is not None
+
+    def _find_layers(self, config_bytes: bytes) -> tuple[str, ...] | None:
+        """Return the layers of an image with this configuration, which names what is in them."""
+        id = digest_of(config_bytes)
+        found = [each.layers for each in self._records() if each.id == id]
+        return next((ids for ids in found if all(map(self.layers.has, ids))), None)
 
     def has_layer(self, id: str) -> bool:
         """Return whether a layer is here already."""
         return self.layers.has(id)
 
     def _load_chain(
-        self, source: Source, layers: Sequence[LayerBlob], config: ImageConfig, progress: Progress
-    ) -> builtins.list[str]:
+        self, source: Source, layers: Sequence[LayerBlob], config: ImageConfig, counted: _Counted
+    ) -> tuple[str, ...]:
         ids: builtins.list[str] = []
-        counted = _Counted(progress, len(layers))
         for layer, chain in zip(layers, chain_ids(config.rootfs.diff_ids), strict=True):
             id = layer_id(chain)
             counted.tell()
@@ -126,7 +140,7 @@ class ImageStore:
             ids.append(id)
             counted.layers += 1
         counted.tell()
-        return ids
+        return tuple(ids)
 
     def add_layer(self, id: str, below: Sequence[str], blob: Blob, expected: LayerBlob) -> str:
         """Unpack a blob on the layers below it; returns its diff_id. The caller holds them."""

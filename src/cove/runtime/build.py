@@ -27,7 +27,6 @@ from cove.images.dockerfile import SCRATCH, Copy, Run, Set, Stage, Step, find_st
 from cove.images.image_view import opened_image
 from cove.images.manifest import (
     MOST_JSON_BYTES,
-    MOST_LAYERS,
     ImageConfig,
     RootFs,
     Settings,
@@ -36,6 +35,7 @@ from cove.images.manifest import (
 )
 from cove.images.new_layer import join
 from cove.images.record import ImageRecord
+from cove.images.shortening import MOST_WHILE_BUILDING, shorten_layers
 from cove.images.store import ImageStore
 from cove.layers.record import Owners
 from cove.layers.store import LayerStore
@@ -106,7 +106,7 @@ class Build:
         self._total = sum(len(self._stages[at].steps) for at in needed)
         for at in needed:
             self._images[at] = await self._build_stage(at)
-        record = self._record(self._images[needed[-1]])
+        record = self._record(await self._shorten(self._images[needed[-1]]))
         if len(msgspec.json.encode(record.config)) > MOST_JSON_BYTES:
             raise ValidationFailed(f"the settings of the image have more than {MOST_JSON_BYTES >> 20} MiB")
         await finished(self._keep, record)
@@ -127,9 +127,14 @@ class Build:
         for step in stage.steps:
             self._number += 1
             image = await self._perform(image, step, at)
-            if len(image.built.layers) > MOST_LAYERS:
-                raise self._failed(step, f"the image has more than {MOST_LAYERS} layers: join RUN lines by &&")
+            if len(image.built.layers) > MOST_WHILE_BUILDING:
+                image = await self._shorten(image)
         return image
+
+    async def _shorten(self, image: _Image) -> _Image:
+        """Merge layers of an image that has more than a sandbox can stand on."""
+        layers = await in_transfer(lambda check: shorten_layers(self.layers, image.built.layers, self._bounded(check)))
+        return replace(image, built=Built(layers, image.built.diff_ids))
 
     async def _base(self, name: str, at: int) -> _Image:
         earlier = find_stage(self._stages, name, at)

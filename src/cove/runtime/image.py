@@ -11,7 +11,7 @@ from cove import api
 from cove.errors import FileTooLarge
 from cove.images.build_cache import BuildCache
 from cove.images.layer_stream import MOST_BYTES
-from cove.images.pull import pull
+from cove.images.pull import blobs_of, pull
 from cove.images.record import ImageRecord
 from cove.images.registry import Connect
 from cove.images.store import ImageStore
@@ -94,6 +94,7 @@ async def read_archive(store: ImageStore, name: str) -> AsyncGenerator[bytes, No
 def prune_images(store: ImageStore, *, all: bool = False) -> builtins.list[str]:
     """Remove what has no name, and with `all` images that nothing stands on; returns the names of those. Blocks."""
     gone = store.forget_unused() if all else []
+    blobs_of(store).collect()
     BuildCache(store.path, store.layers).clear()
     return gone
 
