@@ -161,7 +161,13 @@ class HttpConnection(Endpoint):
             self._owes_continue = False
             self._transport.write(_CONTINUE)
         self.resume_reading()
-        self._deadline.set(self._limits.body_idle_timeout)
+        self._expect_body()
+
+    def _expect_body(self) -> None:
+        if self.request.may_be_silent:
+            self._deadline.clear()
+        else:
+            self._deadline.set(self._limits.body_idle_timeout)
 
     def pause_body(self) -> None:
         """Stop reading (backpressure): nobody takes more of a body for the time being."""
@@ -259,7 +265,7 @@ class HttpConnection(Endpoint):
     def _parse(self, data: bytes) -> None:
         self._queue.feed(data)
         if self._is_busy and not self.request.is_complete and self._is_reading:
-            self._deadline.set(self._limits.body_idle_timeout)
+            self._expect_body()
         self._advance()
 
     def _advance(self) -> None:

@@ -31,7 +31,10 @@ class BodySink(Protocol):
 
 
 class Request:
-    """One request; its body may still be on the way. Names of headers are in lower case."""
+    """One request; its body may still be on the way. Names of headers are in lower case.
+
+    A body that `may_be_silent` has no limit on the time between its pieces.
+    """
 
     __slots__ = (
         "_buffered",
@@ -44,6 +47,7 @@ class Request:
         "headers",
         "is_complete",
         "is_upgrade",
+        "may_be_silent",
         "method",
         "path",
         "query",
@@ -60,6 +64,7 @@ class Request:
         self.raw_headers: list[tuple[bytes, bytes]] = []
         self.is_complete = False
         self.is_upgrade = False
+        self.may_be_silent = False
         self._source = source
         self._limit = limit
         self._chunks: list[bytes] = []

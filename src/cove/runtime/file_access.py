@@ -43,6 +43,8 @@ class Stat:
     mode: int
     size: int
     modified_ns: int
+    user_id: int
+    group_id: int
 
     @property
     def is_directory(self) -> bool:
@@ -180,8 +182,7 @@ class FileAccess:
         answer = await self._link.request(
             b"stat", b"1" if follow else b"0", path, expect_fields=6, subject=decode_path(path), user=self._user
         )
-        mode, size, modified = (signed(field) for field in answer.fields[:3])
-        return Stat(mode, size, modified)
+        return Stat(*(signed(field) for field in answer.fields[:5]))
 
     async def stat_or_none(self, path: bytes) -> Stat | None:
         """Describe what a path leads to, links followed; None when that is nothing."""

@@ -19,12 +19,12 @@ from cove.model.file import MOST_DOWNLOAD_BYTES
 from cove.runtime import file_watch
 from cove.runtime.directory_listing import list_directory
 from cove.runtime.errand import Errands
-from cove.runtime.file_access import SMALL_BYTES, FileAccess, check_mode
+from cove.runtime.file_access import SMALL_BYTES, FileAccess, Stat, check_mode
 from cove.runtime.file_answers import Listing, Matches, Paths
 from cove.runtime.file_arguments import check_content, check_glob, check_limit, check_pattern, check_size, check_times
 from cove.runtime.file_content import CHUNK_BYTES, count_text, read_range, replace_text, write_all
 from cove.runtime.file_transfer import copy_between, download, read_archive, upload, write_archive
-from cove.runtime.gate import Gate, gated
+from cove.runtime.gate import Gate, gated, gated_call
 from cove.tasks import settled
 
 T = TypeVar("T")
@@ -245,6 +245,12 @@ class Files(api.Files):
     async def stat(self, path: str, *, user: str | None = None) -> FileInfo:
         by = await self._by(user)
         return await by._access.info(self._path(path))
+
+    @gated_call
+    async def stat_owned(self, path: str, *, follow: bool, user: str | None = None) -> Stat:
+        """Describe an entry with the numbers of its owner and group, as they are inside."""
+        by = await self._by(user)
+        return await by._access.stat(self._path(path), follow=follow)
 
     async def exists(self, path: str, *, user: str | None = None) -> bool:
         by = await self._by(user)

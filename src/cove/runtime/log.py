@@ -96,6 +96,11 @@ class Log:
         return self._core.disk_bytes
 
     @property
+    def cursor(self) -> str:
+        """The cursor of what comes next."""
+        return str(self._core.end)
+
+    @property
     def has_ended(self) -> bool:
         """Return whether nothing more will come."""
         return self._end is not None

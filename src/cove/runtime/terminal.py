@@ -72,6 +72,11 @@ class Terminal(api.Terminal):
         return self._process.gate
 
     @property
+    def supervised(self) -> Supervised:
+        """The process on it."""
+        return self._process
+
+    @property
     def is_running(self) -> bool:
         """The process lives, or its last bytes are still to be read."""
         return self.end is None

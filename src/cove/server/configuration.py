@@ -90,6 +90,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     bridge_spec: SandboxSpec = SandboxSpec()
     bridge_specs: dict[str, SandboxSpec] = {}
     bridge_buckets: dict[str, BucketBinding] = {}
+    e2b_domain: str | None = None
+    e2b_spec: SandboxSpec = SandboxSpec()
+    e2b_templates: dict[str, SandboxSpec] = {}
 
     def __post_init__(self) -> None:
         if self.insecure_no_key and not self.is_loopback:
@@ -105,6 +108,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for spec in (
             *(defaults, SandboxSpec(limits=self.maximum_limits)),
             *(self.bridge_spec, *self.bridge_specs.values()),
+            *(self.e2b_spec, *self.e2b_templates.values()),
         ):
             check_spec(spec)
         for policy in self.grants.policies.values():
@@ -118,8 +122,13 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def grants(self) -> NetworkGrants:
-        """Return what network policies may have: the bridge's specs are the server's own, and so are their policies."""
-        specs = {"bridge_spec": self.bridge_spec, **{f"bridge_specs.{k}": v for k, v in self.bridge_specs.items()}}
+        """Return what network policies may have: the specs here are the server's own, and so are their policies."""
+        specs = {
+            "bridge_spec": self.bridge_spec,
+            "e2b_spec": self.e2b_spec,
+            **{f"bridge_specs.{name}": spec for name, spec in self.bridge_specs.items()},
+            **{f"e2b_templates.{name}": spec for name, spec in self.e2b_templates.items()},
+        }
         own = {name: spec.network for name, spec in specs.items() if isinstance(spec.network, NetworkPolicy)}
         return msgspec.structs.replace(self.network, policies={**self.network.policies, **own})
 
@@ -232,9 +241,10 @@ def load(
             raise ValidationFailed(f"{path} is not valid TOML: {error}") from None
     for name in ("default_limits", "maximum_limits"):
         _refuse_unknown(settings.get(name), Limits, name)
-    for table in (settings.get("bridge_spec"), *_values(settings.get("bridge_specs"))):
-        _refuse_unknown(table, SandboxSpec, "bridge_spec")
-        use_named_network(table, settings.get("network"))
+    for name, several in (("bridge_spec", "bridge_specs"), ("e2b_spec", "e2b_templates")):
+        for table in (settings.get(name), *_values(settings.get(several))):
+            _refuse_unknown(table, SandboxSpec, name)
+            use_named_network(table, settings.get("network"))
     given = {name: value for name, value in options.items() if value is not None}
     try:
         return msgspec.convert(_without_unlimited(_merge(defaults or {}, {**settings, **given})), Configuration)

@@ -12,10 +12,12 @@ import uvloop
 
 from cove.http import HttpLimits, HttpServer
 from cove.linux.descriptors import raise_descriptor_limit
+from cove.local.threads import in_thread
 from cove.server.bridge.gateway import BridgeGateway
 from cove.server.configuration import Configuration
+from cove.server.e2b.gateway import E2bGateway
 from cove.server.error_response import describe_error
-from cove.server.gateway.auth import Authenticator
+from cove.server.gateway.auth import Authenticator, load_token_secret
 from cove.server.gateway.documents import make_documents
 from cove.server.gateway.handler import Gateway
 from cove.server.preview.exposures import address_of
@@ -63,10 +65,12 @@ async def _serve(work: Work) -> None:
     starter = Starter(work.home, configuration)
     directory = Directory(work.home)
     address = address_of(configuration, work.previews.getsockname()[1])
+    secret = await in_thread(load_token_secret, work.home)
     async with (
         BridgeGateway(directory, starter, authenticator, configuration) as bridge,
         Gateway(directory, starter, authenticator, make_documents()) as gateway,
-        HttpServer(bridge.before(gateway), [work.api], describe=describe_error, limits=limits) as api,
+        E2bGateway(directory, starter, authenticator, configuration, secret=secret, key=work.key) as e2b,
+        HttpServer(e2b.before(bridge.before(gateway)), [work.api], describe=describe_error, limits=limits) as api,
         Preview(directory, address, work.key) as preview,
         HttpServer(preview, [work.previews], describe=describe_error, limits=limits) as previews,
     ):

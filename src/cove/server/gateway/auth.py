@@ -20,6 +20,7 @@ from cove.wire.operation import Caller
 
 KEY_FILE = "key"
 _GIVEN_KEY = Path("server", "key")
+_TOKEN_SECRET = Path("server", "token-secret")
 _RANDOM_BYTES = 32
 _LEAST_LENGTH = 8
 _HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
@@ -43,6 +44,17 @@ def load_key(home: Path, configured: str | None = None) -> str:
         return _read_key(path)
     except OSError as error:
         raise SandboxUnavailable(f"cannot keep the server's key in {path}: {error.strerror}") from error
+
+
+def load_token_secret(home: Path) -> bytes:
+    """Load the secret that tokens of sandboxes are made of, made if it is not there. Blocks."""
+    path = home / _TOKEN_SECRET
+    try:
+        if not path.exists():
+            _make_key(path)
+        return _read_key(path).encode()
+    except OSError as error:
+        raise SandboxUnavailable(f"cannot keep the secret of tokens in {path}: {error.strerror}") from error
 
 
 def leave_key(home: Path, given: str | None) -> None:
@@ -72,7 +84,7 @@ def _read_key(path: Path) -> str:
 
 def _make_key(path: Path) -> None:
     """Of several that make one at the same time, one wins."""
-    building = path.with_name(f".{KEY_FILE}-{secrets.token_hex(8)}")
+    building = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:

@@ -14,6 +14,7 @@ from cove.local.threads import in_thread
 from cove.model import IdleAction, SandboxSpec, SandboxStatus
 from cove.runtime.activity import Activity
 from cove.server.bridge.runtime import with_bridge
+from cove.server.e2b.runtime import E2bRuntime
 from cove.server.error_response import describe_error
 from cove.server.runtime.activity import count
 from cove.server.runtime.open_sandbox import OpenedSandbox
@@ -70,9 +71,14 @@ class Serving:
     async def run(self) -> None:
         """Serve. Returns when the sandbox has ended and what is left of it is recorded."""
         sandbox = self._sandbox
-        handler = count(sandbox.activity, with_bridge(sandbox, make_handler(sandbox)))
         async with (
-            HttpServer(handler, [self._opened.listener], describe=describe_error, limits=_LIMITS) as server,
+            E2bRuntime(sandbox, self._opened.place.path) as e2b,
+            HttpServer(
+                count(sandbox.activity, e2b.before(with_bridge(sandbox, make_handler(sandbox)))),
+                [self._opened.listener],
+                describe=describe_error,
+                limits=_LIMITS,
+            ) as server,
             Tasks() as tasks,
         ):
             sandbox.activity.touch()  # whoever had it started comes now: it was not idle while it started
