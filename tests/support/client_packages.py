@@ -19,6 +19,7 @@ HARNESSES = (
     *("pytest>=8.3", "pytest-timeout>=2.3", "pytest-xdist>=3.6"),
 )
 _ROOT = Path(__file__).parent.parent.parent
+E2B_NODE_PACKAGES = ("e2b@2.51.0", "@e2b/code-interpreter@2.8.0")
 _SHARED = Path("/var/cache/cove-tests")
 _SYSTEM = "/usr/bin/python3"
 _SECONDS = 500
@@ -64,12 +65,21 @@ def installed_cove(directory: Path) -> str:
 
 def node_client() -> Path:
     """The directory of packages in which Node finds the JavaScript client, or skip."""
+    return _node_packages("openai-agents-extensions-0.18.0", NODE_PACKAGES)
+
+
+def e2b_node_client() -> Path:
+    """The directory of packages in which Node finds E2B's JavaScript clients, or skip."""
+    return _node_packages("e2b-2.51.0", E2B_NODE_PACKAGES)
+
+
+def _node_packages(name: str, packages: tuple[str, ...]) -> Path:
     if shutil.which("npm") is None:
         pytest.skip("there is no npm on this machine")
-    with _installed("openai-agents-extensions-0.18.0") as (directory, is_new):
+    with _installed(name) as (directory, is_new):
         if is_new:
             (directory / "package.json").write_text('{"private": true}\n')
-            _run(["npm", "install", "--no-audit", "--no-fund", "--silent", *NODE_PACKAGES], cwd=directory)
+            _run(["npm", "install", "--no-audit", "--no-fund", "--silent", *packages], cwd=directory)
     return directory / "node_modules"
 
 

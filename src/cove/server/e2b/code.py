@@ -17,6 +17,8 @@ from cove.errors import (
     ContextCrashed,
     ContextNotFound,
     CoveError,
+    SandboxPaused,
+    SandboxStopped,
     UnsupportedLanguage,
     ValidationFailed,
 )
@@ -102,6 +104,10 @@ class CodeService:
             return _Refused(404, error.message).response
         except ValidationFailed as error:
             return _Refused(400, error.message).response
+        except (SandboxPaused, SandboxStopped):
+            raise
+        except CoveError as error:
+            return _Refused(500, error.message).response
 
     async def _route(self, request: Request, path: str) -> Response:
         match request.method, path.strip("/").split("/"):

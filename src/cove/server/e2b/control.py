@@ -15,7 +15,7 @@ from cove.http import Request, Response
 from cove.layers.record import Snapshot
 from cove.layers.store import LayerStore
 from cove.local.threads import in_thread
-from cove.model import Network, NetworkPolicy, SandboxSpec, SandboxStatus, SnapshotInfo, VolumeMount
+from cove.model import Network, NetworkPolicy, SandboxInfo, SandboxSpec, SandboxStatus, SnapshotInfo, VolumeMount
 from cove.model.spec import MOST_LABELS, check_labels, check_spec
 from cove.server.configuration import Configuration
 from cove.server.e2b.life import DEFAULT_TIMEOUT, Begin, Connected, Pause, Timeout
@@ -32,9 +32,8 @@ from cove.server.e2b.protocol import (
     read_query,
 )
 from cove.server.e2b.record import E2bRecord, read_record
+from cove.server.e2b.runtime_call import post
 from cove.server.e2b.templates import Templates
-from cove.server.gateway.answers import SandboxAnswers
-from cove.server.gateway.runtime_call import post
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.starter import Starter
 from cove.tasks import settled
@@ -42,7 +41,7 @@ from cove.wire import operations
 from cove.wire.coding import decode_json, encode_json
 from cove.wire.operation import SANDBOXES
 from cove.wire.requests.network import SetNetwork
-from cove.wire.requests.snapshot import MakeSnapshot
+from cove.wire.requests.snapshot import Fork, MakeSnapshot
 
 T = TypeVar("T")
 
@@ -379,11 +378,22 @@ class Control:
         count = 1 if wanted.count is None else wanted.count
         if not 1 <= count <= _MOST_COPIES:
             raise Refusal(400, f"count must be from 1 to {_MOST_COPIES}")
+        record = await self._find_present(id)
         _, found = await self._find(id)
         chosen = found.record or E2bRecord(template=found.template, timeout=DEFAULT_TIMEOUT)
         chosen = replace(chosen, timeout=max(float(wanted.timeout or chosen.timeout), 1.0), pauses_at=None)
-        copies = await SandboxAnswers(self._directory, self._starter, id).fork(count)
-        return answer([{"sandbox": await self._begin_copy(each.id, chosen, request)} for each in copies], 201)
+        path = f"{SANDBOXES}/{id}{operations.FORK.path}"
+        made = await post(self._directory.socket(record), path, encode(Fork(count=count)))
+        copies = decode_json(made, list[SandboxInfo])
+        try:
+            return answer([{"sandbox": await self._begin_copy(each.id, chosen, request)} for each in copies], 201)
+        except BaseException:
+            await settled(self._destroy_all([each.id for each in copies]))
+            raise
+
+    async def _destroy_all(self, ids: list[str]) -> None:
+        for id in ids:
+            await self._starter.destroy(id)
 
     async def _begin_copy(self, id: str, chosen: E2bRecord, request: Request) -> dict[str, object]:
         record, _ = await self._find(id)

@@ -30,7 +30,7 @@ from cove.core.e2b_access import (
     sign_file,
 )
 from cove.core.identifier import SANDBOX_ID
-from cove.errors import CoveError, SandboxNotFound, SandboxStopped, SandboxUnavailable
+from cove.errors import CoveError, SandboxNotFound, SandboxPaused, SandboxStopped, SandboxUnavailable
 from cove.http import Answer, Handler, HttpError, Request, Response
 from cove.local.threads import in_thread
 from cove.model import SandboxStatus
@@ -48,9 +48,9 @@ from cove.server.e2b.protocol import (
     read_query,
 )
 from cove.server.e2b.record import E2bRecord, read_record
+from cove.server.e2b.runtime_call import post
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.relay import SocketRelay
-from cove.server.gateway.runtime_call import post
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.starter import Starter
@@ -176,7 +176,7 @@ class E2bGateway:
         path = await self._reach(place, is_known=is_known)
         _hide_ours(request)
         if port not in (FILES_PORT, CODE_PORT):
-            if place.wakes:
+            if await in_thread(self._is_paused, place):
                 await post(Path(path), f"{BELOW}{place.id}/{CONTROL}/wake")
             return self._ports.relay(request, path, id, port)
         return self._relay(request, place, path, port)
@@ -264,6 +264,10 @@ class E2bGateway:
         self._places[place.id] = place
         return place.socket
 
+    def _is_paused(self, place: _Place) -> bool:
+        record = self._directory.read(place.key)
+        return record is not None and record.status is SandboxStatus.PAUSED
+
     def _relay(self, request: Request, place: _Place, path: str, port: int) -> E2bRelay:
         headers = ((USER_HEADER, _user(request)),)
         request.may_be_silent = request.path == _STREAM_INPUT
@@ -302,7 +306,7 @@ def _user(request: Request) -> bytes:
 
 def _describe(id: str, error: CoveError | HttpError) -> Response:
     """Describe a failure on the way to a sandbox: one that is not there does not run."""
-    if isinstance(error, SandboxNotFound | SandboxStopped):
+    if isinstance(error, SandboxNotFound | SandboxStopped | SandboxPaused):
         return not_running(id)
     if isinstance(error, SandboxUnavailable):
         return not_running(id, error.message)

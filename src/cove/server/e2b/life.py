@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from cove.errors import CoveError, NotFound, SandboxPaused
+from cove.errors import CoveError, NotFound, SandboxPaused, SandboxStopped
 from cove.http import Request, Response
 from cove.local.threads import in_thread
 from cove.model import SandboxStatus
@@ -96,7 +96,10 @@ class E2bLife:
 
     async def wake(self) -> None:
         """Refuse a sandbox that is paused, or begin its time anew where any request wakes it."""
-        if self._sandbox.life.status is not SandboxStatus.PAUSED:
+        status = self._sandbox.life.status
+        if status in (SandboxStatus.STOPPED, SandboxStatus.LOST):
+            raise SandboxStopped(f"sandbox {self._sandbox.id} does not run")
+        if status is not SandboxStatus.PAUSED:
             return
         if self._record is None or not self._record.auto_resume:
             raise SandboxPaused(f"sandbox {self._sandbox.id} is paused")

@@ -22,6 +22,7 @@ _STREAM: Final = ((b"content-type", b"application/connect+json"),)
 _DEFAULT_PING_SECONDS: Final = 90.0
 _LEAST_PING_SECONDS: Final = 1.0
 _MOST_MILLISECONDS: Final = 10**10
+_OVER: Final = "the time of the call is over"
 KEEPALIVE: Final[Message] = {"keepalive": {}}
 
 
@@ -76,7 +77,7 @@ async def answer_unary(call: Unary, request: Request) -> Response:
         async with asyncio.timeout(caller.timeout):
             result = await call(await request.read(MOST_BODY_BYTES), caller)
     except TimeoutError:
-        error = ConnectError(Code.DEADLINE_EXCEEDED, "the time of the call is over")
+        error = ConnectError(Code.DEADLINE_EXCEEDED, _OVER)
     except ConnectError as failed:
         error = failed
     except CoveError as failed:
@@ -104,10 +105,13 @@ async def answer_input(take: Callable[[bytes], Awaitable[None]], request: Reques
     """Take a stream of messages, and answer with one."""
     decoder = EnvelopeDecoder(MOST_BODY_BYTES)
     try:
-        async for data in request.chunks():
-            for message in decoder.feed(data):
-                await take(message)
+        async with asyncio.timeout(Caller.of(request).timeout):
+            async for data in request.chunks():
+                for message in decoder.feed(data):
+                    await take(message)
         decoder.finish()
+    except TimeoutError:
+        return Response(200, _STREAM, ConnectError(Code.DEADLINE_EXCEEDED, _OVER).encode_last())
     except ConnectError as error:
         return Response(200, _STREAM, error.encode_last())
     except CoveError as error:
@@ -160,7 +164,7 @@ async def until(events: Events, seconds: float | None) -> Events:
                 async with asyncio.timeout_at(deadline):
                     event = await anext(events, None)
             except TimeoutError:
-                raise ConnectError(Code.DEADLINE_EXCEEDED, "the time of the call is over") from None
+                raise ConnectError(Code.DEADLINE_EXCEEDED, _OVER) from None
             if event is None:
                 return
             yield event
