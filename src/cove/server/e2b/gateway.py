@@ -36,7 +36,7 @@ from cove.local.threads import in_thread
 from cove.model import SandboxStatus
 from cove.server.configuration import Configuration
 from cove.server.e2b.control import Control, serves
-from cove.server.e2b.ports import Ports
+from cove.server.e2b.ports import PortRelays
 from cove.server.e2b.protocol import (
     BELOW,
     CODE_PORT,
@@ -90,7 +90,7 @@ class _Place:
 
     @property
     def is_public(self) -> bool:
-        """Whoever knows the id may reach its ports. That is so only for those who were told so when they made it."""
+        """Return whether who knows the id may reach its ports: so only where its maker was told so."""
         return self.chosen is not None and self.chosen.is_public
 
     @property
@@ -117,7 +117,7 @@ class E2bGateway:
         self._authenticator = authenticator
         self._tokens = Tokens(hmac.digest(secret, (key or "").encode(), "sha256"))
         self._control = Control(directory, starter, configuration, self._tokens)
-        self._ports = Ports(key)
+        self._ports = PortRelays(key)
         self._upstreams = Upstreams()
         self._places: dict[str, _Place] = {}
 

@@ -52,7 +52,7 @@ class Pause(msgspec.Struct, kw_only=True):
 
 
 class Connected(msgspec.Struct, kw_only=True):
-    """Whether the sandbox was paused."""
+    """The answer to `connect`: whether the sandbox was paused."""
 
     was_paused: bool
 

@@ -27,7 +27,7 @@ class Found:
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Return its id."""
         return self.info.id
 
     @property
@@ -42,7 +42,7 @@ class Found:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Its labels, and what could be none."""
+        """Return its labels, and what of the metadata could be none."""
         return {**self.info.spec.labels, **({} if self.record is None else self.record.metadata)}
 
     @property

@@ -13,7 +13,7 @@ _ALL: Final = ("0.0.0.0/0", "::/0", "*")
 
 
 class NetworkWish(msgspec.Struct, rename="camel", kw_only=True):
-    """What a client says about the network; `allow_internet_access` stands beside it when a sandbox is made."""
+    """The network that a client asks for; `allow_internet_access` stands beside it when a sandbox is made."""
 
     allow_out: list[str] | None = None
     deny_out: list[str] | None = None

@@ -44,7 +44,7 @@ class PortRelay(PreviewRelay):
             self._finish(lambda: self._exchange.respond(not_running(self._id, text)))
 
 
-class Ports:
+class PortRelays:
     """All relays of a worker to ports inside."""
 
     def __init__(self, key: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What E2B's protocol wants to know about a sandbox and Cove's own record does not say: a file at its place."""
+"""The record of E2B's protocol about a sandbox, a file at its place: what Cove's own record does not say."""
 
 from datetime import datetime
 from pathlib import Path

@@ -32,7 +32,7 @@ class Wire(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What the headers of a call say: as whom, and for how many seconds. `user` is None for the sandbox's own."""
+    """The caller, by the headers: as whom, and for how many seconds. `user` is None for the sandbox's own."""
 
     user: str | None
     timeout: float | None
