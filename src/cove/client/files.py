@@ -3,6 +3,7 @@
 What comes from a sandbox is not trusted: a tree is unpacked by the same code that unpacks it for an embedded one.
 """
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import aclosing, suppress
@@ -16,6 +17,7 @@ from cove.archive.tar import Refused, Truncated
 from cove.client.handle import Handle, encode_content
 from cove.client.retry import Backoff
 from cove.errors import ConnectionLost, FileTooLarge, IsDirectory, ValidationFailed
+from cove.local.feed import feed
 from cove.local.files import (
     check_most,
     limited,
@@ -26,7 +28,7 @@ from cove.local.files import (
     unpack_tree,
     write_sparse,
 )
-from cove.local.pipe import Stdin, make_pipe, read_pipe
+from cove.local.pipe import make_pipe, read_pipe
 from cove.local.threads import Stop, finished, start_transfer
 from cove.model import FileInfo, FileKind
 from cove.model.file import MOST_DOWNLOAD_BYTES
@@ -204,39 +206,15 @@ async def _download_file(files: Contents, path: str, local: str, max_bytes: int,
 
 
 async def _download_tree(files: Contents, path: str, local: str, max_bytes: int, user: str | None) -> None:
-    read, write = make_pipe()
-    os.set_blocking(read, False)
-    stdin = Stdin(write)
-    try:
-        with Stop() as stop:
-            unpacking = start_transfer(_unpack_from, read, local, max_bytes, stop)
-            unpacking.add_done_callback(lambda _: stdin.close())
-            try:
-                await _feed(stdin, files, path, user)
-                with translated(local):
-                    await settled(unpacking)
-            finally:
-                stop.set()
-                with suppress(Exception):  # it was raised above, or nobody is there to be told
-                    await settled(unpacking)
-    finally:
-        stdin.close()
-        os.close(read)
+    def unpack(stream: Stream, _: Stop) -> None:
+        try:
+            unpack_tree(stream, local, max_bytes)
+        except (Refused, Truncated) as error:
+            raise ValidationFailed(f"{local}: refused: {error}") from None
 
+    async def unpacked(unpacking: "asyncio.Future[None]", _: Callable[[], object]) -> None:
+        with translated(local):
+            await settled(unpacking)
 
-async def _feed(stdin: Stdin, files: Contents, path: str, user: str | None) -> None:
-    """An unpacker that takes no more has ended, and says itself why."""
     async with aclosing(files.read_archive(path, user=user)) as chunks:
-        async for chunk in chunks:
-            try:
-                await stdin.write(chunk)
-            except ValidationFailed:
-                return
-    stdin.close()
-
-
-def _unpack_from(read: int, local: str, max_bytes: int, stop: Stop) -> None:
-    try:
-        unpack_tree(Stream(read, stop.wait), local, max_bytes)
-    except (Refused, Truncated) as error:
-        raise ValidationFailed(f"{local}: refused: {error}") from None
+        await feed(chunks, unpack, unpacked)

@@ -3,15 +3,14 @@
 import os
 import tempfile
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
 from cove.archive.stream import Stream
-from cove.errors import ValidationFailed
 from cove.layers.places import FileOrigin, FilePlace, copy_export, open_origin, place_of
+from cove.local.feed import feed
 from cove.local.files import translated
-from cove.local.pipe import Stdin, make_pipe
 from cove.local.threads import Stop, finished, start_transfer
 from cove.model import ExportInfo, TransferProgress
 from cove.tasks import settled
@@ -24,43 +23,17 @@ async def write_export(
     chunks: AsyncGenerator[bytes, None], id: str, target: str, progress: Progress = None
 ) -> ExportInfo:
     """Write an export that comes as one file to a path or URL of this program's."""
-    read, write = make_pipe()
-    os.set_blocking(read, False)
-    stdin = Stdin(write)
 
-    def work(stop: Stop) -> ExportInfo:
+    def work(stream: Stream, stop: Stop) -> ExportInfo:
         with tempfile.TemporaryDirectory(prefix="cove-") as working:
-            origin = FileOrigin(Stream(read, stop.wait))
-            return copy_export(origin, id, place_of(target), Path(working), stop.check)
+            return copy_export(FileOrigin(stream), id, place_of(target), Path(working), stop.check)
 
-    try:
-        with Stop() as stop, translated(target):
-            writing = start_transfer(work, stop)
-            writing.add_done_callback(lambda _: stdin.close())
-            try:
-                await _feed(stdin, chunks)
-                info = await settled(writing, on_cancel=stop.set)
-            finally:
-                stop.set()
-                with suppress(Exception):  # it was raised above, or nobody is there to be told
-                    await settled(writing)
-    finally:
-        stdin.close()
-        os.close(read)
+    with translated(target):
+        async with aclosing(chunks):
+            info = await feed(chunks, work, lambda writing, stop: settled(writing, on_cancel=stop))
     if progress is not None:
         progress(TransferProgress(layers=info.layers, total_layers=info.layers, bytes=info.sent_bytes))
     return info
-
-
-async def _feed(stdin: Stdin, chunks: AsyncGenerator[bytes, None]) -> None:
-    """A writer that takes no more has ended, and says itself why."""
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            try:
-                await stdin.write(chunk)
-            except ValidationFailed:
-                return
-    stdin.close()
 
 
 async def read_export(source: str, progress: Progress = None) -> AsyncGenerator[bytes, None]:

@@ -3,16 +3,14 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from contextlib import suppress
 
 from cove.archive.stream import Stream
-from cove.errors import ValidationFailed
 from cove.layers.places import FileOrigin, open_origin, place_of
 from cove.layers.record import Snapshot
 from cove.layers.snapshot_export import digest_of, export_file, export_to, load_from
 from cove.layers.store import LayerStore
+from cove.local.feed import feed
 from cove.local.files import translated
-from cove.local.pipe import Stdin, make_pipe
 from cove.local.threads import Stop, finished, kept_or_undone, start_transfer
 from cove.model import ExportInfo, TransferProgress
 from cove.tasks import settled
@@ -64,37 +62,15 @@ async def read_archive(store: LayerStore, id: str) -> AsyncGenerator[bytes, None
 
 async def load_archive(store: LayerStore, chunks: AsyncIterable[bytes]) -> Snapshot:
     """Load an export that comes as one file, in pieces."""
-    read, write = make_pipe()
-    os.set_blocking(read, False)
-    stdin = Stdin(write)
 
-    def work(stop: Stop) -> Snapshot:
-        return load_from(store, FileOrigin(Stream(read, stop.wait)), lambda _: None, stop.check)
+    def work(stream: Stream, stop: Stop) -> Snapshot:
+        return load_from(store, FileOrigin(stream), lambda _: None, stop.check)
 
-    try:
-        with Stop() as stop, translated("the export"):
-            loading = start_transfer(work, stop)
-            loading.add_done_callback(lambda _: stdin.close())
-            try:
-                await _feed(stdin, chunks)
-                return await kept_or_undone(loading, lambda made: store.delete(made.id), on_cancel=stop.set)
-            finally:
-                stop.set()
-                with suppress(Exception):  # it was raised above, or nobody is there to be told
-                    await settled(loading)
-    finally:
-        stdin.close()
-        os.close(read)
+    async def loaded(loading: "asyncio.Future[Snapshot]", stop: Callable[[], object]) -> Snapshot:
+        return await kept_or_undone(loading, lambda made: store.delete(made.id), on_cancel=stop)
 
-
-async def _feed(stdin: Stdin, chunks: AsyncIterable[bytes]) -> None:
-    """A loader that takes no more has ended, and says itself why."""
-    async for chunk in chunks:
-        try:
-            await stdin.write(chunk)
-        except ValidationFailed:
-            return
-    stdin.close()
+    with translated("the export"):
+        return await feed(chunks, work, loaded)
 
 
 def relayed(progress: Progress) -> Callable[[TransferProgress], object]:
