@@ -31,17 +31,7 @@ from cove.http.errors import HandlerFailed, HttpError, RequestTimeout, ServerSto
 from cove.http.parser import HttpLimits
 from cove.http.request import Request
 from cove.http.request_queue import RequestQueue
-from cove.http.response import (
-    Answer,
-    Body,
-    Ping,
-    Relay,
-    Response,
-    Upgrade,
-    has_body,
-    render_head,
-    render_switch,
-)
+from cove.http.response import Answer, Body, Ping, Relay, Response, Upgrade, has_body, render_head, render_switch
 from cove.http.response_body import Backpressure, write_body
 from cove.http.stream import Stream
 
