@@ -115,7 +115,7 @@ class SandboxLifecycle(SandboxLife):
         self.id = id
         self._spec = self.origin = spec
         self.created_at = created_at
-        self._settle_in(backend_of(spec.isolation).inside(self._machine, self._place, None))
+        self._settle_in(backend_of(spec.isolation).inside(self._machine, self._place, self.layers.place.system))
         self.ends_at = ends_at(created_at, spec.lifetime)
         self.schedule_end()
 

@@ -13,6 +13,7 @@ from cove.core.limits import MOST_PROCESSES
 from cove.core.mount_grants import BucketBinding, MountGrants
 from cove.core.network_grants import NetworkGrants
 from cove.errors import PermissionDenied, ValidationFailed
+from cove.images.reference import parse_reference
 from cove.model import (
     AnyMount,
     BucketMount,
@@ -68,6 +69,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     preview_url: str | None = None
     workers: int = msgspec.field(default_factory=lambda: min(os.cpu_count() or 1, _MOST_WORKERS))
     warm: int = 0
+    warm_images: dict[str, int] = {}
     on_stop: OnStop = OnStop.LEAVE
     api_key: str | None = None
     insecure_no_key: bool = False
@@ -100,8 +102,10 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 f"without a key everybody who can reach {self.host} could run programs on this machine: "
                 "--insecure-no-key is for 127.0.0.1 only"
             )
-        if self.workers < 1 or self.warm < 0:
+        if self.workers < 1 or min((self.warm, *self.warm_images.values())) < 0:
             raise ValidationFailed("there must be at least one worker, and not less than no warm sandbox")
+        for name in self.warm_images:
+            parse_reference(name)
         defaults = SandboxSpec(
             limits=self.default_limits, idle_timeout=self.default_idle_timeout, lifetime=self.default_lifetime
         )
@@ -131,6 +135,12 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         }
         own = {name: spec.network for name, spec in specs.items() if isinstance(spec.network, NetworkPolicy)}
         return msgspec.structs.replace(self.network, policies={**self.network.policies, **own})
+
+    @property
+    def warm_specs(self) -> list[tuple[SandboxSpec, int]]:
+        """Return what sandboxes wait for an id, and how many of each."""
+        wanted = [(SandboxSpec(), self.warm), *((SandboxSpec(image=k), v) for k, v in self.warm_images.items())]
+        return [(self.admit(spec), count) for spec, count in wanted]
 
     @property
     def is_loopback(self) -> bool:

@@ -14,17 +14,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import NoReturn
 
-from cove.errors import SandboxUnavailable
+from cove.errors import ImageNotFound, SandboxUnavailable
 from cove.linux.cgroup import find_hierarchies
 from cove.linux.file_lock import try_lock
 from cove.linux.forking import close_in_forked_child, end_with_parent, name_process, work_and_exit
-from cove.model import SandboxSpec
 from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop
 from cove.server.gateway.auth import KEY_FILE, leave_key, load_key
@@ -211,10 +210,18 @@ class Supervisor:
 
     def _sweep(self) -> None:
         self._close_listeners()
-        spec = self._configuration.admit(SandboxSpec())
-        for _ in range(self._configuration.warm - self._pool.count(spec)):
-            self._pool.replenish(spec, self._configuration.warm)
+        self._keep_warm()
         collect_garbage(self._home)
+
+    def _keep_warm(self) -> None:
+        """Let as many sandboxes wait as the configuration says; of an image that is not there, none."""
+        kinds: set[str] = set()
+        for spec, most in self._configuration.warm_specs:
+            with suppress(ImageNotFound):
+                kinds.add(self._pool.kind_of(spec))
+                for _ in range(most - self._pool.count(spec)):
+                    self._pool.replenish(spec, most)
+        self._pool.keep_only(kinds)
 
     def _reap(self) -> None:
         for child in self._children:

@@ -118,17 +118,32 @@ class _Process:
 
     async def _prepare(self, request: Prepare) -> OpenedSandbox | None:
         """Start a sandbox, wait for one request, and be what it asks for."""
-        sandbox, place = await self._opener.prepare(request.spec)
+        try:
+            kind = await in_thread(self._pool.kind_of, request.spec)
+            sandbox, place = await self._opener.prepare(request.spec)
+        except CoveError:
+            return None  # its image is gone, or cannot be used: who asks for a sandbox on it is told
         sandbox.prepare_code()
-        opened = await self._wait_for_an_id(sandbox, place, request)
+        opened = None
+        if await self._is_still(kind, request.spec):
+            opened = await self._wait_for_an_id(sandbox, place, request, kind)
         if opened is None:
             await sandbox.destroy()
         return opened
 
-    async def _wait_for_an_id(self, sandbox: Sandbox, place: Place, prepared: Prepare) -> OpenedSandbox | None:
+    async def _is_still(self, kind: str, spec: SandboxSpec) -> bool:
+        """Return whether it stands on what its image was before it began: another may have taken the name."""
+        try:
+            return await in_thread(self._pool.kind_of, spec) == kind
+        except CoveError:
+            return False
+
+    async def _wait_for_an_id(
+        self, sandbox: Sandbox, place: Place, prepared: Prepare, kind: str
+    ) -> OpenedSandbox | None:
         if await in_thread(self._pool.count, prepared.spec) >= prepared.most:
             return None
-        wanted = await self._until_claimed(sandbox, prepared.spec, place.key)
+        wanted = await self._until_claimed(sandbox, kind, place.key)
         if wanted is None:
             return None
         reader, writer = await asyncio.open_unix_connection(sock=wanted)
@@ -147,17 +162,17 @@ class _Process:
         finally:
             writer.close()
 
-    async def _until_claimed(self, sandbox: Sandbox, spec: SandboxSpec, key: str) -> socket.socket | None:
+    async def _until_claimed(self, sandbox: Sandbox, kind: str, key: str) -> socket.socket | None:
         """Wait to be claimed; None when it is not to wait, or not any longer, or is lost."""
         building = self._pool.building()
         with listen(building) as listener:
             listener.setblocking(False)
-            if not await in_thread(self._pool.add, spec, key, building):
+            if not await in_thread(self._pool.add, kind, key, building):
                 return None
             sandbox.on_lost = self._told_to_stop.set
             async with Tasks() as tasks:
                 accepting = tasks.start(asyncio.get_running_loop().sock_accept(listener))
                 stopping = tasks.start(self._told_to_stop.wait())
                 await asyncio.wait([accepting, stopping], return_when=asyncio.FIRST_COMPLETED)
-                self._pool.forget(spec, key)
+                self._pool.forget(kind, key)
         return None if accepting.cancelled() else accepting.result()[0]

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cove.core.identifier import check_sandbox_id, new_identifier
-from cove.errors import SandboxAlreadyExists, SandboxUnavailable
+from cove.errors import CoveError, SandboxAlreadyExists, SandboxUnavailable
 from cove.layers.store import LayerStore
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec, SandboxStatus
-from cove.model.spec import HOST_IMAGE
 from cove.server.configuration import Configuration
 from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.destroy_sandbox import remove
@@ -88,10 +87,13 @@ class Starter:
             await settled(self.destroy(id))
 
     def _claim(self, spec: SandboxSpec) -> Path | None:
-        """Take a warm sandbox, which stands on the host's system."""
+        """Take a warm sandbox, which stands on the host's system or on the image, and runs nothing."""
         snapshot = None if spec.snapshot is None else LayerStore(self.directory.home).find(spec.snapshot)
-        has_image = spec.image != HOST_IMAGE or (snapshot is not None and snapshot.system is not None)
-        return None if has_image or spec.startup else self._pool.claim(spec)
+        has_system = snapshot is not None and snapshot.system is not None
+        try:
+            return None if has_system or spec.startup else self._pool.claim(spec)
+        except CoveError:
+            return None  # what is wrong with the image, who makes the sandbox says
 
     async def _get(self, existing: Record, exist_ok: bool) -> Record:
         if not exist_ok:

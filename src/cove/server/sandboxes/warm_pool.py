@@ -7,6 +7,7 @@ succeed only once, so that none is ever given out twice. It hears one request in
 import hashlib
 import os
 import socket
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,11 +15,16 @@ import msgspec
 
 from cove.archive.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
+from cove.errors import ImageNotFound
+from cove.images.store import ImageStore
+from cove.layers.store import LayerStore
 from cove.model import Network, SandboxSpec
+from cove.model.spec import HOST_IMAGE
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.start_protocol import Prepare, encode
 
 _CLOSED = "closed-"
+_ON_IMAGE = "image-"
 
 
 class WarmPool:
@@ -34,23 +40,19 @@ class WarmPool:
         for path in (self._waiting, self._claimed):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def socket(self, spec: SandboxSpec, key: str) -> Path:
-        """Return the path of the socket on which a sandbox of that kind listens while it waits."""
-        return self._kind(spec) / key
-
-    def add(self, spec: SandboxSpec, key: str, listening: Path) -> bool:
-        """Offer a sandbox to be claimed from here on; False when the pool is closed."""
+    def add(self, kind: str, key: str, listening: Path) -> bool:
+        """Offer a sandbox of a kind to be claimed from here on; False when the pool is closed."""
         try:
-            self._kind(spec).mkdir(mode=0o700, exist_ok=True)
-            listening.rename(self.socket(spec, key))
+            (self._waiting / kind).mkdir(mode=0o700, exist_ok=True)
+            listening.rename(self._waiting / kind / key)
         except FileNotFoundError:
             listening.unlink(missing_ok=True)
             return False
         return True
 
-    def forget(self, spec: SandboxSpec, key: str) -> None:
+    def forget(self, kind: str, key: str) -> None:
         """Withdraw a sandbox: it waits no longer."""
-        self.socket(spec, key).unlink(missing_ok=True)
+        (self._waiting / kind / key).unlink(missing_ok=True)
         (self._claimed / key).unlink(missing_ok=True)
 
     def building(self) -> Path:
@@ -77,7 +79,7 @@ class WarmPool:
         """Count those that wait."""
         try:
             return len(os.listdir(self._kind(spec)))
-        except FileNotFoundError:
+        except (FileNotFoundError, ImageNotFound):
             return 0
 
     def close(self) -> None:
@@ -95,9 +97,13 @@ class WarmPool:
                 self._take(path)
             remove_tree(str(closed))
         for claimed in self._claimed.iterdir():
-            with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
-                connection.connect(str(claimed))
-            claimed.unlink(missing_ok=True)
+            self._dismiss(claimed)
+
+    @staticmethod
+    def _dismiss(claimed: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+            connection.connect(str(claimed))
+        claimed.unlink(missing_ok=True)
 
     def replenish(self, spec: SandboxSpec, most: int) -> None:
         """Ask the zygote for one more, which will be there after a while unless there are enough by then."""
@@ -105,7 +111,25 @@ class WarmPool:
             connection.connect(str(self._directory.zygote))
             connection.sendall(encode(Prepare(spec=spec, most=most)))
 
+    def kind_of(self, spec: SandboxSpec) -> str:
+        """Return what names all that are alike: else is decided when one gets its id. Raises ImageNotFound.
+
+        On an image it is what the name stands for now: one that waits on what it stood for before is of another kind.
+        """
+        prefix = ""
+        alike: tuple[object, ...] = (spec.isolation, spec.network is Network.HOST, spec.limits, spec.mounts)
+        if spec.image != HOST_IMAGE:
+            home = self._directory.home
+            image = ImageStore(home, LayerStore(home)).find(spec.image)
+            alike += (image.name, image.id, image.layers, spec.user, spec.sudo)
+            prefix = _ON_IMAGE
+        return prefix + hashlib.sha256(msgspec.json.encode(alike)).hexdigest()[:16]
+
+    def keep_only(self, kinds: Collection[str]) -> None:
+        """Tell those on images, of other kinds, that nobody will want them: their image is another now, or gone."""
+        for path in self._waiting.glob(f"{_ON_IMAGE}*/*"):
+            if path.parent.name not in kinds and (claimed := self._take(path)) is not None:
+                self._dismiss(claimed)
+
     def _kind(self, spec: SandboxSpec) -> Path:
-        """Jails are alike when these are; all else is decided when it gets its id."""
-        kind = msgspec.json.encode((spec.isolation, spec.network is Network.HOST, spec.limits, spec.mounts))
-        return self._waiting / hashlib.sha256(kind).hexdigest()[:16]
+        return self._waiting / self.kind_of(spec)
