@@ -182,31 +182,37 @@ def test_any_changes_at_once_leave_a_whole_sandbox(cove_home: Path, groups: list
 
 # A call that waits for a thread takes as many turns of the loop as that takes.
 TURNS = [*range(12), 16, 24, 40, 80, 160, 320, 640, 1280]
+SOME_TURNS = [0, 1, 3, 6, 11, 24, 80, 320, 1280]
+CANCELLED = [
+    ("hold", "snapshot"),
+    ("write", "restore"),
+    ("write", "fork"),
+    ("write", "transaction"),
+    ("resume", "stop"),
+    ("stop", "start"),
+    ("resume", "pause"),
+]
+OTHERS = [("resume", "snapshot"), ("write", "reset"), ("resume", "restart"), ("pause", "resume")]
 
 
-@pytest.mark.parametrize(
-    ("before", "call"),
-    [
-        ("resume", "snapshot"),
-        ("hold", "snapshot"),
-        ("write", "restore"),
-        ("write", "fork"),
-        ("write", "transaction"),
-        ("write", "reset"),
-        ("resume", "stop"),
-        ("stop", "start"),
-        ("resume", "restart"),
-        ("resume", "pause"),
-        ("pause", "resume"),
-    ],
-)
+@pytest.mark.parametrize(("before", "call"), CANCELLED)
+async def test_a_change_that_is_cancelled_is_whole_or_not_at_all(before: str, call: str, cove_home: Path) -> None:
+    await cancel_at(SOME_TURNS, before, call, cove_home)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "call"), CANCELLED + OTHERS)
 async def test_a_change_that_is_cancelled_anywhere_is_whole_or_not_at_all(
     before: str, call: str, cove_home: Path
 ) -> None:
+    await cancel_at(TURNS, before, call, cove_home)
+
+
+async def cancel_at(moments: list[int], before: str, call: str, cove_home: Path) -> None:
     model = await begin()
     try:
         session = await model.sandbox.create_session(id="s")
-        for turns in TURNS:
+        for turns in moments:
             await model.calls[before]()
             work = attempt(model.calls[call])
             was_running = await cancel_after(turns, work, times=2)
