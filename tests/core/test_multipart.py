@@ -85,6 +85,10 @@ def test_what_is_no_multipart_body_is_refused(body: bytes) -> None:
         parse([body])
 
 
+def test_what_follows_the_last_boundary_is_nobodys() -> None:
+    assert parse([b"--bound\r\n\r\nx\r\n--bound--", b"\r\n--bound\r\n\r\ny\r\n--bound--"]) == [(None, b"x")]
+
+
 def test_the_boundary_is_read_from_the_content_type() -> None:
     assert boundary_of("multipart/form-data; boundary=abc") == b"abc"
     assert boundary_of('multipart/form-data; Boundary="a b"; charset=x') == b"a b"

@@ -350,6 +350,19 @@ async def test_a_slow_body_is_waited_for_as_long_as_bytes_come() -> None:
         assert await client.rest() == b""
 
 
+async def test_a_body_that_may_be_silent_is_waited_for() -> None:
+    async def patient(request: Request) -> Answer:
+        request.may_be_silent = True
+        return Response(200, (), await request.read(10))
+
+    async with serve(patient, limits=HttpLimits(body_idle_timeout=0.05)) as port, connect(port) as client:
+        client.send(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\n")
+        for _ in range(2):
+            await asyncio.sleep(0.2)
+            client.send(b"x")
+        assert (await client.reply()).body == b"xx"
+
+
 async def test_a_handler_that_takes_its_time_is_no_slow_client() -> None:
     async def slow(request: Request) -> Answer:
         await asyncio.sleep(0.3)
