@@ -50,7 +50,8 @@ def mcp(
 ) -> None:
     """Serve the tools of a sandbox to an MCP host, which starts this command and speaks on its standard streams.
 
-    The sandbox is new and ends with the connection; with --in it is one of a server, and stays. Needs the extra `mcp`.
+    The sandbox is new and ends with the connection; with --in it is one of a server, and stays. The same is at /mcp of
+    `cove serve`. Needs the extra `mcp`.
 
     cove mcp --allow packages.example --mount .:/workspace/project
 

@@ -95,6 +95,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     e2b_domain: str | None = None
     e2b_spec: SandboxSpec = SandboxSpec()
     e2b_templates: dict[str, SandboxSpec] = {}
+    mcp_spec: SandboxSpec = SandboxSpec()
+    mcp_idle_timeout: float = 600.0
 
     def __post_init__(self) -> None:
         if self.insecure_no_key and not self.is_loopback:
@@ -102,6 +104,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 f"without a key everybody who can reach {self.host} could run programs on this machine: "
                 "--insecure-no-key is for 127.0.0.1 only"
             )
+        if not self.mcp_idle_timeout > 0:
+            raise ValidationFailed("mcp_idle_timeout must be more than no seconds")
         if self.workers < 1 or min((self.warm, *self.warm_images.values())) < 0:
             raise ValidationFailed("there must be at least one worker, and not less than no warm sandbox")
         for name in self.warm_images:
@@ -113,6 +117,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             *(defaults, SandboxSpec(limits=self.maximum_limits)),
             *(self.bridge_spec, *self.bridge_specs.values()),
             *(self.e2b_spec, *self.e2b_templates.values()),
+            self.mcp_spec,
         ):
             check_spec(spec)
         for policy in self.grants.policies.values():
@@ -132,6 +137,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "e2b_spec": self.e2b_spec,
             **{f"bridge_specs.{name}": spec for name, spec in self.bridge_specs.items()},
             **{f"e2b_templates.{name}": spec for name, spec in self.e2b_templates.items()},
+            "mcp_spec": self.mcp_spec,
         }
         own = {name: spec.network for name, spec in specs.items() if isinstance(spec.network, NetworkPolicy)}
         return msgspec.structs.replace(self.network, policies={**self.network.policies, **own})
@@ -251,8 +257,9 @@ def load(
             raise ValidationFailed(f"{path} is not valid TOML: {error}") from None
     for name in ("default_limits", "maximum_limits"):
         _refuse_unknown(settings.get(name), Limits, name)
-    for name, several in (("bridge_spec", "bridge_specs"), ("e2b_spec", "e2b_templates")):
-        for table in (settings.get(name), *_values(settings.get(several))):
+    own = (("bridge_spec", "bridge_specs"), ("e2b_spec", "e2b_templates"), ("mcp_spec", None))
+    for name, several in own:
+        for table in (settings.get(name), *(() if several is None else _values(settings.get(several)))):
             _refuse_unknown(table, SandboxSpec, name)
             use_named_network(table, settings.get("network"))
     given = {name: value for name, value in options.items() if value is not None}

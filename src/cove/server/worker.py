@@ -20,6 +20,7 @@ from cove.server.error_response import describe_error
 from cove.server.gateway.auth import Authenticator, load_token_secret
 from cove.server.gateway.documents import make_documents
 from cove.server.gateway.handler import Gateway
+from cove.server.mcp.gateway import McpGateway
 from cove.server.preview.exposures import address_of
 from cove.server.preview.handler import Preview
 from cove.server.sandboxes.directory import Directory
@@ -68,9 +69,12 @@ async def _serve(work: Work) -> None:
     secret = await in_thread(load_token_secret, work.home)
     async with (
         BridgeGateway(directory, starter, authenticator, configuration) as bridge,
+        McpGateway(directory, starter, authenticator, configuration) as mcp,
         Gateway(directory, starter, authenticator, make_documents()) as gateway,
         E2bGateway(directory, starter, authenticator, configuration, secret=secret, key=work.key) as e2b,
-        HttpServer(e2b.before(bridge.before(gateway)), [work.api], describe=describe_error, limits=limits) as api,
+        HttpServer(
+            e2b.before(mcp.before(bridge.before(gateway))), [work.api], describe=describe_error, limits=limits
+        ) as api,
         Preview(directory, address, work.key) as preview,
         HttpServer(preview, [work.previews], describe=describe_error, limits=limits) as previews,
     ):

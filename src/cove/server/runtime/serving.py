@@ -16,6 +16,7 @@ from cove.runtime.activity import Activity
 from cove.server.bridge.runtime import with_bridge
 from cove.server.e2b.runtime import E2bRuntime
 from cove.server.error_response import describe_error
+from cove.server.mcp.runtime import McpRuntime
 from cove.server.runtime.activity import count
 from cove.server.runtime.open_sandbox import OpenedSandbox
 from cove.server.runtime.routes import make_handler
@@ -73,8 +74,9 @@ class Serving:
         sandbox = self._sandbox
         async with (
             E2bRuntime(sandbox, self._opened.place.path) as e2b,
+            McpRuntime(sandbox) as mcp,
             HttpServer(
-                count(sandbox.activity, e2b.before(with_bridge(sandbox, make_handler(sandbox)))),
+                count(sandbox.activity, e2b.before(mcp.before(with_bridge(sandbox, make_handler(sandbox))))),
                 [self._opened.listener],
                 describe=describe_error,
                 limits=_LIMITS,
