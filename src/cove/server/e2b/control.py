@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import unquote
 
 import msgspec
@@ -34,6 +34,7 @@ from cove.server.e2b.protocol import (
 from cove.server.e2b.record import E2bRecord, read_record
 from cove.server.e2b.runtime_call import post
 from cove.server.e2b.templates import Templates
+from cove.server.e2b.wishes import CreateWish, ForkWish, PauseWish, RefreshWish, SnapshotWish, read_wish
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.starter import Starter
 from cove.tasks import settled
@@ -43,10 +44,7 @@ from cove.wire.operation import SANDBOXES
 from cove.wire.requests.network import SetNetwork
 from cove.wire.requests.snapshot import Fork, MakeSnapshot
 
-T = TypeVar("T")
-
 _MOST_COPIES: Final = 100
-_MOST_BODY_BYTES: Final = 1 << 20
 _SNAPSHOT_LABEL: Final = "e2b/sandbox"
 _HOST = re.compile(r"[a-z0-9.-]+(:\d{1,5})?")
 _LOOPBACK: Final = ("localhost", "127.0.0.1")
@@ -59,47 +57,6 @@ _NOT_HERE: Final[Mapping[str, str]] = {
     "teams": "there are no teams here",
     "events": "there are no events here",
 }
-
-
-class _VolumeMount(msgspec.Struct):
-    name: str
-    path: str
-
-
-class _AutoResume(msgspec.Struct):
-    enabled: bool = False
-
-
-class _Create(msgspec.Struct, rename="camel", kw_only=True):
-    template_id: str = msgspec.field(default="base", name="templateID")
-    timeout: int | float = DEFAULT_TIMEOUT
-    metadata: dict[str, str] | None = None
-    env_vars: dict[str, str] | None = None
-    auto_pause: bool | None = None
-    auto_pause_memory: bool | None = None
-    auto_resume: _AutoResume | None = None
-    allow_internet_access: bool | None = msgspec.field(default=None, name="allow_internet_access")
-    network: NetworkWish | None = None
-    volume_mounts: list[_VolumeMount] | None = None
-    mcp: object = None
-    iam: object = None
-
-
-class _PauseWish(msgspec.Struct):
-    memory: bool | None = None
-
-
-class _SnapshotWish(msgspec.Struct):
-    name: str | None = None
-
-
-class _ForkWish(msgspec.Struct):
-    timeout: int | float | None = None
-    count: int | None = None
-
-
-class _Refresh(msgspec.Struct):
-    duration: int | float = DEFAULT_TIMEOUT
 
 
 class Control:
@@ -149,7 +106,7 @@ class Control:
         raise Refusal(501, f"{request.method} {request.path[:200]} is not had here: docs/e2b.md says what is")
 
     async def _create(self, request: Request) -> Response:
-        wanted = await _read(request, _Create)
+        wanted = await read_wish(request, CreateWish)
         if wanted.timeout <= 0:
             raise Refusal(400, "timeout must be at least 1 second")
         if wanted.iam:
@@ -162,7 +119,7 @@ class Control:
             await self._begin(made, record)
         return answer(self._describe(made.id, made.key, record.template, request), 201)
 
-    async def _plan(self, wanted: _Create) -> tuple[SandboxSpec, E2bRecord]:
+    async def _plan(self, wanted: CreateWish) -> tuple[SandboxSpec, E2bRecord]:
         """Return what is to be made: a spec of the configuration, with what a client may choose."""
         template = await in_thread(self._templates.spec, wanted.template_id)
         labels, rest = split_metadata(wanted.metadata or {})
@@ -283,22 +240,22 @@ class Control:
         return Response(204)
 
     async def _set_timeout(self, id: str, request: Request) -> Response:
-        wanted = await _read(request, Timeout)
+        wanted = await read_wish(request, Timeout)
         await self._ask(await self._find_present(id), "timeout", Timeout(max(wanted.timeout or 0.0, 0.0)))
         return Response(204)
 
     async def _refresh(self, id: str, request: Request) -> Response:
-        wanted = await _read(request, _Refresh)
+        wanted = await read_wish(request, RefreshWish)
         await self._ask(await self._find_present(id), "timeout", Timeout(max(float(wanted.duration), 0.0)))
         return Response(204)
 
     async def _connect(self, id: str, request: Request) -> Response:
-        wanted = await _read(request, Timeout)
+        wanted = await read_wish(request, Timeout)
         was_paused, body = await self._resume_for(id, wanted, request)
         return answer(body, 201 if was_paused else 200)
 
     async def _resume(self, id: str, request: Request) -> Response:
-        wanted = await _read(request, Timeout)
+        wanted = await read_wish(request, Timeout)
         was_paused, body = await self._resume_for(id, wanted, request)
         if not was_paused:
             raise Refusal(409, f"sandbox {id} runs already")
@@ -318,7 +275,7 @@ class Control:
         return was_paused, self._describe(id, record.key, found.template, request)
 
     async def _pause(self, id: str, request: Request) -> Response:
-        wanted = await _read(request, _PauseWish)
+        wanted = await read_wish(request, PauseWish)
         record = await self._find_present(id)
         endless = self._configuration.default_lifetime
         await self._ask(record, "pause", Pause(memory=wanted.memory is not False, endless=endless))
@@ -339,7 +296,7 @@ class Control:
         return answer({"logs": [], "logEntries": []})
 
     async def _set_network(self, id: str, request: Request) -> Response:
-        wanted = await _read(request, NetworkWish)
+        wanted = await read_wish(request, NetworkWish)
         _, found = await self._find(id)
         template = "base" if found.record is None else found.record.template
         configured = (await in_thread(self._templates.spec, template)).network
@@ -349,7 +306,7 @@ class Control:
         return Response(204)
 
     async def _snapshot(self, id: str, request: Request) -> Response:
-        wanted = await _read(request, _SnapshotWish)
+        wanted = await read_wish(request, SnapshotWish)
         record = await self._find_present(id)
         body = encode(MakeSnapshot(name=wanted.name, labels={_SNAPSHOT_LABEL: id}))
         made = await post(self._directory.socket(record), f"{SANDBOXES}/{id}{operations.SNAPSHOT.path}", body)
@@ -374,7 +331,7 @@ class Control:
         return Response(204)
 
     async def _fork(self, id: str, request: Request) -> Response:
-        wanted = await _read(request, _ForkWish)
+        wanted = await read_wish(request, ForkWish)
         count = 1 if wanted.count is None else wanted.count
         if not 1 <= count <= _MOST_COPIES:
             raise Refusal(400, f"count must be from 1 to {_MOST_COPIES}")
@@ -412,14 +369,6 @@ def serves(path: str) -> bool:
     """Return whether a path is of the control API."""
     _, words = split(path)
     return bool(words) and words[0] in _ROOTS
-
-
-async def _read(request: Request, kind: type[T]) -> T:
-    body = await request.read(_MOST_BODY_BYTES)
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(400, f"the body is not valid: {error}") from None
 
 
 def split_metadata(metadata: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
