@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -47,6 +48,20 @@ def harness_client() -> Path:
             pip = [str(directory / "venv/bin/pip"), "install", "-q", "--disable-pip-version-check"]
             _run([*pip, *HARNESSES, *needed])
     return directory / "venv/bin/python"
+
+
+def swerex_tests() -> Path:
+    """The directory of the tests that SWE-ReX's source package brings, or skip."""
+    python = harness_client()
+    with _installed(f"{HARNESSES[1]}-source") as (directory, is_new):
+        if is_new:
+            pip = [str(python), "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
+            _run([*pip, "--no-binary", ":all:", "-d", str(directory), HARNESSES[1]])
+            (archive,) = directory.glob("*.tar.gz")
+            with tarfile.open(archive) as members:
+                members.extractall(directory, filter="data")
+    (tests,) = directory.glob("*/tests")
+    return tests
 
 
 def installed_cove(directory: Path) -> str:
