@@ -74,20 +74,19 @@ def test_what_is_no_export_of_a_snapshot_is_named_so(cove: Cli, tmp_path: Path) 
 
 
 def test_an_image_is_built_and_its_steps_are_shown(cove: Cli, at: dict[str, str], tmp_path: Path) -> None:
-    here = {**at, "COVE_URL": ""}
-    run(cove, here, "load", write_busybox(tmp_path / "image.tar"), "--name", "base")
+    run(cove, at, "load", write_busybox(tmp_path / "image.tar"), "--name", "base")
     (tmp_path / "Recipe").write_text("FROM base\nARG A\nRUN echo $A; exit $A\nCMD sh\n")
     words = ("build", "-t", "made", "-f", f"{tmp_path}/Recipe", str(tmp_path))
-    end = cove("image", *words, "--build-arg", "A=0", stdin=b"", **here)
+    end = cove("image", *words, "--build-arg", "A=0", stdin=b"", **at)
     assert (end.returncode, end.stdout) == (0, b"made:latest\n"), end
     assert end.stderr == b"[1/2] RUN echo $A; exit $A\n0\n[2/2] CMD sh\n"
-    end = cove("image", *words, "--build-arg", "A=0", stdin=b"", **here)
+    end = cove("image", *words, "--build-arg", "A=0", stdin=b"", **at)
     assert end.stderr == b"[1/2] CACHED RUN echo $A; exit $A\n[2/2] CMD sh\n"
-    assert run(cove, here, *words, "--build-arg", "A=0", "--quiet", "--no-cache") == "made:latest\n"
-    end = cove("image", *words, "--build-arg", "A=7", stdin=b"", **here)
+    assert run(cove, at, *words, "--build-arg", "A=0", "--quiet", "--no-cache") == "made:latest\n"
+    end = cove("image", *words, "--build-arg", "A=7", stdin=b"", **at)
     says = f"{tmp_path}/Recipe, line 3: RUN echo $A; exit $A failed with exit code 7".encode()
     assert (end.returncode, says in end.stderr) == (125, True), end
     for wrong, says in ((("build", "."), b"-t NAME"), (("build",), b"--preset"), (("build", "--preset", "x"), b"data")):
-        end = cove("image", *wrong, stdin=b"", **here)
+        end = cove("image", *wrong, stdin=b"", **at)
         assert (end.returncode, says in end.stderr) == (125, True), end
-    assert sorted(run(cove, here, "prune", "-a").split()) == ["base:latest", "made:latest"]
+    assert sorted(run(cove, at, "prune", "-a").split()) == ["base:latest", "made:latest"]
