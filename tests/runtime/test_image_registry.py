@@ -1,6 +1,11 @@
 """Pulling from a registry: verified, resumed, and nothing given away."""
 
+import contextlib
 import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -9,10 +14,14 @@ from support.image_files import Item, compress, describe, digest, make_layer, ma
 from support.registry import REGISTRY, basic, push, reply, running_fake, running_registry
 
 from cove.errors import ImageInvalid, ImageNotFound, PermissionDenied, Unauthorized, Unreachable
+from cove.images import registry
 from cove.images.credentials import Credentials, find_credentials
-from cove.images.manifest import Descriptor
+from cove.images.manifest import Descriptor, ImageConfig, RootFs, Settings, machine_architecture
+from cove.images.record import ImageRecord
 from cove.images.reference import parse_reference
 from cove.images.registry import Registry
+from cove.images.store import open_images
+from cove.layers.store import LayerStore
 
 LAYER = make_layer([Item("hello", b"hello" * 100_000)])
 BLOB = compress(LAYER, "gzip")
@@ -31,10 +40,10 @@ def test_an_image_comes_from_a_real_registry(tmp_path: Path) -> None:
     with running_registry(tmp_path) as address:
         digest_there = push(address, "team/made", "1", make_oci([LAYER], {"Env": ["A=1"]}))
         for name in ("team/made:1", f"team/made@{digest_there}"):
-            registry = registry_at(address, name)
-            manifest = registry.manifest()
-            assert json.loads(registry.document(manifest.config))["config"] == {"Env": ["A=1"]}
-            registry.fetch(manifest.layers[0], tmp_path / "blob", ignore)
+            there = registry_at(address, name)
+            manifest = there.manifest()
+            assert json.loads(there.document(manifest.config))["config"] == {"Env": ["A=1"]}
+            there.fetch(manifest.layers[0], tmp_path / "blob", ignore)
             assert digest((tmp_path / "blob").read_bytes()) == manifest.layers[0].digest
             (tmp_path / "blob").unlink()
         with pytest.raises(ImageNotFound, match="team/made:2"):
@@ -169,6 +178,53 @@ def test_an_endless_document_is_not_read_to_its_end() -> None:
 
     with running_fake(answer) as address, pytest.raises(ImageInvalid, match="larger than"):
         registry_at(address).manifest()
+
+
+def drip(request: BaseHTTPRequestHandler, data: bytes) -> None:
+    """Send byte by byte, so that no single wait is long, until the other end is gone."""
+    with contextlib.suppress(OSError):
+        while True:
+            request.wfile.write(data)
+            time.sleep(0.01)
+
+
+def drip_head(request: BaseHTTPRequestHandler) -> None:
+    request.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    drip(request, b"x")
+
+
+def drip_document(request: BaseHTTPRequestHandler) -> None:
+    request.send_response(200)
+    request.end_headers()
+    drip(request, b" ")
+
+
+@pytest.mark.parametrize("answer", [drip_head, drip_document])
+def test_who_sends_byte_by_byte_is_broken_off(
+    answer: Callable[[BaseHTTPRequestHandler], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "ANSWER_SECONDS", 0.3)
+    with running_fake(answer) as address, pytest.raises((Unreachable, ImageInvalid)):
+        registry_at(address).manifest()
+
+
+def test_a_blob_that_comes_too_slowly_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "SECONDS", 0.2)
+    monkeypatch.setattr(registry, "MOST_TRIES", 2)
+    with running_fake(drip_document) as address, pytest.raises(Unreachable, match="fewer than 32768 bytes"):
+        registry_at(address).fetch(descriptor_of(BLOB * 100), tmp_path / "blob", ignore)
+
+
+def test_two_writers_of_one_name_leave_it_whole(tmp_path: Path) -> None:
+    store = open_images(tmp_path, LayerStore(tmp_path))
+    config = ImageConfig(RootFs([]), Settings(), machine_architecture())
+    records = [
+        ImageRecord(id=str(number), name="made:1", created_at=datetime.now(UTC), layers=(), config=config, size=0)
+        for number in range(20)
+    ]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(store.keep, records))
+    assert [record.name for record in store.list()] == ["made:1"]
 
 
 def test_an_index_leads_to_the_image_for_this_machine() -> None:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from cove.archive.tar import Refused
+from cove.images import build_source
 from cove.images.build_copy import LayerMaker, opened_context
 from cove.images.dockerfile import Copy
 from cove.images.merged_view import OPAQUE
@@ -114,6 +115,16 @@ def test_a_link_to_a_directory_outside_is_not_entered(copy: CopyStep, context: P
     for source in ("d/one", "d/*", "d/"):
         with pytest.raises(Refused, match="not there"):
             copy(source, target="/x/")
+
+
+def test_links_that_lead_back_make_a_pattern_name_no_more_than_may_be(
+    copy: CopyStep, context: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10):
+        (context / f"back-{number}").symlink_to(".")
+    monkeypatch.setattr(build_source, "MOST_MATCHES", 1000)
+    with pytest.raises(Refused, match="more than 1000 files"):
+        copy("/".join("*" * 12), target="/srv/")
 
 
 def test_a_link_within_the_directory_is_followed_when_it_is_named(copy: CopyStep, context: Path) -> None:

@@ -58,7 +58,7 @@ def make_layer(items: Iterable[Item]) -> bytes:
 def compress(data: bytes, how: Compression) -> bytes:
     match how:
         case "gzip":
-            return gzip.compress(data, 1)
+            return gzip.compress(data, 1, mtime=0)  # the same bytes whenever it is done
         case "zstd":
             return zstandard.compress(data)
     return data

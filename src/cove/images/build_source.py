@@ -12,6 +12,7 @@ from cove.images.dockerignore import Ignore, Parts, has_magic, match_name, split
 from cove.images.merged_view import MOST_DEPTH, MergedView
 
 MOST_ENTRIES = 1_000_000
+MOST_MATCHES = 100_000
 _CHUNK_BYTES = 1 << 20
 
 Check = Callable[[], object]
@@ -61,11 +62,17 @@ class BuildSource:
     def _expand(self, parts: Parts) -> list[Parts]:
         paths: list[Parts] = [()]
         for name in parts:
-            if has_magic(name):
-                paths = [(*path, each) for path in paths for each in self._names(path) if match_name(name, each)]
-            else:
-                paths = [(*path, name) for path in paths]
+            paths = self._match(paths, name) if has_magic(name) else [(*path, name) for path in paths]
         return paths
+
+    def _match(self, paths: Sequence[Parts], pattern: bytes) -> list[Parts]:
+        """Go on with every name that matches; links that lead back up could make that very many."""
+        found: list[Parts] = []
+        for path in paths:
+            found += [(*path, each) for each in self._names(path) if match_name(pattern, each)]
+            if len(found) > MOST_MATCHES:
+                raise Refused(f"a pattern that names more than {MOST_MATCHES} files")
+        return found
 
     def _names(self, path: Parts) -> list[bytes]:
         real = self.view.resolve(path)

@@ -1,7 +1,7 @@
 """Pull from a registry: the distribution protocol, v2, with token authentication. Calls block; they run in threads.
 
-What a registry says is untrusted: documents and headers are bounded, everything is verified by its digest, redirects
-are few, and credentials go to the registry and to the token server that it names over TLS, nowhere else.
+What a registry says is untrusted: documents and headers are bounded, in time too, everything is verified by its digest,
+redirects are few, and credentials go to the registry and to the token server that it names over TLS, nowhere else.
 A blob that was interrupted is resumed where it ended.
 """
 
@@ -10,9 +10,11 @@ import http.client
 import re
 import socket
 import ssl
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -36,6 +38,9 @@ from cove.images.manifest import (
 from cove.images.reference import Reference
 
 SECONDS = 30.0
+# For the head of an answer and for a document, however many pieces they come in.
+ANSWER_SECONDS = 60.0
+LEAST_BYTES = 32 << 10
 MOST_REDIRECTS = 5
 MOST_TRIES = 5
 CHUNK = 1 << 18
@@ -53,12 +58,18 @@ class _Token(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The head of a response, and the connection its body is read from."""
+    """The head of a response, and the connection its body is read from, which `limit` breaks off."""
 
     status: int
     headers: http.client.HTTPMessage
     body: http.client.HTTPResponse
     connection: http.client.HTTPConnection
+    limit: threading.Timer
+
+    def close(self) -> None:
+        """Read no more of it."""
+        self.limit.cancel()
+        self.connection.close()
 
 
 class Registry:
@@ -122,11 +133,14 @@ class Registry:
         try:
             if answer.status != http.client.PARTIAL_CONTENT:
                 partial.restart()
-            while data := answer.body.read(min(CHUNK, descriptor.size - partial.size)):
+            answer.limit.cancel()
+            pace = _Pace()
+            while data := answer.body.read1(min(CHUNK, descriptor.size - partial.size)):
                 partial.append(data)
+                pace.check(len(data))
                 progress(descriptor.digest, partial.size, descriptor.size)
         finally:
-            answer.connection.close()
+            answer.close()
         if partial.size < descriptor.size:
             raise http.client.IncompleteRead(b"", descriptor.size - partial.size)
 
@@ -136,7 +150,7 @@ class Registry:
             try:
                 data = answer.body.read(MOST_JSON_BYTES + 1)
             finally:
-                answer.connection.close()
+                answer.close()
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"the registry {self._reference.host} cannot be reached: {error}") from error
         return data, answer.headers.get_content_type()
@@ -149,7 +163,7 @@ class Registry:
             if answer.status != http.client.UNAUTHORIZED:
                 return self._checked(answer)
             challenge = answer.headers.get("WWW-Authenticate", "")
-            answer.connection.close()
+            answer.close()
             self._authorization = self._authorize(challenge)
         raise self._refused()
 
@@ -161,7 +175,7 @@ class Registry:
             answer = self._send(parsed, {**headers, **mine})
             if answer.status not in (301, 302, 303, 307, 308):
                 return answer
-            answer.connection.close()
+            answer.close()
             url = urllib.parse.urljoin(url, answer.headers.get("Location", ""))
             if urllib.parse.urlsplit(url).scheme != "https" and parsed.scheme == "https":
                 raise ImageInvalid(f"{first} leads from TLS to a plain connection")
@@ -174,23 +188,30 @@ class Registry:
         except ValueError:
             raise ImageInvalid(f"{self._reference.host} leads to an impossible address") from None
         connection = _Connection(host, port, timeout=SECONDS)
-        connection.sock = self._open(host, port, is_tls=is_tls)
+        connection.sock = opened = self._open(host, port, is_tls=is_tls)
+        limit = threading.Timer(ANSWER_SECONDS, _break_off, [opened])
+        limit.daemon = True
+        limit.start()
         try:
+            if isinstance(opened, ssl.SSLSocket):
+                opened.do_handshake()
             connection.request(
                 "GET", urllib.parse.urlunsplit(("", "", url.path, url.query, "")) or "/", headers=headers
             )
             response = connection.getresponse()
         except BaseException:
+            limit.cancel()
             connection.close()
             raise
-        return Answer(response.status, response.headers, response, connection)
+        return Answer(response.status, response.headers, response, connection, limit)
 
     def _open(self, host: str, port: int, *, is_tls: bool) -> socket.socket:
         opened = self._connect(host, port, SECONDS)
         if not is_tls:
             return opened
         try:
-            return ssl.create_default_context().wrap_socket(opened, server_hostname=host)
+            context = ssl.create_default_context()
+            return context.wrap_socket(opened, server_hostname=host, do_handshake_on_connect=False)
         except BaseException:
             opened.close()
             raise
@@ -198,7 +219,7 @@ class Registry:
     def _checked(self, answer: Answer) -> Answer:
         if answer.status in (200, 206):
             return answer
-        answer.connection.close()
+        answer.close()
         match answer.status:
             case 403:
                 raise self._refused()
@@ -225,7 +246,7 @@ class Registry:
         try:
             data = answer.body.read(MOST_JSON_BYTES)
         finally:
-            answer.connection.close()
+            answer.close()
         if answer.status != http.client.OK:
             raise self._refused()
         token = decode(data, _Token, "token")
@@ -243,6 +264,28 @@ class _Connection(http.client.HTTPConnection):
     """A connection that was made before; it is never made again."""
 
     auto_open = 0
+
+
+def _break_off(sock: socket.socket) -> None:
+    """End whatever another thread waits for at this socket, also below TLS."""
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+class _Pace:
+    """Bounds how slowly a blob may come: every so many seconds there is a least number of bytes."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + SECONDS
+        self._bytes = 0
+
+    def check(self, size: int) -> None:
+        """Count what came. Raises TimeoutError when that was too little for too long."""
+        self._bytes += size
+        if time.monotonic() > self._until:
+            if self._bytes < LEAST_BYTES:
+                raise TimeoutError(f"fewer than {LEAST_BYTES} bytes in {SECONDS:g} seconds")
+            self._until, self._bytes = time.monotonic() + SECONDS, 0
 
 
 def _connect(host: str, port: int, seconds: float) -> socket.socket:

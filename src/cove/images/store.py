@@ -32,9 +32,12 @@ from cove.images.shortening import shorten_layers
 from cove.images.sources import LayerBlob, Source, open_archive_source, open_source
 from cove.layers.record import ROOT, Layer, Owners
 from cove.layers.store import IMAGES, LayerStore
+from cove.linux.file_lock import waiting_lock
 from cove.linux.user_map import can_map_users
 from cove.local.state import replace_file
 from cove.model import TransferProgress
+
+_LOCK = "names.lock"
 
 Progress = Callable[[TransferProgress], None]
 
@@ -207,7 +210,8 @@ class ImageStore:
 
     def keep(self, record: ImageRecord) -> None:
         """Write an image down, for good: from here on its layers are kept. One of the same name is replaced."""
-        replace_file(self._file(record.name), msgspec.json.encode(record), durable=True)
+        with waiting_lock(self.path / _LOCK):  # two may write the same name
+            replace_file(self._file(record.name), msgspec.json.encode(record), durable=True)
 
     def find(self, name: str) -> ImageRecord:
         """Return the image of a name. Raises ImageNotFound."""
