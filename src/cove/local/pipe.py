@@ -28,10 +28,10 @@ async def read_pipe(descriptor: int) -> bytes:
         try:
             return os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
-            readable = loop.create_future()
-            loop.add_reader(descriptor, readable.set_result, None)
+            readable = asyncio.Event()  # it may be set again, or when whoever waited was just cancelled
+            loop.add_reader(descriptor, readable.set)
             try:
-                await readable
+                await readable.wait()
             finally:
                 loop.remove_reader(descriptor)
 
