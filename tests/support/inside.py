@@ -38,8 +38,10 @@ def agents_outside() -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
+    """A zombie is dead when its other threads are: as long as one of them lives, its files are open."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        is_zombie = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not is_zombie or len(os.listdir(f"/proc/{pid}/task")) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
 

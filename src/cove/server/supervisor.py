@@ -24,6 +24,7 @@ from cove.errors import ImageNotFound, SandboxUnavailable
 from cove.linux.cgroup import find_hierarchies
 from cove.linux.file_lock import try_lock
 from cove.linux.forking import close_in_forked_child, end_with_parent, name_process, work_and_exit
+from cove.linux.syn_filter import drop_new_connections
 from cove.runtime.home import Home
 from cove.server.configuration import Configuration, OnStop
 from cove.server.gateway.auth import KEY_FILE, leave_key, load_key
@@ -237,9 +238,11 @@ class Supervisor:
     def _stop(self) -> None:
         """First those who take requests, then the one who starts sandboxes, then the sandboxes if that is wanted.
 
-        A listening socket is closed when nobody has it any more. The workers close theirs at once; here it would take
-        connections that nobody accepts.
+        A listening socket is closed when nobody has it any more. The workers accept what is in its queue and close
+        theirs; here it would take connections that nobody accepts.
         """
+        for listener in self._listeners:
+            drop_new_connections(listener)
         self._close_listeners()
         zygote, *workers = self._children
         self._end([worker.pid for worker in workers if worker.pid])
