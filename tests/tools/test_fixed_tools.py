@@ -227,3 +227,13 @@ async def test_langchain_calls_the_tools() -> None:
 def sandbox_of_nobody() -> AsyncSandbox:
     """Definitions need no sandbox that runs."""
     return cast("AsyncSandbox", object())
+
+
+async def test_a_patch_that_fails_midway_says_which_files_are_changed() -> None:
+    async with AsyncSandbox.create() as sandbox, Toolset(sandbox, tools=["apply_patch"]) as toolset:
+        (await sandbox.exec("mkdir shut; chmod 555 shut")).check()
+        patch = "*** Begin Patch\n*** Add File: a.py\n+x\n*** Add File: shut/b.py\n+y\n*** End Patch\n"
+        failed = await toolset.call("apply_patch", {"patch": patch})
+        assert failed.is_error
+        assert failed.text.endswith("Of the files of this patch these are changed: a.py")
+        assert await sandbox.files.read_text("a.py") == "x\n"

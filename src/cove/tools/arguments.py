@@ -159,7 +159,7 @@ class Shell(Arguments, frozen=True, kw_only=True):
 
 
 class ApplyPatch(Arguments, frozen=True, kw_only=True):
-    """Create, change, rename and delete files by a patch in the V4A format; all of it is applied, or nothing.
+    """Create, change, rename and delete files by a patch in the V4A format. One that does not fit changes nothing.
 
     It begins with the line `*** Begin Patch` and ends with `*** End Patch`. Between them stand sections that begin with
     `*** Add File: PATH`, `*** Update File: PATH` or `*** Delete File: PATH`. In an update every hunk begins with `@@`,

@@ -5,7 +5,7 @@ from typing import Final
 
 from cove.api import Files
 from cove.core.v4a_patch import AddFile, DeleteFile, PatchedFile, UpdateFile, apply_hunks, parse_patch
-from cove.errors import ValidationFailed
+from cove.errors import RequestError, ValidationFailed
 from cove.local.threads import in_thread
 from cove.tools.arguments import ApplyPatch
 from cove.tools.conversation import Conversation
@@ -37,14 +37,26 @@ async def apply_files(state: Conversation, patched: tuple[PatchedFile, ...]) -> 
     files = await state.files()
     _check_paths(patched)
     changes = [await _prepare(files, each) for each in patched]
-    for change in changes:
-        if isinstance(change, _Write):
-            await files.write(change.path, change.content)
-            if change.old_path is not None:
-                await files.remove(change.old_path)
-        else:
-            await files.remove(change)
+    for number, change in enumerate(changes):
+        try:
+            await _apply(files, change)
+        except RequestError as error:
+            done = ", ".join(_path_of(each) for each in changes[:number]) or "none"
+            raise ToolFailed(f"{error.message}. Of the files of this patch these are changed: {done}") from None
     return ToolResult(text=state.fit("\n".join(map(_describe, changes))))
+
+
+async def _apply(files: Files, change: "_Write | str") -> None:
+    if isinstance(change, str):
+        await files.remove(change)
+        return
+    await files.write(change.path, change.content)
+    if change.old_path is not None:
+        await files.remove(change.old_path)
+
+
+def _path_of(change: "_Write | str") -> str:
+    return change if isinstance(change, str) else change.path
 
 
 def _check_paths(patched: tuple[PatchedFile, ...]) -> None:
