@@ -5,6 +5,7 @@ then a token, a signature, or nothing at all is its right. The control API takes
 here, before anything is started: what a runtime gets has passed.
 """
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -66,6 +67,7 @@ _USER = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _NOBODY: Final = b"-"
 _STREAM_INPUT: Final = "/process.Process/StreamInput"
 _MOST_REMEMBERED: Final = 10_000
+_MOST_SEARCHES: Final = 2  # for the sandbox of a signed URL: nobody has to have a right to ask for one
 
 
 class E2bRelay(SocketRelay):
@@ -120,6 +122,7 @@ class E2bGateway:
         self._ports = PortRelays(key)
         self._upstreams = Upstreams()
         self._places: dict[str, _Place] = {}
+        self._searching = asyncio.Semaphore(_MOST_SEARCHES)
 
     async def __aenter__(self) -> "E2bGateway":
         return self
@@ -186,7 +189,8 @@ class E2bGateway:
         query = read_query(request.query)
         if not is_signature(query.get("signature", "")):
             raise Refusal(401, "the URL names no sandbox, and has no signature")
-        place = await in_thread(self._find_signed, request, query)
+        async with self._searching:
+            place = await in_thread(self._find_signed, request, query)
         if place is None:
             raise Refusal(401, "the signature is wrong, or its time is over")
         path = await self._reach(place, is_known=True)
