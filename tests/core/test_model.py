@@ -135,6 +135,8 @@ def test_fields_replace_those_of_the_given_spec() -> None:
         ({"startup": [""], "image": "debian"}, "startup is an empty list"),
         ({"sudo": True}, "sudo needs an image"),
         ({"lifetime": float("inf")}, "lifetime"),
+        ({"lifetime": 1e15}, "at most 3153600000"),
+        ({"idle_timeout": 1e300}, "at most 3153600000"),
     ],
 )
 def test_options_that_are_not_valid_are_refused_by_name(fields: object, part: str) -> None:

@@ -15,6 +15,7 @@ from cove.model.network import Network, NetworkPolicy, check_network
 _LEAST_LIMITS = {"memory": 16 << 20, "pids": 4, "open_files": 64}
 
 
+MOST_SECONDS = 100 * 365 * 24 * 3600
 MOST_LABELS = 64
 MOST_LABEL_CHARACTERS = 256
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
@@ -154,8 +155,11 @@ def check_spec(spec: SandboxSpec) -> None:
     _check_limits(spec.limits)
     for name in ("idle_timeout", "lifetime"):
         seconds = getattr(spec, name)
-        if seconds is not None and not 0 < seconds < float("inf"):
-            raise ValidationFailed(f"{name} must be a number of seconds, more than 0, not {seconds!r}")
+        if seconds is not None and not 0 < seconds <= MOST_SECONDS:
+            raise ValidationFailed(
+                f"{name} must be a number of seconds, more than 0 and at most {MOST_SECONDS} (a hundred years), "
+                f"not {seconds!r}"
+            )
     check_labels(spec.labels)
 
 
