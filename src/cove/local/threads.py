@@ -87,8 +87,11 @@ def _one_thread() -> Iterator[ThreadPoolExecutor]:
 
 
 def close_in_thread(descriptors: Sequence[int]) -> "asyncio.Future[None]":
-    """Close descriptors that came from inside: whoever is the last to close a file frees it, however large it is."""
-    return asyncio.wrap_future(_current().closing.submit(close_all, tuple(descriptors)))
+    """Close descriptors that came from inside: whoever is the last to close a file frees it, however large it is.
+
+    They are closed in any case, also when whoever waits for it is cancelled.
+    """
+    return asyncio.shield(asyncio.wrap_future(_current().closing.submit(close_all, tuple(descriptors))))
 
 
 def close_all(descriptors: Sequence[int]) -> None:
