@@ -75,8 +75,7 @@ def test_the_lines_of_the_command_line_guide_do_what_it_says(cove: Cli, tmp_path
 
 
 def test_the_configuration_of_the_guide_is_one(tmp_path: Path) -> None:
-    (text,) = blocks("server.md", "toml")
-    (tmp_path / "server.toml").write_text(text)
+    (tmp_path / "server.toml").write_text("\n".join(blocks("server.md", "toml")))
     assert load(tmp_path / "server.toml", {}) != Configuration()
 
 
