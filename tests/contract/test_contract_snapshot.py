@@ -165,3 +165,11 @@ async def test_a_transaction_that_nobody_renews_is_taken_back(make_sandbox: Make
             await sandbox.commit_transaction(id)
         await sandbox.rollback_transaction(id)
         assert (await sandbox.exec("ls")).stdout == ""
+
+
+async def test_names_and_labels_that_are_none_are_refused(where: Where) -> None:
+    async with AsyncSandbox.create(**where) as sandbox:
+        with pytest.raises(ValidationFailed, match="printable text"):
+            await sandbox.snapshot(name="a\nb")
+        with pytest.raises(ValidationFailed, match="label"):
+            await sandbox.snapshot(labels={"": "x"})

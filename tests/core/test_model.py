@@ -24,6 +24,8 @@ from cove.model import (
     TaskResult,
     make_spec,
 )
+from cove.model.snapshot import check_snapshot_name
+from cove.model.spec import check_labels
 
 pytestmark = pytest.mark.pure
 
@@ -239,3 +241,16 @@ def test_a_task_that_raises_is_to_blame_unless_the_machine_was() -> None:
         assert (failed.ok, failed.is_infrastructure_failure) == (False, is_ours)
         with pytest.raises(type(error)):
             failed.check()
+
+
+def test_the_name_of_a_snapshot_is_printable_text() -> None:
+    for name in (None, "", "before the upgrade", "é" * 256):
+        check_snapshot_name(name)
+    for wrong in ("\ud800", "a\nb", "x" * 257, 7):
+        with pytest.raises(ValidationFailed, match="printable text of at most 256"):
+            check_snapshot_name(wrong)  # type: ignore[arg-type]  # as a program may give it
+
+
+def test_labels_are_texts() -> None:
+    with pytest.raises(ValidationFailed, match="both strings"):
+        check_labels({"a": 1})  # type: ignore[dict-item]  # as a program may give it

@@ -160,6 +160,8 @@ def test_an_argument_in_a_path_has_its_type(port: object) -> None:
 def test_a_path_with_something_else_in_it_is_refused() -> None:
     with pytest.raises(ValidationFailed, match="port must be int, not 'x'"):
         signature_of(with_port()).read_path(["x"])
+    with pytest.raises(ValidationFailed, match="port must be int"):
+        signature_of(with_port()).read_path(["\udced\udca0"])
 
 
 def test_a_document_has_no_arguments() -> None:

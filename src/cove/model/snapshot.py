@@ -5,6 +5,18 @@ from enum import StrEnum
 
 import msgspec
 
+from cove.errors import ValidationFailed
+
+MOST_NAME_CHARACTERS = 256
+
+
+def check_snapshot_name(name: str | None) -> None:
+    """Raise ValidationFailed for what is no name."""
+    if name is not None and (not isinstance(name, str) or len(name) > MOST_NAME_CHARACTERS or not name.isprintable()):
+        raise ValidationFailed(
+            f"the name of a snapshot must be printable text of at most {MOST_NAME_CHARACTERS} characters"
+        )
+
 
 class SnapshotMethod(StrEnum):
     """The way in which snapshots are made: by layers on one another, or by copies of all files."""

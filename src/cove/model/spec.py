@@ -168,6 +168,8 @@ def check_labels(labels: Mapping[str, str]) -> None:
     if len(labels) > MOST_LABELS:
         raise ValidationFailed(f"a sandbox has at most {MOST_LABELS} labels, not {len(labels)}")
     for name, value in labels.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ValidationFailed("labels are names with values, both strings")
         if not _LABEL.fullmatch(name):
             raise ValidationFailed(
                 f"the name of a label is 1 to 64 letters, digits and any of `._/-`, and begins with a letter or digit: "

@@ -28,7 +28,8 @@ from cove.model import (
     SessionInfo,
     TerminalInfo,
 )
-from cove.model.spec import HOST_IMAGE, HasId
+from cove.model.snapshot import check_snapshot_name
+from cove.model.spec import HOST_IMAGE, HasId, check_labels
 from cove.runtime.code_context import collect
 from cove.runtime.code_contexts import run_borrowed
 from cove.runtime.exec import run_command
@@ -39,7 +40,7 @@ from cove.runtime.kept_sessions import close_sessions
 from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 from cove.runtime.session import Session
 from cove.runtime.snapshot import Snapshot
-from cove.runtime.state import check_labels, check_system
+from cove.runtime.state import check_system
 from cove.runtime.users import environment_of
 
 MOST_COPIES = 1000
@@ -51,6 +52,7 @@ class Sandbox(SandboxLifecycle):
 
     async def snapshot(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> Snapshot:
         self._check_files()
+        check_snapshot_name(name)
         check_labels(labels or {})
         made = await self._state.snapshot(name, labels or {}, self._spec.env, self._spec.workdir)
         return Snapshot(self.layers.store, made.info(None))

@@ -367,10 +367,3 @@ def check_system(snapshot: Snapshot, system: System | None) -> None:
         raise ValidationFailed(
             f"snapshot {snapshot.id} was made on {made_on}, this sandbox has another system: create one from it"
         )
-
-
-def check_labels(labels: Mapping[str, str]) -> None:
-    """Raise ValidationFailed for what is no label."""
-    for name, value in labels.items():
-        if not isinstance(name, str) or not isinstance(value, str) or not name:
-            raise ValidationFailed("labels are names with values, both strings")

@@ -70,7 +70,7 @@ def _write(name: str, kind: type, value: object) -> str:
 def _read(name: str, kind: type, text: str) -> object:
     try:
         return msgspec.convert(text, kind, strict=False)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):
         raise ValidationFailed(f"{name} must be {kind.__name__}, not {text!r}") from None
 
 
