@@ -105,6 +105,7 @@ def test_booleans_travel_in_a_query(value: bool) -> None:
         (b'{"path": "x", "more": 1}', "unknown field `more`"),
         (b"{}", "missing required field `path`"),
         (b'{"path": "\\udcff", "more": 1}', "unknown field `more`"),
+        (b'{"path": "\\ud800"}', "not valid JSON"),
     ],
 )
 def test_a_body_that_is_wrong_is_refused_with_what_is_wrong(data: bytes, message: str) -> None:

@@ -38,9 +38,10 @@ def decode_json(data: bytes, type: type[T], what: str = "the body") -> T:
 
 
 def _decode_leniently(data: bytes, type: type[T], what: str) -> T:
-    """msgspec refuses lone surrogates; Python's decoder does not."""
+    """msgspec refuses lone surrogates; Python's decoder does not. Those that stand for bytes of a name are taken."""
     try:
         raw = json.loads(data)
+        json.dumps(raw, ensure_ascii=False).encode("utf-8", "surrogateescape")
         value = msgspec.convert(raw, type)
         if holds_model(type):
             check_fields(value, raw)
