@@ -293,7 +293,16 @@ def test_every_operation_answers_whatever_it_is_asked(group: str, shared_server:
         for verb, path, described in ROUTES:
             if group_of(path, described) == group:
                 runner.run(furnish(sandbox))
-                ask(runner, shared_server, verb, requests_for(verb, path, described, sandbox.id))
+                requests = requests_for(verb, path, described, sandbox.id)
+                ask(runner, shared_server, verb, requests.filter(lambda asked: not ends_soon(asked)))
+
+
+def ends_soon(asked: Asked) -> bool:
+    """Return whether a sandbox would be gone before it was asked for all the rest."""
+    try:
+        return asked.path.endswith("/lifetime") and 0 < float(json.loads(asked.body or b"")["seconds"]) < 3600
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return False
 
 
 def ask(runner: asyncio.Runner, server: Server, verb: str, requests: SearchStrategy[Asked]) -> None:
