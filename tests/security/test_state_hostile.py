@@ -57,7 +57,7 @@ async def test_what_does_not_stand_still_is_neither_paused_nor_kept(monkeypatch:
         with monkeypatch.context() as patch:
             patch.setattr(freeze, "FREEZE_SECONDS", 0.2)
             patch.setattr(Group, "freeze", lambda *_: False)
-            patch.setattr(freeze, "_state", lambda _: "D")
+            patch.setattr(freeze, "_state", lambda *_: "D")
             for call in (sandbox.pause(), sandbox.snapshot(), sandbox.begin_transaction(), sandbox.fork()):
                 with pytest.raises(SandboxUnavailable, match="could not be"):
                     await call
