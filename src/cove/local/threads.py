@@ -89,9 +89,11 @@ def _one_thread() -> Iterator[ThreadPoolExecutor]:
 def close_in_thread(descriptors: Sequence[int]) -> "asyncio.Future[None]":
     """Close descriptors that came from inside: whoever is the last to close a file frees it, however large it is.
 
-    They are closed in any case, also when whoever waits for it is cancelled.
+    They are closed in any case: whoever is cancelled while he waits takes back what comes after it, on the one thread.
     """
-    return asyncio.shield(asyncio.wrap_future(_current().closing.submit(close_all, tuple(descriptors))))
+    executor = _current().closing
+    closing = executor.submit(close_all, tuple(descriptors))
+    return asyncio.wrap_future(executor.submit(closing.result))
 
 
 def close_all(descriptors: Sequence[int]) -> None:
