@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from cove.errors import ValidationFailed
 from cove.model import BuildSpec, SandboxSpec
 from cove.server.sandboxes.directory import Record
 from cove.wire.errors import ErrorBody
@@ -65,8 +66,11 @@ _replies = msgspec.json.Decoder(Reply)
 
 
 def encode(message: Request | Reply) -> bytes:
-    """Encode a message with its length before it."""
-    body = msgspec.json.encode(message, enc_hook=str)
+    """Encode a message with its length before it. Raises ValidationFailed for what is no text."""
+    try:
+        body = msgspec.json.encode(message, enc_hook=str)
+    except UnicodeEncodeError as error:
+        raise ValidationFailed(f"{error.object!r} has a character that UTF-8 cannot carry") from None
     return _LENGTH.pack(len(body)) + body
 
 
