@@ -1,6 +1,7 @@
 """A listening socket that takes no new connections: those in its queue are accepted, others are refused at its end."""
 
 import errno
+import os
 import select
 import socket
 
@@ -17,7 +18,9 @@ def test_what_is_queued_is_accepted_and_nothing_more(host: str) -> None:
         address = listener.getsockname()[:2]
         with socket.create_connection(address) as early:
             early.sendall(b"a call")
-            drop_new_connections(listener)
+            if not drop_new_connections(listener):
+                assert os.geteuid(), "root may set filters"
+                pytest.skip("this kernel lets only root set filters of sockets")
             late.setblocking(False)
             assert late.connect_ex(address) == errno.EINPROGRESS
             accepted, peer = listener.accept()

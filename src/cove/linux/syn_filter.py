@@ -22,8 +22,15 @@ _PROGRAM = [
 ]
 
 
-def drop_new_connections(listener: socket.socket) -> None:
-    """Drop attempts to connect, for all processes that have the socket. Whoever tries tries again a second later."""
+def drop_new_connections(listener: socket.socket) -> bool:
+    """Drop attempts to connect, for all processes that have the socket. Whoever tries tries again a second later.
+
+    Returns whether it is so: some kernels let nobody but root set a filter.
+    """
     code = ctypes.create_string_buffer(assemble(_PROGRAM))
     program = struct.pack("@HP", len(_PROGRAM), ctypes.addressof(code))
-    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    except OSError:
+        return False
+    return True
