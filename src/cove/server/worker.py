@@ -27,7 +27,7 @@ from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
 from cove.tasks import together
 
-_ROUNDS = 4
+_ROUNDS = 256  # the loop accepts one connection in each
 
 
 @dataclass(frozen=True, slots=True)
