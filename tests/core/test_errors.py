@@ -82,6 +82,10 @@ STABLE_CODES = {
     "TRANSACTION_OPEN",
     "FORK_REFUSED",
     "SECRET_UNAVAILABLE",
+    "NODE_LOST",
+    "NODE_UNAVAILABLE",
+    "NO_CAPACITY",
+    "PLACEMENT_UNAVAILABLE",
 }
 FAMILIES = {"RequestError", "NothingStarted", "MayHaveRun", "AlreadyExists", "InUse", "FileError", "GitError"}
 
@@ -139,6 +143,10 @@ def test_an_error_with_facts_carries_them_as_attributes_and_details(name: str) -
         (errors.GitNetworkError("x"), False),
         (errors.SandboxUnavailable("x"), True),
         (errors.Unreachable("x"), True),
+        (errors.NodeUnavailable("x", node="a", since="2026-01-01T00:00:00Z"), True),
+        (errors.NoCapacity("x"), True),
+        (errors.PlacementUnavailable("x"), True),
+        (errors.NodeLost("x", node="a"), True),
         (errors.SpawnFailed("x"), True),
         (errors.InterpreterNotReady("x"), True),
         (errors.ConnectionLost("x"), True),

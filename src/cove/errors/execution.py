@@ -13,6 +13,29 @@ class Unreachable(SandboxUnavailable):
     """Nobody answers at the server's address."""
 
 
+class NodeUnavailable(SandboxUnavailable):
+    """The node that has the sandbox does not answer; `since` says from when on."""
+
+    code = "NODE_UNAVAILABLE"
+
+    def __init__(self, message: str, *, node: str = "", since: str | None = None) -> None:
+        super().__init__(message, node=node, since=since)
+        self.node = node
+        self.since = since
+
+
+class NoCapacity(SandboxUnavailable):
+    """No node of the cluster has room for it now."""
+
+    code = "NO_CAPACITY"
+
+
+class PlacementUnavailable(SandboxUnavailable):
+    """Nobody can say now where it may be made, or who has its name."""
+
+    code = "PLACEMENT_UNAVAILABLE"
+
+
 class InterpreterNotReady(NothingStarted):
     """The interpreter that is needed is not there."""
 
@@ -36,6 +59,16 @@ class ConnectionLost(MayHaveRun):
 
     code = "CONNECTION_LOST"
     _is_ours = True
+
+
+class NodeLost(ConnectionLost):
+    """The node that has the sandbox was gone before the answer was there."""
+
+    code = "NODE_LOST"
+
+    def __init__(self, message: str, *, node: str = "") -> None:
+        super().__init__(message, node=node)
+        self.node = node
 
 
 class SandboxDestroyed(MayHaveRun):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from cove.core.cluster import check_members, code_of
 from cove.core.limits import MOST_PROCESSES
 from cove.core.mount_grants import BucketBinding, MountGrants
 from cove.core.network_grants import NetworkGrants
@@ -25,6 +26,7 @@ from cove.model import (
     SandboxSpec,
     VolumeMount,
 )
+from cove.model.cluster import Member, Members
 from cove.model.network import check_network
 from cove.model.spec import check_spec
 from cove.runtime.mounts import resolve_beneath
@@ -58,6 +60,26 @@ class OnStop(StrEnum):
 
     LEAVE = "leave"
     DESTROY = "destroy"
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cluster that a server is a node of: by a list that all nodes have, or with none by what an engine says."""
+
+    node: str
+    peer_key_file: str
+    members: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if self.members:
+            check_members(self.listed())
+
+    def listed(self, version: str = "") -> Members:
+        """Return the nodes of the list."""
+        members = (
+            Member(name=name, address=address.rstrip("/"), code=code_of(name), version=version)
+            for name, address in self.members.items()
+        )
+        return Members(node=self.node, members=tuple(members))
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +119,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     e2b_templates: dict[str, SandboxSpec] = {}
     mcp_spec: SandboxSpec = SandboxSpec()
     mcp_idle_timeout: float = 600.0
+    cluster: ClusterSettings | None = None
 
     def __post_init__(self) -> None:
         if self.insecure_no_key and not self.is_loopback:

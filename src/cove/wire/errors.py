@@ -49,8 +49,14 @@ STATUS: Mapping[str, int] = {
         ("SPAWN_FAILED", "PROCESS_EXITED_BEFORE_READY", "INTERNAL", "GIT_FAILED", "COMMAND_FAILED"),
         500,
     ),
-    **dict.fromkeys(("SERVICE_NOT_RESPONDING", "GIT_NETWORK_ERROR", "CONNECTION_LOST"), 502),
-    **dict.fromkeys(("INTERPRETER_NOT_READY", "SANDBOX_UNAVAILABLE", "SECRET_UNAVAILABLE"), 503),
+    **dict.fromkeys(("SERVICE_NOT_RESPONDING", "GIT_NETWORK_ERROR", "CONNECTION_LOST", "NODE_LOST"), 502),
+    **dict.fromkeys(
+        (
+            *("INTERPRETER_NOT_READY", "SANDBOX_UNAVAILABLE", "SECRET_UNAVAILABLE"),
+            *("NODE_UNAVAILABLE", "NO_CAPACITY", "PLACEMENT_UNAVAILABLE"),
+        ),
+        503,
+    ),
     "NO_SPACE": 507,
 }
 
