@@ -146,3 +146,15 @@ async def test_a_build_that_nobody_waits_for_leaves_nothing(where: Where, contex
     with pytest.raises(asyncio.CancelledError):
         await building
     assert "made:latest" not in {each.name for each in await AsyncImage.list(**where)}
+
+
+async def test_the_limit_on_disk_is_one_for_all_steps(where: Where, context: Path) -> None:
+    write_mebibytes = "busybox dd if=/dev/urandom of=/{} bs=1M count={} 2> /dev/null"
+    steps = "".join(f"RUN {write_mebibytes.format(name, count)}\n" for name, count in (("a", 12), ("b", 12), ("c", 8)))
+    directory = write(context, f"FROM build-base\n{steps}")
+    with pytest.raises(BuildFailed, match="line 4"):
+        await AsyncImage.build(directory, name="made", limits=Limits(disk=32 << 20), cache=False, **where)
+    directory = write(context, "FROM build-base\nCOPY a /1\nCOPY a /2\nCOPY a /3\n", a="a" * (3 << 20))
+    with pytest.raises(BuildFailed, match=r"line 4.*limit on disk"):
+        await AsyncImage.build(directory, name="made", limits=Limits(disk=8 << 20), cache=False, **where)
+    await AsyncImage.build(directory, name="made", limits=Limits(disk=16 << 20), cache=False, **where)

@@ -158,3 +158,20 @@ def test_variables_that_do_not_end_or_are_nested_too_deeply_are_refused(text: st
 def test_what_is_not_supported_is_refused_with_its_line(text: str, says: str) -> None:
     with pytest.raises(ValidationFailed, match=says):
         parse_dockerfile(text, {})
+
+
+def test_values_of_a_file_are_bounded_together_and_not_only_each() -> None:
+    long = "x" * 10_000
+    many = " ".join(f"A{number}=$L" for number in range(450))
+    for text in (f"ENV L={long}\nENV {many}", f"ARG L={long}\nLABEL {many}"):
+        with pytest.raises(ValidationFailed, match="line 3: the values have more than"):
+            parse_dockerfile(f"FROM scratch\n{text}\n", {})
+    with pytest.raises(ValidationFailed, match="more than 20000 values"):
+        parse_dockerfile("FROM scratch\n" + f"ENV {'A=1 ' * 4000}\n" * 6, {})
+
+
+def test_many_variables_are_read_in_a_time_that_grows_with_them() -> None:
+    """A copy of all variables for each value is still at it when the test's time is over."""
+    pairs = " ".join(f"A{number}=${{A1}}" for number in range(4000))
+    (stage,) = parse_dockerfile(f"FROM scratch\nENV {pairs}\nLABEL {pairs}\n", {})
+    assert [len(step.value) for step in stage.steps if isinstance(step, Set)] == [4000, 4000]

@@ -38,6 +38,7 @@ def test_no_pattern_makes_the_search_long() -> None:
     """One that backtracks is still at it when the test's time is over."""
     assert not match_name(b"*a" * 60 + b"b", b"a" * 250)
     assert not hides("**/a/" * 60 + "b", "/".join("a" * 150))
+    assert not hides(("**/" * 300 + "b\n") * MOST_PATTERNS, "/".join("a" * 150))
 
 
 def test_what_is_too_large_is_refused() -> None:

@@ -295,3 +295,36 @@ def test_the_digest_follows_names_kinds_modes_contents_and_links(context: Path) 
     (context / "b").touch()
     assert digest() == seen[-1]
     assert digest("b") != digest("b", "b")
+
+
+def test_paths_and_words_without_end_are_refused(
+    copy: CopyStep, context: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (context / "d").mkdir()
+    (context / "d/file").write_text("1")
+    for wrong in ("a/" * 300_000, "d/../" * 100 + "x/" * 5000):
+        with pytest.raises(Refused, match=r"in one another|is not there"):
+            copy(wrong, target="/")
+        with pytest.raises(Refused, match="in one another"):
+            copy("d", target="/" + "y/" * 300 + wrong)
+    monkeypatch.setattr(build_source, "MOST_MATCHES", 3)
+    with pytest.raises(Refused, match="patterns that name more than 3 files"):
+        copy(*("d/*",) * 4, target="/")
+    monkeypatch.setattr(build_source, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(build_source, "MOST_MATCHES", 100)
+    with pytest.raises(Refused, match="copies more than 3 files"):
+        copy(*("d",) * 4, target="/")
+
+
+def test_a_search_gives_up_also_where_everything_is_hidden(context: Path) -> None:
+    (context / ".dockerignore").write_text("d/*\n!d/nothing\n")
+    (context / "d").mkdir()
+    (context / "d/file").write_text("1")
+
+    def give_up() -> None:
+        raise TimeoutError
+
+    with opened_context(str(context)) as source, pytest.raises(TimeoutError):
+        source.digest(["d"], give_up)
+    with opened_context(str(context)) as source, pytest.raises(TimeoutError):
+        source.digest(["d/*"], give_up)

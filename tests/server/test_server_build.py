@@ -19,7 +19,7 @@ from support.servers import Server, eventually, left_behind, serving
 from support.serving import address
 
 from cove import AsyncImage, BuildEvent, BuildOutput, NetworkPolicy
-from cove.errors import BuildFailed, CoveError, PermissionDenied, SandboxUnavailable, ValidationFailed
+from cove.errors import BuildFailed, CoveError, LimitExceeded, PermissionDenied, SandboxUnavailable, ValidationFailed
 from cove.model import Limits
 from cove.server.sandboxes.destroy_sandbox import collect_garbage
 
@@ -109,6 +109,14 @@ async def test_what_is_no_archive_is_named_so(server: Server) -> None:
         assert (status, "cannot be unpacked" in text) == (400, True), text
 
 
+async def test_a_directory_has_no_more_than_its_build_may_write(server: Server) -> None:
+    body = archive(("Dockerfile", RECIPE), ("a", bytes(5 << 20)))
+    for size, sent in ((4 << 20, 413), (8 << 20, 201)):
+        status, text = await asyncio.to_thread(post, server, body, limits=f'{{"disk": {size}}}', cache="false")
+        assert (status, status == 201 or "may have 4 MiB" in text) == (sent, True), text
+    await (await AsyncImage.get("made-by-hand", **address(server))).delete()
+
+
 async def test_a_client_can_only_narrow_what_the_server_allows(other_home: Path, tmp_path: Path) -> None:
     settings = tmp_path / "cove.toml"
     settings.write_text("[maximum_limits]\npids = 100\n[default_limits]\nopen_files = 65\n")
@@ -193,3 +201,40 @@ async def test_output_that_nobody_reads_holds_the_build_back(server: Server, tmp
     with pytest.raises(BuildFailed, match="exit code 1"):
         await AsyncImage.build(str(context), name="made", progress=hear, **address(server))
     assert seen == 30_000_000
+
+
+async def test_no_more_images_are_worked_on_at_a_time_than_may_be(other_home: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "cove.toml"
+    settings.write_text('max_image_jobs = 1\nworkers = 2\nallow_registries = ["registry.example"]\n')
+    archive_path = write_busybox(tmp_path / "base.tar")
+    with serving(other_home, "--config", str(settings), "--on-stop", "destroy") as server:
+        where = address(server)
+        image = await AsyncImage.load(archive_path, name="build-base", **where)
+        kept = set(os.listdir(other_home / "layers"))
+        building = await start_build(server, tmp_path / "context", "FROM build-base\nRUN echo begun; sleep 1000\n")
+        for _ in range(4):  # whichever worker is asked
+            with pytest.raises(LimitExceeded, match="works on 1 images at a time"):
+                await AsyncImage.build(str(tmp_path / "context"), name="other", **where)
+            with pytest.raises(LimitExceeded):
+                await AsyncImage.load(archive_path, name="other", **where)
+            with pytest.raises(LimitExceeded):
+                await AsyncImage.pull("registry.example/other", **where)
+            with pytest.raises(LimitExceeded):
+                await image.save(str(tmp_path / "saved.tar"))
+        building.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await building
+
+        async def has_place() -> bool:
+            try:
+                await image.save(str(tmp_path / "saved.tar"))
+            except LimitExceeded:
+                return False
+            return True
+
+        async with asyncio.timeout(30):
+            while not await has_place():
+                await asyncio.sleep(0.05)
+        assert server.runtimes() == []
+        assert set(os.listdir(other_home / "layers")) == kept
+        assert left_behind(other_home) == []

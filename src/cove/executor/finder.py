@@ -56,6 +56,15 @@ def choose_backend(matplotlib: Any) -> None:
     """Figures come back as pictures, unless the user's environment names another backend."""
     if not os.environ.get("MPLBACKEND"):
         matplotlib.rcParams["backend"] = "module://" + FIGURES
+    give_names()
+
+
+def give_names() -> None:
+    """Give IPython the one name that Matplotlib before 3.9, as of an image, asks it for, and that it has no more."""
+    from IPython.core import pylabtools
+
+    if not hasattr(pylabtools, "backend2gui"):
+        pylabtools.backend2gui = {}
 
 
 def copy_fonts() -> None:

@@ -15,7 +15,7 @@ from cove.images.dockerfile import Copy
 from cove.images.dockerignore import MOST_BYTES as MOST_IGNORE_BYTES
 from cove.images.dockerignore import Ignore
 from cove.images.image_view import ImageView, opened_image
-from cove.images.layer_stream import MOST_BYTES, LayerStream
+from cove.images.layer_stream import MOST_BYTES, LayerStream, Told
 from cove.images.layer_unpack import unpack_layer
 from cove.images.merged_view import OPEN_DIRECTORY, MergedView
 from cove.images.new_layer import NewLayer, new_layer
@@ -51,7 +51,7 @@ class LayerMaker:
 
     def copy(self, building: Path, step: Copy, source: BuildSource, target: str) -> Owners:
         """Copy what COPY or ADD names; of ADD, archives are unpacked."""
-        found = [named for word in step.sources for named in source.find(word)]
+        found = source.find_all(step.sources, self.check)
         archives = [named for named in found if step.unpacks and _is_archive(source, named)]
         plain = [named for named in found if named not in archives]
         with self._new_layer(building) as (image, layer):
@@ -84,7 +84,8 @@ class LayerMaker:
         directory.mkdir(mode=0o700)
         try:
             with open(source.open(named.real), "rb") as file:
-                stream = LayerStream(file, MOST_BYTES if self.most_bytes is None else self.most_bytes)
+                told = Told(file, lambda _: self.check())
+                stream = LayerStream(told, MOST_BYTES if self.most_bytes is None else self.most_bytes)
                 unpack_layer(str(directory), (), stream, root=root)
                 stream.finish()
             top = os.open(directory, OPEN_DIRECTORY)

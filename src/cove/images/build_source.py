@@ -18,6 +18,10 @@ _CHUNK_BYTES = 1 << 20
 Check = Callable[[], object]
 
 
+def _go_on() -> None:
+    """Give up never."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """A file, directory or symbolic link: `real` says where it is, `relative` where it belongs below the target."""
@@ -49,26 +53,38 @@ class BuildSource:
     view: MergedView
     ignore: Ignore = field(default_factory=Ignore)
 
-    def find(self, word: str) -> list[Named]:
+    def find_all(self, words: Sequence[str], check: Check) -> list[Named]:
+        """Return what all paths and patterns of a step name."""
+        found: list[Named] = []
+        for word in words:
+            found += self.find(word, check)
+            if len(found) > MOST_MATCHES:
+                raise Refused(f"patterns that name more than {MOST_MATCHES} files")
+        return found
+
+    def find(self, word: str, check: Check = _go_on) -> list[Named]:
         """Return what a path or a pattern names. Raises Refused where that is nothing, or leads out."""
         parts = split(os.fsencode(word))
         if parts[:1] == (b"..",):
             raise Refused(f"{word} leads out of the build's directory")
-        found = [named for path in self._expand(parts) if (named := self._name(path)) is not None]
+        if len(parts) > MOST_DEPTH:
+            raise Refused(f"a path of more than {MOST_DEPTH} directories in one another")
+        found = [named for path in self._expand(parts, check) if (named := self._name(path)) is not None]
         if not found:
             raise Refused(f"{word} is not there{' (see .dockerignore)' if self.ignore.hides(parts) else ''}")
         return found
 
-    def _expand(self, parts: Parts) -> list[Parts]:
+    def _expand(self, parts: Parts, check: Check) -> list[Parts]:
         paths: list[Parts] = [()]
         for name in parts:
-            paths = self._match(paths, name) if has_magic(name) else [(*path, name) for path in paths]
+            paths = self._match(paths, name, check) if has_magic(name) else [(*path, name) for path in paths]
         return paths
 
-    def _match(self, paths: Sequence[Parts], pattern: bytes) -> list[Parts]:
+    def _match(self, paths: Sequence[Parts], pattern: bytes, check: Check) -> list[Parts]:
         """Go on with every name that matches; links that lead back up could make that very many."""
         found: list[Parts] = []
         for path in paths:
+            check()
             found += [(*path, each) for each in self._names(path) if match_name(pattern, each)]
             if len(found) > MOST_MATCHES:
                 raise Refused(f"a pattern that names more than {MOST_MATCHES} files")
@@ -95,7 +111,7 @@ class BuildSource:
         found = self.view.look(real) if real else None
         return not real or (found is not None and stat.S_ISDIR(found.st_mode))
 
-    def walk(self, named: Named) -> Iterator[Item]:
+    def walk(self, named: Named, check: Check = _go_on) -> Iterator[Item]:
         """Give a file, or all that is in a directory, parents first. Pipes, sockets and devices are left out."""
         if not named.is_directory:
             found = self.view.look(named.real)
@@ -106,7 +122,7 @@ class BuildSource:
         count = 0
         while pending:
             relative = pending.pop()
-            for item in self._below(named.real, relative):
+            for item in self._below(named.real, relative, check):
                 count += 1
                 if count > MOST_ENTRIES or len(item.relative) > MOST_DEPTH:
                     raise Refused(f"more than {MOST_ENTRIES} files, or {MOST_DEPTH} directories in one another")
@@ -115,9 +131,10 @@ class BuildSource:
                 if not self.ignore.hides(item.real):
                     yield item
 
-    def _below(self, top: Parts, relative: Parts) -> Iterator[Item]:
+    def _below(self, top: Parts, relative: Parts, check: Check) -> Iterator[Item]:
         directory = (*top, *relative)
         for name in self.view.names(directory):
+            check()
             real = (*directory, name)
             found = self.view.look(real)
             if found is None or (self.ignore.hides(real) and not self.ignore.has_exceptions):
@@ -140,12 +157,14 @@ class BuildSource:
     def digest(self, words: Sequence[str], check: Check) -> str:
         """Return the digest of names, kinds, modes and contents of all that these words name."""
         whole = hashlib.sha256()
-        for word in words:
-            for named in self.find(word):
-                whole.update(_record(b"named", named.name, bytes([named.is_directory])))
-                for item in self.walk(named):
-                    check()
-                    whole.update(self._describe(item, check))
+        count = 0
+        for named in self.find_all(words, check):
+            whole.update(_record(b"named", named.name, bytes([named.is_directory])))
+            for item in self.walk(named, check):
+                count += 1
+                if count > MOST_ENTRIES:
+                    raise Refused(f"a step that copies more than {MOST_ENTRIES} files")
+                whole.update(self._describe(item, check))
         return whole.hexdigest()
 
     def _describe(self, item: Item, check: Check) -> bytes:

@@ -5,6 +5,7 @@ What is not supported is refused by name and line. HEALTHCHECK, STOPSIGNAL and V
 
 import re
 import shlex
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ SCRATCH = "scratch"
 DEFAULT_SHELL: tuple[str, ...] = ("/bin/sh", "-c")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MOST_STEPS = 1000
+MOST_WORDS = 20_000
+MOST_VALUES = 4 << 20
 _UNSUPPORTED = {
     "ONBUILD": "write its steps where they are needed",
     "MAINTAINER": "use LABEL",
@@ -95,6 +98,8 @@ def _read_stages(
     """Give every instruction its meaning."""
     if len(commands) > MOST_STEPS:
         raise ValidationFailed(f"{name} has {len(commands)} steps; {MOST_STEPS} is the most")
+    if sum(len(command.value) for command in commands) > MOST_WORDS:
+        raise ValidationFailed(f"{name} has more than {MOST_WORDS} values")
     reader = _Reader(arguments, environment_of)
     for command in commands:
         reader.read(command)
@@ -143,6 +148,7 @@ class _Reader:
         self._env: dict[str, str] = {}
         self._shell = DEFAULT_SHELL
         self._shells: dict[str, tuple[str, ...]] = {}
+        self._left = MOST_VALUES
         self.stages: list[Stage] = []
 
     def read(self, command: Command) -> None:
@@ -162,7 +168,7 @@ class _Reader:
             raise _wrong(command, str(error)) from None
 
     def read_from(self, command: Command) -> None:
-        words = [expand(word, self._before_first) for word in command.value]
+        words = [self._replace(word, self._before_first) for word in command.value]
         if command.flags:
             raise _wrong(command, f"FROM {command.flags[0]} is not supported")
         if len(words) == 3 and words[1].upper() == "AS":
@@ -274,7 +280,15 @@ class _Reader:
         return text[1:-1] if is_plain else self._expand(_unquote(text))
 
     def _expand(self, text: str) -> str:
-        return expand(text, {**self._arguments, **self._env} if self.stages else self._before_first)
+        return self._replace(text, ChainMap(self._env, self._arguments) if self.stages else self._before_first)
+
+    def _replace(self, text: str, variables: Mapping[str, str]) -> str:
+        """Replace variables; what comes of all texts of a file is bounded, as each is."""
+        value = expand(text, variables)
+        self._left -= len(value)
+        if self._left < 0:
+            raise Unreplaceable(f"the values have more than {MOST_VALUES} characters when variables are replaced")
+        return value
 
 
 _HANDLERS: Mapping[str, Callable[[_Reader, Command], None]] = {

@@ -41,14 +41,16 @@ class Ignore:
     def hides(self, parts: Parts) -> bool:
         """Return whether a path is left out."""
         for rule in reversed(self._rules):
-            if any(match_parts(rule.names, parts[:end]) for end in range(1, len(parts) + 1)):
+            if match_above(rule.names, parts):
                 return not rule.is_exception
         return False
 
 
 def _rule(line: bytes) -> _Rule:
     is_exception = line.startswith(b"!")
-    return _Rule(split(line.removeprefix(b"!").strip()), is_exception)
+    names = split(line.removeprefix(b"!").strip())
+    pairs = zip(names, (b"", *names), strict=False)
+    return _Rule(tuple(name for name, before in pairs if name != _ANY or before != _ANY), is_exception)
 
 
 def split(path: bytes) -> Parts:
@@ -72,15 +74,17 @@ def match_name(pattern: bytes, name: bytes) -> bool:
     return _compiled(pattern).match(name.decode("latin-1")) is not None
 
 
-def match_parts(pattern: Sequence[bytes], parts: Parts) -> bool:
-    """Match a whole path: one pass over the names for each name of the pattern."""
+def match_above(pattern: Sequence[bytes], parts: Parts) -> bool:
+    """Match a path, or a directory above it: one pass over the names for each name of the pattern."""
     reached = {0}
     for each in pattern:
         if each == _ANY:
-            reached = set(range(min(reached), len(parts) + 1)) if reached else reached
+            reached = set(range(min(reached), len(parts) + 1))
         else:
             reached = {at + 1 for at in reached if at < len(parts) and match_name(each, parts[at])}
-    return len(parts) in reached
+        if not reached:
+            return False
+    return reached != {0}
 
 
 @lru_cache(4 * MOST_PATTERNS)

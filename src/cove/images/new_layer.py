@@ -70,8 +70,7 @@ class NewLayer:
             base = (*real, named.name) if into and not named.is_directory else real
             if named.is_directory:
                 self._enter(base)
-            for item in source.walk(named):
-                self._check()
+            for item in source.walk(named, self._check):
                 whose = source.view.owner(item.real) if owner is None else owner
                 self._add(source, item, (*base, *item.relative), mode, whose)
 

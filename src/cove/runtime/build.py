@@ -58,6 +58,8 @@ from cove.tasks import settled
 _MOST_TAIL = 8 << 10
 _MOST_TOLD = 500
 _MOST_SHOWN = 100
+# What a sandbox needs to be there at all.
+_LEAST_DISK = 4 << 20
 
 Start = Callable[[SandboxSpec, ImageRecord], Awaitable[Sandbox]]
 Report = Callable[[BuildEvent], Awaitable[None]]
@@ -96,6 +98,7 @@ class Build:
     _deadline: float | None = None
     _number: int = 0
     _total: int = 0
+    _written: int = 0
 
     async def run(self, text: str) -> ImageRecord:
         """Build the target, and give it its name."""
@@ -216,7 +219,8 @@ class Build:
         await self._tell(step, is_cached=found is not None)
         if found is not None:
             return found
-        spec = msgspec.structs.replace(self.order.sandbox, image=self.order.name)
+        limits = msgspec.structs.replace(self.order.sandbox.limits, disk=self._disk_left(step))
+        spec = msgspec.structs.replace(self.order.sandbox, image=self.order.name, limits=limits)
         try:
             sandbox = await self.start(spec, self._record(image))
         except (ValidationFailed, ImageInvalid) as error:
@@ -255,6 +259,16 @@ class Build:
             raise self._failed(step, self._too_long)
         return left
 
+    def _disk_left(self, step: Step) -> int | None:
+        """Return what is left of the limit on disk, which is one for all that the build writes."""
+        limit = self.order.sandbox.limits.disk
+        if limit is None:
+            return None
+        left = limit - self._written
+        if left < _LEAST_DISK and self._written:
+            raise self._failed(step, f"the steps before it have taken the {limit >> 20} MiB that the build may write")
+        return left
+
     @property
     def _too_long(self) -> str:
         return f"the build has taken {self.order.timeout:g} seconds"
@@ -287,14 +301,18 @@ class Build:
     async def _layer(
         self, key: str, below: Built, make: Callable[[Path, Check], Owners], *, repeats: bool = True
     ) -> Built:
-        return await in_transfer(
+        built = await in_transfer(
             lambda check: self.cache.add(
                 key, below, lambda building: make(building, self._bounded(check)), repeats=repeats
             )
         )
+        self._written += (await in_thread(self.layers.read, built.layers[-1])).size or 0
+        return built
 
     def _maker(self, below: Built, check: Check) -> LayerMaker:
-        return LayerMaker(below.layers, self.layers, self.store.owners, check, self.order.sandbox.limits.disk)
+        limit = self.order.sandbox.limits.disk
+        left = None if limit is None else max(limit - self._written, 0)
+        return LayerMaker(below.layers, self.layers, self.store.owners, check, left)
 
     async def _tell(self, step: Step, *, is_cached: bool = False) -> None:
         await self.report(

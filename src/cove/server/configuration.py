@@ -34,6 +34,8 @@ from cove.runtime.mounts import resolve_beneath
 _HIGHEST_PORT = 65535
 
 _MOST_WORKERS = 4
+# Builds, pulls, loads and saves of images at a time.
+_IMAGE_JOBS = 4
 
 # The word for no limit, in a configuration file: what is not said there has a default.
 UNLIMITED = "unlimited"
@@ -108,6 +110,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     default_limits: Limits = Limits()
     maximum_limits: Limits = Limits()
     max_sandboxes: int | None = None
+    max_image_jobs: int = _IMAGE_JOBS
     default_idle_timeout: float | None = None
     default_lifetime: float | None = None
     bridge_fast_path: bool = True
@@ -129,8 +132,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             )
         if not self.mcp_idle_timeout > 0:
             raise ValidationFailed("mcp_idle_timeout must be more than no seconds")
-        if self.workers < 1 or min((self.warm, *self.warm_images.values())) < 0:
-            raise ValidationFailed("there must be at least one worker, and not less than no warm sandbox")
+        if min(self.workers, self.max_image_jobs) < 1 or min((self.warm, *self.warm_images.values())) < 0:
+            raise ValidationFailed("workers and max_image_jobs are at least 1, and not less than no sandbox is warm")
         for name in self.warm_images:
             parse_reference(name)
         defaults = SandboxSpec(

@@ -3,11 +3,11 @@
 import asyncio
 import builtins
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from cove.images.build_order import sandbox_of
 from cove.images.registry_guard import RegistryGuard
 from cove.images.store import ImageStore, open_images
 from cove.layers.store import LayerStore
-from cove.local.threads import in_thread
+from cove.local.threads import finished, in_thread
 from cove.model import (
     BuildEvent,
     BuildSpec,
@@ -51,8 +51,11 @@ from cove.server.gateway.documents import Documents
 from cove.server.gateway.metrics import collect_metrics
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.image_build import build_events
+from cove.server.sandboxes.image_jobs import image_job
 from cove.server.sandboxes.reservation import rewrite
 from cove.server.sandboxes.starter import Starter
+
+T = TypeVar("T")
 
 
 class _BuildFields(TypedDict):
@@ -91,6 +94,7 @@ class ImageAnswers:
     """The operations of one image; the methods are those of `api.AsyncImage`."""
 
     home: Path
+    most_jobs: int
     name: str
 
     async def info(self) -> ImageInfo:
@@ -100,9 +104,12 @@ class ImageAnswers:
 
     async def read_archive(self) -> AsyncGenerator[bytes, None]:
         """Give it as one archive."""
-        async with aclosing(read_image(await open_images_of(self.home), self.name)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        store = await open_images_of(self.home)
+        with ExitStack() as held:
+            await finished(held.enter_context, image_job(store, self.most_jobs))
+            async with aclosing(read_image(store, self.name)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     async def delete(self, *, force: bool) -> None:
         """Forget it; layers that nothing else stands on go with it, which takes its time where they are large."""
@@ -173,7 +180,8 @@ class ServerAnswers:
     ) -> AsyncGenerator[TransferProgress | ImageMade, None]:
         """Load an archive of an image."""
         store = await self._images()
-        async with aclosing(tell_progress(lambda tell: load_chunks(store, chunks, name, tell))) as events:
+        making = tell_progress(lambda tell: load_chunks(store, chunks, name, tell))
+        async with aclosing(self._as_job(store, making)) as events:
             async for event in events:
                 yield event
 
@@ -182,7 +190,7 @@ class ServerAnswers:
         configuration, store = self.starter.configuration, await self._images()
         guard = RegistryGuard(configuration.allow_registries, configuration.network.private)
         making = tell_progress(lambda tell: pull_image(store, reference, tell, guard.connect))
-        async with aclosing(making) as events:
+        async with aclosing(self._as_job(store, making)) as events:
             async for event in events:
                 yield event
 
@@ -191,10 +199,19 @@ class ServerAnswers:
     ) -> AsyncGenerator[BuildEvent | ImageMade, None]:
         """Build an image from what a client sends, with what the configuration allows a sandbox."""
         spec = await in_thread(self._admit_build, fields)
-        making = build_events(self.directory.zygote, await self._images(), chunks, spec, outside)
-        async with aclosing(making) as events:
+        store = await self._images()
+        making = build_events(self.directory.zygote, store, chunks, spec, outside)
+        async with aclosing(self._as_job(store, making)) as events:
             async for event in events:
                 yield event
+
+    async def _as_job(self, store: ImageStore, making: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """Work on an image in one of the places that the configuration has for it."""
+        async with aclosing(making) as events:
+            with ExitStack() as held:
+                await finished(held.enter_context, image_job(store, self.starter.configuration.max_image_jobs))
+                async for event in events:
+                    yield event
 
     def _admit_build(self, fields: _BuildFields) -> BuildSpec:
         spec = BuildSpec(**{name: value for name, value in fields.items() if value is not None})  # type: ignore[arg-type]  # by the names of the other
@@ -208,6 +225,10 @@ class ServerAnswers:
     async def prune_images(self, *, all: bool) -> builtins.list[str]:
         """Remove what has no name, and with `all` images that nothing stands on."""
         return await asyncio.to_thread(prune_images, await self._images(), all=all)
+
+    def image(self, name: str) -> ImageAnswers:
+        """One image, whether it is there or not."""
+        return ImageAnswers(self.directory.home, self.starter.configuration.max_image_jobs, name)
 
     async def _images(self) -> ImageStore:
         return await open_images_of(self.directory.home)

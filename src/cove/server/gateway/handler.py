@@ -74,7 +74,7 @@ class Gateway:
         elif route.operation.target is Target.SNAPSHOT:
             owner = SnapshotAnswers(self._server.layers, unquote_text(ids[0]))
         elif route.operation.target is Target.IMAGE:
-            owner = ImageAnswers(self._directory.home, unquote_text(ids[0]))
+            owner = self._server.image(unquote_text(ids[0]))
         elif route.operation.target is not Target.SERVER:
             owner = sandbox = self._sandbox(ids[0])
             if route.operation.by is By.RUNNING:

@@ -5,6 +5,7 @@ leaves, or a worker that dies, ends the build, which undoes what it has begun an
 """
 
 import asyncio
+import errno
 import os
 import stat
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
@@ -45,7 +46,8 @@ async def build_events(
                 async for event in events:
                     yield event
             return
-        async with _received(store, chunks) as directory:
+        most = min(MOST_CONTEXT_BYTES, spec.limits.disk or MOST_CONTEXT_BYTES)
+        async with _received(store, chunks, most) as directory:
             if outside is not None:
                 spec = await finished(_take_apart, directory, spec, outside)
             async with aclosing(_ask(zygote, Build(directory=str(directory), spec=spec))) as events:
@@ -54,34 +56,40 @@ async def build_events(
 
 
 @asynccontextmanager
-async def _received(store: ImageStore, chunks: AsyncIterable[bytes]) -> AsyncGenerator[Path, None]:
+async def _received(store: ImageStore, chunks: AsyncIterable[bytes], most: int) -> AsyncGenerator[Path, None]:
     """Unpack an archive as it comes into a directory that is gone afterwards: garbage, if we are killed."""
     building = await finished(store.layers.building)
     try:
         with new_file(store) as file:
-            left = MOST_CONTEXT_BYTES + MOST_CONTEXT_ENTRIES * 1024
+            left = most + MOST_CONTEXT_ENTRIES * 1024
             async for chunk in chunks:
                 left -= len(chunk)
                 if left < 0:
-                    raise FileTooLarge(f"the directory of a build has at most {MOST_CONTEXT_BYTES >> 30} GiB")
+                    raise _too_large(most)
                 await finished(file.write, chunk)
             await finished(file.flush)
             file.seek(0)
-            await in_transfer(lambda check: _unpack(file.fileno(), building / "context", check))
+            await in_transfer(lambda check: _unpack(file.fileno(), building / "context", most, check))
         yield building / "context"
     finally:
         await settled(asyncio.to_thread(remove_tree, str(building)))
 
 
-def _unpack(file: int, target: Path, check: Callable[[], None]) -> None:
+def _unpack(file: int, target: Path, most: int, check: Callable[[], None]) -> None:
     """Unpack an archive. Links may lead anywhere: a build follows them within its directory only."""
     try:
-        budget = Budget(MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES)
+        budget = Budget(most, MOST_CONTEXT_ENTRIES)
         unpack(_Checked(file, check), os.fsencode(target), budget, remove_tree, lenient=True)
     except Refused as error:
         raise ValidationFailed(f"the archive of the directory cannot be unpacked: {error}") from None
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise _too_large(most) from None
         raise from_errno(error.errno or 0, "the archive of the directory") from None
+
+
+def _too_large(most: int) -> FileTooLarge:
+    return FileTooLarge(f"the directory of this build may have {most >> 20} MiB and {MOST_CONTEXT_ENTRIES} files")
 
 
 class _Checked(Stream):
