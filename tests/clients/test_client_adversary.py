@@ -221,7 +221,7 @@ async def test_a_connection_that_breaks_in_the_middle_of_a_request_is_told_in_pl
 
 
 async def test_a_url_of_what_is_no_server_of_ours_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse_to_pause(_: Backoff) -> None:
+    async def refuse_to_pause(_: Backoff, __: CoveError) -> None:
         pytest.fail("it is tried again")
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -249,7 +249,7 @@ async def test_a_name_that_no_host_has_fails_at_once_and_one_that_had_a_server_i
     async def find_nothing(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    async def stop(_: Backoff) -> None:
+    async def stop(_: Backoff, __: CoveError) -> None:
         raise TimeoutError
 
     loop = asyncio.get_running_loop()

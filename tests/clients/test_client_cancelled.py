@@ -225,7 +225,7 @@ async def test_a_connection_that_is_cancelled_while_it_is_made_is_closed() -> No
     async with listener:
         with warnings.catch_warnings(record=True, action="always", category=ResourceWarning) as caught:
             turns = 0
-            while await cancel_after(turns, pool.connect()):
+            while await cancel_after(turns, pool.connect(10)):
                 turns += 1
             gc.collect()
         await pool.aclose()

@@ -13,14 +13,14 @@ from support.servers import serving
 
 from cove import AsyncSandbox
 from cove.client.transport import Transport
-from cove.errors import ConnectionLost
+from cove.errors import ConnectionLost, Unreachable
 from cove.http import Answer, HttpServer, Request, Response, dead_peer
 from cove.wire import operations, requests
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
 # The kernel's own patience is more than two minutes for an idle connection, and a quarter of an hour for a busy one.
-NOTICED_SECONDS = 20.0
+NOTICED_SECONDS = 15.0
 
 
 @needs_namespaces
@@ -46,9 +46,16 @@ async def test_every_use_of_a_connection_to_a_vanished_machine_ends_soon(other_h
             await port.write(b"into the dark")
             async with asyncio.timeout(NOTICED_SECONDS):
                 ends = await asyncio.gather(
-                    sandbox.exec("true"), anext(log), port.read(), viewer.write("more"), return_exceptions=True
+                    sandbox.exec("true"),
+                    anext(log),
+                    port.read(),
+                    sandbox.info(),
+                    process.wait(),
+                    viewer.write("more"),
+                    return_exceptions=True,
                 )
             assert [type(end) for end in ends[:3]] == [ConnectionLost] * 3
+            assert all(isinstance(end, ConnectionLost | Unreachable) for end in ends[3:5]), ends
             there.set_link("up")
         await sandbox.destroy()
 

@@ -1,28 +1,27 @@
 """Connect a subcommand to its server and its sandbox."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import typer
 
 from cove.api import AsyncSandbox
 from cove.cli.descriptors import say
 from cove.cli.options import Shape
-from cove.errors import CoveError, SandboxUnavailable, ValidationFailed
+from cove.errors import CoveError, SandboxUnavailable, Unreachable, ValidationFailed
 from cove.local.state import default_home
 from cove.model import SandboxSpec
 
 DEFAULT_URL: Final = "http://127.0.0.1:8787"
 
-_CONNECT_SECONDS: Final = 10.0
-_PORTS: Final = {"http": 80, "https": 443}
 
 UrlOption = Annotated[
-    str | None, typer.Option(envvar="COVE_URL", metavar="URL", help=f"The server; {DEFAULT_URL} by default.")
+    str | None,
+    typer.Option(
+        envvar="COVE_URL", metavar="URL", help=f"The server, or several of a cluster; {DEFAULT_URL} by default."
+    ),
 ]
 KeyOption = Annotated[
     str | None,
@@ -60,26 +59,20 @@ class Server:
 
     async def check(self) -> None:
         """Fail fast: calls retry while a server is restarted; a person wants to know at once if there is none."""
+        from cove.client.servers import Servers  # only who has a server waits for it
+
+        servers = Servers(self.url, None)
+        pools = servers.make_pools()
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                _, writer = await self._connect()
-        except OSError:
+            _, (_, writer) = await servers.open_streams()
+        except Unreachable:
             raise SandboxUnavailable(
                 f"no server answers at {self.url}: start one with `cove serve`, or name one with --url or COVE_URL"
             ) from None
-        writer.close()
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        try:
-            parts = urlsplit(self.url)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host, port = None, None
-        if self.url.startswith("unix:///"):
-            return await asyncio.open_unix_connection(self.url.removeprefix("unix://"))
-        if host is None or parts.scheme not in _PORTS:
-            raise ValidationFailed(f"{self.url} is not the address of a server: write it as {DEFAULT_URL}")
-        return await asyncio.open_connection(host, port or _PORTS[parts.scheme])
+        finally:
+            for pool in pools:
+                await pool.aclose()
+        writer.transport.abort()
 
 
 @dataclass(frozen=True, slots=True)

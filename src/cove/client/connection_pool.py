@@ -18,7 +18,6 @@ from cove.local.tcp_stream import Streams
 
 _UNIX: Final = "unix://"
 _PORTS: Final = {"http": 80, "https": 443}
-_CONNECT_SECONDS: Final = 10.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 _IDLE_SECONDS: Final = 30.0  # less than a server keeps a connection: it does not close one that is just being used
 _LIMIT_BYTES: Final = 256 << 10
@@ -90,10 +89,10 @@ class Pool:
         else:
             connection.abort()
 
-    async def connect(self) -> HttpConnection:
+    async def connect(self, seconds: float) -> HttpConnection:
         """Open a fresh connection; raises OSError."""
         loop, address = asyncio.get_running_loop(), self._address
-        async with asyncio.timeout(_CONNECT_SECONDS):
+        async with asyncio.timeout(seconds):
             if address.socket_path is not None:
                 _, connection = await loop.create_unix_connection(self._make, address.socket_path)
             elif isinstance(loop, asyncio.BaseEventLoop) and not address.is_literal:
@@ -108,10 +107,10 @@ class Pool:
         self._keep_alive(connection.transport, connection.give_up)
         return connection
 
-    async def open_streams(self) -> Streams:
+    async def open_streams(self, seconds: float) -> Streams:
         """Return a connection that is not of the pool, with nothing sent; raises OSError."""
         address = self._address
-        async with asyncio.timeout(_CONNECT_SECONDS):
+        async with asyncio.timeout(seconds):
             if address.socket_path is not None:
                 return await asyncio.open_unix_connection(address.socket_path, limit=_LIMIT_BYTES)
             streams = await asyncio.open_connection(address.host, address.port, ssl=self._ssl, limit=_LIMIT_BYTES)

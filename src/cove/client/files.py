@@ -49,8 +49,8 @@ class Files(Handle, api.Files, target=Target.FILES):
         while True:
             try:
                 return await self._read(path, user=user)
-            except ConnectionLost:
-                await backoff.pause()
+            except ConnectionLost as error:
+                await backoff.pause(error)
 
     async def _read(self, path: str, *, user: str | None = None) -> bytes:
         parts: list[bytes] = []

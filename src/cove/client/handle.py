@@ -101,10 +101,10 @@ async def _events(
                     if isinstance(event, Exit):
                         return
             return
-        except (ConnectionLost, Unreachable):
+        except (ConnectionLost, Unreachable) as error:
             if not operation.has_cursor:
                 raise
-            await backoff.pause()
+            await backoff.pause(error)
 
 
 async def _work(
@@ -120,10 +120,10 @@ async def _work(
                 async for event in events:
                     yield event
             return
-        except Unreachable:
+        except Unreachable as error:
             if sent is not None and sent.has_begun:
                 raise
-            await backoff.pause()
+            await backoff.pause(error)
 
 
 class _Sent:
@@ -154,10 +154,10 @@ async def _chunks(
                     has_begun = True
                     yield chunk
             return
-        except (ConnectionLost, Unreachable):
+        except (ConnectionLost, Unreachable) as error:
             if has_begun:
                 raise
-            await backoff.pause()
+            await backoff.pause(error)
 
 
 _METHODS: Final[Mapping[Form, Callable[[Handle, AnyOperation, Signature, dict[str, object]], object]]] = {

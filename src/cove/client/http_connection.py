@@ -7,6 +7,7 @@ side, so `end` returns when nothing of the call runs any more.
 """
 
 import asyncio
+import errno
 import select
 import socket
 from collections.abc import AsyncGenerator, AsyncIterable
@@ -22,6 +23,7 @@ _MOST_HEAD_BYTES: Final = 64 << 10
 _MOST_BUFFERED_BYTES: Final = 256 << 10
 _PIECE_BYTES: Final = 256 << 10
 _FRESH_SECONDS: Final = 0.005
+_NO_ANSWER: Final = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
@@ -35,6 +37,10 @@ class NotHttp(Broken):
 
 class NotRead(Broken):
     """The server ended before it had read the request: a unix socket is reset then, and only then (unix(7))."""
+
+
+class Vanished(Broken):
+    """Nothing was heard of the server's machine for as long as a living one may be silent."""
 
 
 class Owner(Protocol):
@@ -199,7 +205,7 @@ class HttpConnection(Endpoint):
         """Handle the loss of the connection: the server closed, or is gone."""
         self.is_lost = True
         if self._failure is None:
-            self._failure = NotRead("it was not read") if self._is_unread(error) else Broken(_describe(error))
+            self._failure = NotRead("it was not read") if self._is_unread(error) else _broken(error)
         self._owner.forget(self)
         self._wake()
 
@@ -235,7 +241,7 @@ class HttpConnection(Endpoint):
 
     def give_up(self) -> None:
         """Abort: the server's machine is gone."""
-        self._fail("its machine does not answer any more")
+        self._fail("its machine does not answer any more", Vanished)
 
     def _fail(self, reason: str, kind: type[Broken] = Broken) -> None:
         self._failure = kind(reason)
@@ -270,6 +276,11 @@ class HttpConnection(Endpoint):
             self.is_complete = True
             self._is_asked = False
             self._can_be_kept = self._parser.should_keep_alive()
+
+
+def _broken(error: Exception | None) -> Broken:
+    is_silent = isinstance(error, OSError) and error.errno in _NO_ANSWER
+    return (Vanished if is_silent else Broken)(_describe(error))
 
 
 def _describe(error: Exception | None) -> str:

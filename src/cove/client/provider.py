@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from cove.api import AsyncImage, AsyncSnapshot
 from cove.api.provider import Provider
 from cove.client.calls import Calls
+from cove.client.connection_pool import Address
 from cove.client.handle import Handle
 from cove.client.image import Image, made_image, opened_source
 from cove.client.image_build import opened_context
 from cove.client.sandbox import Sandbox
+from cove.client.servers import parse_addresses
 from cove.client.snapshot_transfer import read_export
 from cove.client.transport import Transport
 from cove.client.volume import Volume
@@ -112,14 +113,15 @@ def find_key(url: str, api_key: str | None) -> str | None:
         raise ValidationFailed(f"url must be a string, not {type(url).__name__}")
     if chosen := api_key or os.environ.get("COVE_API_KEY"):
         return _check(chosen)
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        raise ValidationFailed(f"{url} is not the address of a server") from None
-    if host not in _LOOPBACK and not host.endswith(".localhost"):
+    if not all(_is_here(address) for address in parse_addresses(url)):
         return None
     home = default_home()
     return _read(home / "server" / "key") or _read(home / "key")
+
+
+def _is_here(address: Address) -> bool:
+    """Return whether it is a port of this machine; whoever may open a unix socket needs no key."""
+    return address.socket_path is None and (address.host in _LOOPBACK or address.host.endswith(".localhost"))
 
 
 def _read(path: Path) -> str | None:

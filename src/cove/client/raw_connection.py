@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import hashlib
 import os
 from collections import deque
@@ -64,6 +65,7 @@ class WebSocketClient:
         self._frames = FrameReader(most, is_masked=False)
         self._events: deque[Event] = deque()
         self.is_closed = False
+        self.is_only = True  # there is no other address of the server
 
     async def receive(self) -> str | bytes | None:
         """Receive the next message; None when the server has ended the conversation. Raises ConnectionLost."""
@@ -103,7 +105,9 @@ class WebSocketClient:
             data = await self._stream.read(_READ_BYTES)
         except OSError as error:
             self.is_closed = True
-            raise ConnectionLost(f"the connection broke: {error}") from None
+            message = f"the connection broke: {error}"
+            is_silent = self.is_only and error.errno == errno.ETIMEDOUT
+            raise (ConnectionLost(message, is_silent=True) if is_silent else ConnectionLost(message)) from None
         if not data:
             self.is_closed = True
             raise ConnectionLost("the server closed the connection")

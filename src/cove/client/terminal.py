@@ -77,9 +77,9 @@ class TerminalConnection(api.TerminalConnection):
                         if isinstance(event, Exit):
                             return
                 self._socket = None
-            except (ConnectionLost, Unreachable):
+            except (ConnectionLost, Unreachable) as error:
                 self._socket = None
-                await backoff.pause()
+                await backoff.pause(error)
 
     async def write(self, data: bytes | str) -> None:
         typed = check_input(data)
@@ -103,8 +103,8 @@ class TerminalConnection(api.TerminalConnection):
             except OSError:
                 self._socket = None
                 raise ConnectionLost("the terminal's connection broke: what was typed may be lost") from None
-            except (ConnectionLost, Unreachable):
-                await backoff.pause()
+            except (ConnectionLost, Unreachable) as error:
+                await backoff.pause(error)
 
     async def _connected(self) -> WebSocketClient:
         async with self._connecting:

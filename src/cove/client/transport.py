@@ -8,21 +8,18 @@ waits, for a while, until the server has ended it.
 
 import asyncio
 import atexit
-import errno
-import os
-import socket
-import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
 from typing import Final, TypeVar
 from weakref import WeakSet
 
-from cove.client.connection_pool import Pool, parse_address
-from cove.client.http_connection import Broken, HttpConnection, NotHttp, NotRead
+from cove.client.connection_pool import Pool
+from cove.client.http_connection import Broken, HttpConnection
 from cove.client.raw_connection import WebSocketClient, open_websocket, upgrade
 from cove.client.retry import retry
-from cove.errors import ConnectionLost, CoveError, Internal, SandboxUnavailable, Unreachable
+from cove.client.servers import Server, Servers
+from cove.errors import CoveError, SandboxUnavailable, Unreachable
 from cove.local.tcp_stream import Streams
 from cove.tasks import end, owned, race, settled
 from cove.wire.coding import encode_json, encode_query, quote_segment
@@ -50,16 +47,13 @@ _NOT_READ: Final = 408  # RFC 9110: what was in transit may be repeated
 
 
 class Transport:
-    """One server as seen from one event loop. Holders `acquire` and `release` it; the last one closes the pool."""
+    """A server, by one address or several, as seen from one event loop.
+
+    Holders `acquire` and `release` it; the last one closes the connections.
+    """
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        self._address = parse_address(url)
-        self.url = self._address.url
-        self._authorization = None if api_key is None else f"Bearer {api_key}"
-        shown = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
-        self._headers = f" HTTP/1.1\r\nhost: {self._address.authority}\r\n{shown}".encode()
-        self._has_answered = False
-        self._pool: Pool | None = None
+        self._servers = Servers(url, api_key)
         self._keeping: asyncio.Task[None] | None = None
         self._holders = 0
         self._calls = 0
@@ -96,27 +90,27 @@ class Transport:
         self, operation: AnyOperation, path: str, request: Request | None, content: Content | None, undo: Undo | None
     ) -> bytes:
         data: bytes | None = None
-        connection = await self._connect()
+        server, connection = await self._connect()
         try:
-            await self._ask(connection, operation, path, request, content)
+            await self._ask(server, connection, operation, path, request, content)
             data = await connection.read(_MOST_REPLY_BYTES)
         except asyncio.CancelledError:
             if not operation.repeatable:
                 await settled(_cancel(connection, undo))
             raise
         except Broken as error:
-            raise self._lost(error) from None
+            raise self._lost(server, error) from None
         finally:
-            await self._let_go(connection, data, undo)
+            await self._let_go(server, connection, data, undo)
         return data
 
-    async def _let_go(self, connection: HttpConnection, data: bytes | None, undo: Undo | None) -> None:
+    async def _let_go(self, server: Server, connection: HttpConnection, data: bytes | None, undo: Undo | None) -> None:
         """Release the connection of a call. A caller who is cancelled meanwhile never hears what was made."""
         if self._holders > 0:
-            await self._release(connection)  # waits for nothing
+            await self._release(server, connection)  # waits for nothing
             return
         try:
-            await settled(self._release(connection))
+            await settled(self._release(server, connection))
         except asyncio.CancelledError:
             if data is not None and undo is not None:
                 await settled(_take_back(undo, data))
@@ -151,26 +145,28 @@ class Transport:
         content: Content | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The body of an answer. Whoever leaves a call that does something waits until the server has ended it."""
-        connection = await self._connect()
+        server, connection = await self._connect()
         try:
-            await self._ask(connection, operation, path, request, content, headers)
+            await self._ask(server, connection, operation, path, request, content, headers)
             async for chunk in connection.chunks():
                 yield chunk
         except Broken as error:
-            raise self._lost(error) from None
+            raise self._lost(server, error) from None
         finally:
             try:
                 if not operation.repeatable and not connection.is_complete and not connection.is_lost:
                     await settled(_cancel(connection, None))
             finally:
-                await self._release(connection)
+                await self._release(server, connection)
 
     @asynccontextmanager
     async def socket(self, path: str, request: Request) -> AsyncIterator[WebSocketClient]:
         """Open a WebSocket."""
-        target = self._target(path, request)
-        streams = await self._dial()
-        websocket = await open_websocket(streams, self._address, target, self._authorization, MOST_FRAME_BYTES)
+        target = _target(path, request)
+        server, streams = await self._dial()
+        target = server.address.prefix + target
+        websocket = await open_websocket(streams, server.address, target, server.authorization, MOST_FRAME_BYTES)
+        websocket.is_only = len(self._servers.all) == 1
         try:
             yield websocket
         finally:
@@ -178,38 +174,35 @@ class Transport:
 
     async def raw(self, path: str) -> Streams:
         """A connection that is raw after an upgrade; whoever asked closes it."""
-        streams = await self._dial()
-        await upgrade(streams, self._address, self._target(path, None), self._authorization)
+        server, streams = await self._dial()
+        await upgrade(streams, server.address, server.address.prefix + path, server.authorization)
         return streams
 
-    async def _dial(self) -> Streams:
-        pool = self._begin()
+    async def _dial(self) -> tuple[Server, Streams]:
+        self._begin()
         try:
-            return await pool.open_streams()
-        except OSError as error:
-            raise self._unreachable(error) from None
+            return await self._servers.open_streams()
         finally:
             await self._end()
 
-    async def _connect(self) -> HttpConnection:
-        """A connection for one call; `_release` gives it back."""
-        pool = self._begin()
+    async def _connect(self) -> tuple[Server, HttpConnection]:
+        """A connection for one call, to whoever answers; `_release` gives it back."""
+        self._begin()
         try:
-            return pool.take() or await pool.connect()
-        except OSError as error:
-            await self._end()
-            raise self._unreachable(error) from None
+            return await self._servers.connect()
         except BaseException:
             await self._end()
             raise
 
-    async def _release(self, connection: HttpConnection) -> None:
-        if self._pool is not None:
-            self._pool.give_back(connection)
+    async def _release(self, server: Server, connection: HttpConnection) -> None:
+        server.calls -= 1
+        if server.pool is not None:
+            server.pool.give_back(connection)
         await self._end()
 
     async def _ask(
         self,
+        server: Server,
         connection: HttpConnection,
         operation: AnyOperation,
         path: str,
@@ -222,50 +215,27 @@ class Transport:
         body, kind = (content, _CONTENT) if operation.takes_content else (None, b"")
         if request is not None and not has_query:
             body, kind = encode_json(request), _JSON
-        target = self._target(path, request if has_query else None)
-        head = b"%b %b%b%b%b" % (operation.verb.encode(), target.encode(), self._headers, kind, headers)
+        target = server.address.prefix + _target(path, request if has_query else None)
+        head = b"%b %b%b%b%b" % (operation.verb.encode(), target.encode(), server.headers, kind, headers)
         await _send(connection, head, body)
         status = await connection.begun()
-        self._has_answered = True
+        server.has_answered()
         if status >= 300:
             error = decode_error(await connection.read(_MOST_ERROR_BYTES), status)
-            raise self._not_read(error) if status == _NOT_READ and not _is_stream(body) else error
+            if status == _NOT_READ and not _is_stream(body) and isinstance(error, SandboxUnavailable):
+                server.has_failed()  # one that stops says so to whoever is just asking
+                raise Unreachable(error.message)
+            raise error
 
-    def _target(self, path: str, request: Request | None) -> str:
-        query = "" if request is None else encode_query(request)
-        return f"{self._address.prefix}{path}?{query}" if query else f"{self._address.prefix}{path}"
+    def _lost(self, server: Server, error: Broken) -> CoveError:
+        server.has_failed()
+        return server.lost(error, has_other=self._servers.has_other(server))
 
-    def _not_read(self, error: CoveError) -> CoveError:
-        """A server that stops says so to whoever is just asking."""
-        return Unreachable(error.message) if isinstance(error, SandboxUnavailable) else error
-
-    def _unreachable(self, error: OSError) -> SandboxUnavailable:
-        code = 0 if isinstance(error, ssl.SSLError) else error.errno or 0  # those have numbers of their own
-        reason = os.strerror(code) if code in errno.errorcode else error.strerror or str(error) or "no answer in time"
-        if self._is_wrong_address(error):
-            return SandboxUnavailable(f"{self.url} is not the address of a Cove server: {reason}. Check the URL.")
-        return Unreachable(f"no Cove server answers at {self.url}: {reason}. Is `cove serve` running?")
-
-    def _is_wrong_address(self, error: OSError) -> bool:
-        """Return whether waiting is of no use: no host has the name, or it speaks no TLS. One that was right is."""
-        if self._has_answered or isinstance(error, ssl.SSLEOFError):  # the server is just ending
-            return False
-        return isinstance(error, socket.gaierror | ssl.SSLError)
-
-    def _lost(self, error: Broken) -> CoveError:
-        if isinstance(error, NotHttp) and not self._has_answered:
-            return Internal(f"what answers at {self.url} is no Cove server: {error}. Check the URL.")
-        if isinstance(error, NotRead):
-            return Unreachable(f"the server at {self.url} ended before it read the call: nothing was started")
-        return ConnectionLost(f"the connection to {self.url} broke: {error}")
-
-    def _begin(self) -> Pool:
-        """One more call; the pool is there until its `_end`."""
-        if self._pool is None:
-            self._pool = Pool(self._address)
-            self._keeping = owned(_keep(self._pool))
+    def _begin(self) -> None:
+        """One more call; the pools are there until its `_end`."""
+        if self._keeping is None:
+            self._keeping = owned(_keep(self._servers.make_pools()))
         self._calls += 1
-        return self._pool
 
     async def _end(self) -> None:
         """One call less."""
@@ -274,10 +244,16 @@ class Transport:
             await self._close_unused()
 
     async def _close_unused(self) -> None:
-        if self._holders <= 0 and not self._calls and self._pool is not None and self._keeping is not None:
-            pool, self._pool = self._pool, None
-            await end(self._keeping)
-            await pool.aclose()  # a task that is cancelled before it began has closed nothing
+        if self._holders <= 0 and not self._calls and self._keeping is not None:
+            keeping, self._keeping = self._keeping, None
+            pools = self._servers.take_pools()
+            await end(keeping)
+            await _close(pools)  # a task that is cancelled before it began has closed nothing
+
+
+def _target(path: str, request: Request | None) -> str:
+    query = "" if request is None else encode_query(request)
+    return f"{path}?{query}" if query else path
 
 
 def _is_stream(body: Content | None) -> bool:
@@ -327,7 +303,7 @@ async def _take_back(undo: Undo, data: bytes) -> None:
 _kept: "WeakSet[asyncio.Task[None]]" = WeakSet()
 
 
-async def _keep(pool: Pool) -> None:
+async def _keep(pools: Sequence[Pool]) -> None:
     """Until the last holder lets go, or the event loop ends: a program need not let go of what it connects to."""
     task = asyncio.current_task()
     assert task is not None
@@ -335,6 +311,11 @@ async def _keep(pool: Pool) -> None:
     try:
         await asyncio.get_running_loop().create_future()
     finally:
+        await _close(pools)
+
+
+async def _close(pools: Sequence[Pool]) -> None:
+    for pool in pools:
         await pool.aclose()
 
 

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-# Together the kernel's verdict on an idle connection: 5 + 3 * 3 seconds.
-_KEEP_ALIVE: Final = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 3), (socket.TCP_KEEPCNT, 3))
-SILENCE_SECONDS: Final = 12.0
+# Together the kernel's verdict on an idle connection: 4 + 3 * 3 seconds.
+_KEEP_ALIVE: Final = ((socket.TCP_KEEPIDLE, 4), (socket.TCP_KEEPINTVL, 3), (socket.TCP_KEEPCNT, 3))
+SILENCE_SECONDS: Final = 11.0
 _LOOK_SECONDS: Final = 2.0
 _MOST_AT_ONCE: Final = 512
 # In linux/tcp.h: tcpi_unacked, and after six other fields tcpi_last_data_recv and tcpi_last_ack_recv.
