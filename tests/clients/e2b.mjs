@@ -158,7 +158,11 @@ async function code() {
     assert.equal((await sandbox.runCode('process.env.A', { language: 'js', envs: { A: 'a' } })).text, 'a')
     await assert.rejects(sandbox.runCode('while True: pass', { timeoutMs: 1000 }), TimeoutError)
     assert.equal((await sandbox.runCode('x')).text, '41')
-    await assert.rejects(sandbox.runCode('ls', { language: 'bash' }), /500/)
+    const chart = figure.results.find((each) => each.png).chart
+    assert.deepEqual([chart.type, chart.elements[0].points], ['line', [[0, 1], [1, 2]]])
+    assert.deepEqual((await sandbox.runCode('cd /tmp; pwd', { language: 'bash' })).logs.stdout, ['/tmp\n'])
+    assert.deepEqual((await sandbox.runCode('echo $PWD', { language: 'bash' })).logs.stdout, ['/tmp\n'])
+    await assert.rejects(sandbox.runCode('1', { language: 'r' }), /500/)
   } finally {
     await sandbox.kill()
   }

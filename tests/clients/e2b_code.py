@@ -6,6 +6,15 @@ import time
 import pytest
 from e2b import SandboxException, TimeoutException
 from e2b_code_interpreter import AsyncSandbox, Sandbox
+from e2b_code_interpreter.charts import (
+    BarChart,
+    BoxAndWhiskerChart,
+    LineChart,
+    PieChart,
+    ScaleType,
+    ScatterChart,
+    SuperChart,
+)
 
 FIGURE = """
 import matplotlib.pyplot as plt
@@ -45,6 +54,7 @@ def test_results():
         assert "<table" in frame.html
         (picture,) = [each for each in sandbox.run_code(FIGURE).results if each.png]
         assert picture.png.startswith("iVBOR")
+        assert picture.chart.elements[0].points == [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]
 
 
 def test_contexts():
@@ -72,8 +82,74 @@ def test_languages():
         assert sandbox.run_code("process.env.B", language="js", envs={"B": "b"}).text == "b"
         assert sandbox.run_code("const n: number = 5; n", language="ts").text == "5"
         assert sandbox.run_code("throw new TypeError('no')", language="js").error.name == "TypeError"
-        with pytest.raises(SandboxException, match="python, javascript, typescript"):
-            sandbox.run_code("ls", language="bash")
+        with pytest.raises(SandboxException, match="no r here: python, javascript, typescript, bash"):
+            sandbox.run_code("1", language="r")
+
+
+def test_bash():
+    with Sandbox.create(envs={"MADE": "with"}) as sandbox:
+        printed = []
+        run = sandbox.run_code(
+            "echo $MADE; echo err >&2; cd /tmp; x=5; f() { echo f; }", language="bash", on_stdout=printed.append
+        )
+        assert ("".join(run.logs.stdout), "".join(run.logs.stderr), run.error) == ("with\n", "err\n", None)
+        assert [message.line for message in printed] == ["with\n"]
+        assert "".join(sandbox.run_code("pwd; echo $x; f", language="bash").logs.stdout) == "/tmp\n5\nf\n"
+        assert "".join(sandbox.run_code("echo $FOO", language="bash", envs={"FOO": "bar"}).logs.stdout) == "bar\n"
+        assert "".join(sandbox.run_code("echo ${FOO:-none}", language="bash").logs.stdout) == "none\n"
+        failed = sandbox.run_code("(exit 3)", language="bash").error
+        assert (failed.name, failed.value) == ("NonZeroExit", "3")
+
+        with pytest.raises(TimeoutException):
+            sandbox.run_code("sleep 100", language="bash", timeout=1)
+        assert "".join(sandbox.run_code("echo $x", language="bash").logs.stdout) == "5\n"
+        assert sandbox.run_code("exit 4", language="bash").error.name == "UnexpectedEndOfExecution"
+        assert "".join(sandbox.run_code("echo ${x:-new}", language="bash").logs.stdout) == "new\n"
+
+        context = sandbox.create_code_context(cwd="/etc", language="bash")
+        sandbox.run_code("x=own", context=context)
+        assert "".join(sandbox.run_code("pwd; echo $x", context=context).logs.stdout) == "/etc\nown\n"
+        sandbox.restart_code_context(context)
+        assert "".join(sandbox.run_code("pwd; echo ${x:-new}", context=context).logs.stdout) == "/etc\nnew\n"
+        sandbox.remove_code_context(context)
+        with pytest.raises(SandboxException):
+            sandbox.run_code("true", context=context)
+
+
+def test_charts():
+    with Sandbox.create() as sandbox:
+
+        def chart(code):
+            (result,) = sandbox.run_code("import matplotlib.pyplot as plt\n" + code).results
+            assert result.png
+            return result.chart
+
+        line = chart("plt.plot([1, 2], [3, 4], label='l'); plt.title('T'); plt.xlabel('Time (s)'); plt.show()")
+        assert isinstance(line, LineChart)
+        assert (line.title, line.x_label, line.x_unit, line.y_label) == ("T", "Time (s)", "s", None)
+        assert (line.elements[0].label, line.elements[0].points) == ("l", [(1.0, 3.0), (2.0, 4.0)])
+        assert line.x_scale is ScaleType.LINEAR
+        assert len(line.x_ticks) == len(line.x_tick_labels) > 1
+        scatter = chart("plt.scatter([1, 2], [3, 4], label='D')\nplt.show()")
+        assert isinstance(scatter, ScatterChart)
+        assert scatter.elements[0].points == [(1.0, 3.0), (2.0, 4.0)]
+        bar = chart("plt.bar(['A', 'B'], [1, 2], label='g')\nplt.show()")
+        assert isinstance(bar, BarChart)
+        assert [(each.label, each.group, each.value) for each in bar.elements] == [("A", "g", 1.0), ("B", "g", 2.0)]
+        pie = chart("plt.pie([90, 10], labels=['No', 'Yes'])\nplt.show()")
+        assert isinstance(pie, PieChart)
+        assert [(each.label, each.angle, each.radius) for each in pie.elements] == [("No", 324, 1), ("Yes", 36, 1)]
+        box = chart("plt.boxplot([[1, 2, 3, 4, 50]], tick_labels=['A'])\nplt.show()")
+        assert isinstance(box, BoxAndWhiskerChart)
+        (only,) = box.elements
+        assert (only.label, only.min, only.first_quartile, only.median) == ("A", 1, 2, 3)
+        assert (only.third_quartile, only.max, only.outliers) == (4, 4, [50])
+        both = chart("f, a = plt.subplots(1, 2); f.suptitle('S'); a[0].plot([1, 2]); a[1].bar(['A'], [1]); f")
+        assert isinstance(both, SuperChart)
+        assert (both.title, [type(each) for each in both.elements]) == ("S", [LineChart, BarChart])
+        assert chart("plt.plot(range(6000))\nplt.show()") is None
+        hostile = "from IPython.display import display\ndisplay({'application/vnd.cove.chart+json': 1}, raw=True)"
+        assert sandbox.run_code(hostile).results[0].chart is None
 
 
 def test_ends():

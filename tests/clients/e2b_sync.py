@@ -332,6 +332,20 @@ def test_git():
         assert git.status("repository").file_status == []
         git.create_branch("repository", "other")
         assert git.branches("repository").current_branch == "other"
+        git.checkout_branch("repository", "main")
+        git.delete_branch("repository", "other", force=True)
+        assert git.branches("repository").branches == ["main"]
+
+        git.init("shared", bare=True, initial_branch="main")
+        git.remote_add("repository", "origin", "/home/user/shared")
+        git.push("repository", remote="origin", branch="main")
+        git.clone("/home/user/shared", path="copy")
+        assert sandbox.files.read("copy/file") == "content"
+        sandbox.files.write("copy/file", "changed")
+        git.restore("copy", paths=["file"])
+        assert sandbox.files.read("copy/file") == "content"
+        with pytest.raises(CommandExitException):
+            git.clone("/home/user/missing", path="none")
 
 
 if __name__ == "__main__":

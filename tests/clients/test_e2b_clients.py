@@ -1,18 +1,21 @@
 """The clients of E2B, unchanged, against a server."""
 
+import asyncio
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from support.bridge_client import bridge_server
 from support.client_packages import e2b_node_client
 from support.executors import needs_python
 from support.servers import Server
+from support.upstream import Serve, running_upstream
 
 pytest.importorskip("e2b", reason="the environment is older than its requirements: install them again")
 
@@ -28,15 +31,22 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def run(server: Server, *command: str | Path, input: str = "", key: str | None = None) -> str:
+def run(
+    server: Server,
+    *command: str | Path,
+    input: str = "",
+    key: str | None = None,
+    where: Mapping[str, str] | None = None,
+) -> str:
+    """Run a client that is told where the server is: by `where`, or by its URL."""
     proxies = {name: "" for name in os.environ if name.lower().endswith("_proxy")}
-    urls = {"E2B_API_URL": server.url, "E2B_SANDBOX_URL": server.url, "E2B_API_KEY": key or server.key}
+    told = where or {"E2B_API_URL": server.url, "E2B_SANDBOX_URL": server.url}
     done = subprocess.run(
         [str(word) for word in command],
         capture_output=True,
         text=True,
         input=input,
-        env={**os.environ, **proxies, **urls},
+        env={**os.environ, **proxies, **told, "E2B_API_KEY": key or server.key},
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -63,6 +73,41 @@ def test_the_javascript_clients_do_everything_they_can(server: Server, tmp_path:
     (tmp_path / "node_modules").symlink_to(e2b_node_client())
     script = shutil.copy(HERE / "e2b.mjs", tmp_path)
     assert "all is well" in run(server, "node", script)
+
+
+@needs_python
+def test_a_domain_behind_tls_takes_the_place_of_both_urls(tmp_path: Path) -> None:
+    configuration, hosts = tmp_path / "server.toml", tmp_path / "hosts"
+    configuration.write_text('names = ["api.cove.test"]\n')
+    hosts.write_text("127.0.0.1 localhost api.cove.test\n")
+    enter = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    script = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
+    with bridge_server("--config", str(configuration)) as server, running_upstream(tmp_path) as world:
+        port = world.serve(tls_end(server.url), "cove.test", "*.cove.test", tls=True)
+        where = {"E2B_DOMAIN": f"cove.test:{port}", "SSL_CERT_FILE": str(world.ca)}
+        command: list[str | Path] = ["unshare", "--mount", *enter, "sh", "-c", script, "sh", hosts, sys.executable]
+        assert "all is well" in run(server, *command, HERE / "e2b_domain.py", where=where)
+
+
+def tls_end(url: str) -> Serve:
+    """Pass connections on to a server, as a proxy does that ends TLS."""
+    parts = urlsplit(url)
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass  # one of them has left
+        finally:
+            writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection(parts.hostname, parts.port)
+        await asyncio.gather(copy(reader, outer), copy(inner, writer))
+
+    return serve
 
 
 def examples(language: str) -> list[str]:

@@ -4,6 +4,7 @@ import asyncio
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.executors import needs_python
@@ -166,6 +167,58 @@ async def test_a_figure_comes_back_as_a_picture_of_its_size() -> None:
         broken = await context.run(r"plt.title(r'$\frac{$');")
         assert broken.error is not None
         assert pictures(await context.run("import pandas; pandas.Series([1, 2]).plot();")) == [(640, 480)]
+
+
+CHART = "application/vnd.cove.chart+json"
+
+
+async def test_a_figure_brings_its_data() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context()
+        await context.run("import datetime, numpy as np, matplotlib.pyplot as plt")
+
+        async def chart(code: str) -> dict[str, Any]:
+            (result,) = (await context.run(code)).results
+            assert size_of(result.png)
+            value = result[CHART]
+            assert isinstance(value, dict)
+            return value
+
+        dated = await chart("plt.plot([datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)], [1, 2]);")
+        assert dated["elements"] == [{"label": "Line 0", "points": [["2024-01-01", 1.0], ["2024-01-02", 2.0]]}]
+        assert (dated["x_scale"], dated["x_ticks"][0]) == ("datetime", "2024-01-01T00:00:00+00:00")
+        named = await chart(
+            "plt.plot(['a', 'b', 'c'], [1, 10, np.nan]); plt.yscale('log'); plt.axhline(3); plt.grid();"
+        )
+        assert [each["points"] for each in named["elements"]] == [[["a", 1.0], ["b", 10.0], ["c", None]]]
+        assert (named["x_scale"], named["x_tick_labels"], named["y_scale"]) == ("categorical", ["a", "b", "c"], "log")
+        lying = await chart("plt.barh(['A', 'B'], [1, 2]); plt.xlabel('n [kg]'); plt.gcf()")
+        assert (lying["x_label"], lying["y_label"], lying["y_unit"]) == (None, "n [kg]", "kg")
+        assert lying["elements"][1] == {"label": "B", "group": "Group 0", "value": 2.0}
+        pairs = "for n in (-1, 1): axes.bar(np.arange(2) + n / 5, [n, n], 0.4)\naxes.set_xticks([0, 1], ['p', 'q'])"
+        grouped = await chart(f"axes = plt.figure().add_subplot()\n{pairs};")
+        assert [each["label"] for each in grouped["elements"]] == ["p", "q", "p", "q"]
+        boxes = await chart("plt.boxplot([[1, 2, 3, 4, 50], [5, 5, 5]], orientation='horizontal', patch_artist=True);")
+        assert [each["label"] for each in boxes["elements"]] == ["1", "2"]
+        numbers = {"min": 1, "first_quartile": 2, "median": 3, "third_quartile": 4, "max": 4, "outliers": [50]}
+        assert boxes["elements"][0] == {"label": "1", **numbers}
+        assert {value for name, value in boxes["elements"][1].items() if name not in ("label", "outliers")} == {5.0}
+        assert await chart("plt.imshow([[1]]);") == {"type": "unknown", "title": None, "elements": []}
+
+
+async def test_a_figure_with_no_data_or_too_much_is_a_picture_all_the_same() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        context = await sandbox.create_code_context()
+        await context.run("import matplotlib.pyplot as plt")
+        for code in (
+            "plt.figure();",
+            "for axes in plt.subplots(2, 1)[1]: axes.plot(range(3000))",
+            "plt.plot([1])[0].get_xdata = lambda *_, **__: 1 / 0",
+        ):
+            (result,) = (await context.run(code)).results
+            assert CHART not in result
+            assert not result.truncated
+            assert size_of(result.png)
 
 
 async def test_objects_show_themselves_in_every_format_they_have() -> None:

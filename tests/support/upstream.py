@@ -226,8 +226,10 @@ def running_upstream(directory: Path) -> Iterator[Upstream]:
         names = asyncio.run_coroutine_threadsafe(open_names(), loop).result(10)
         host, port = names.get_extra_info("sockname")
         upstream.resolver = f"{host}:{port}"
-        yield upstream
-        asyncio.run_coroutine_threadsafe(close(), loop).result(10)
+        try:
+            yield upstream
+        finally:
+            asyncio.run_coroutine_threadsafe(close(), loop).result(10)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -1,9 +1,10 @@
-"""A matplotlib backend that gives figures to the context as PNG."""
+"""A matplotlib backend that gives figures to the context as PNG, with their data where it can be read."""
 
 from __future__ import annotations
 
 import io
 
+from _cove_charts import CHART, as_chart
 from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg, FigureManagerBase
 from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ def show(*args: object, **kwargs: object) -> None:
     for number in pyplot.get_fignums():
         figure = pyplot.figure(number)
         try:
-            send_display({"image/png": as_png(figure), "text/plain": describe(figure)})  # noqa: F821
+            send_display({"image/png": as_png(figure), "text/plain": describe(figure), **as_data(figure)})  # noqa: F821
         finally:
             pyplot.close(figure)
 
@@ -34,6 +35,12 @@ def as_png(figure: Figure) -> bytes:
     image = io.BytesIO()
     figure.savefig(image, format="png", bbox_inches=None)
     return image.getvalue()
+
+
+def as_data(figure: Figure) -> dict[str, object]:
+    """Return the data of the figure as a part of a bundle, if it can be read."""
+    chart = as_chart(figure)
+    return {} if chart is None else {CHART: chart}
 
 
 def describe(figure: Figure) -> str:

@@ -136,6 +136,8 @@ def make_shell(send: Send, own_file: str) -> ContextShell:
     shell.user_ns.pop("__warningregistry__", None)
     png = shell.display_formatter.formatters["image/png"]
     png.for_type_by_name("matplotlib.figure", "Figure", lambda figure: __import__(finder.FIGURES).as_png(figure))
+    bundles = shell.display_formatter.mimebundle_formatter
+    bundles.for_type_by_name("matplotlib.figure", "Figure", lambda figure: __import__(finder.FIGURES).as_data(figure))
     made: ContextShell = shell
     return made
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-FIGURES = "_cove_figures"
+FIGURES, CHARTS = "_cove_figures", "_cove_charts"
 
 
 class Finder:
@@ -26,9 +26,10 @@ class Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name == FIGURES:
+        if name in (FIGURES, CHARTS):
             directory = os.path.dirname(os.path.abspath(copy_fonts.__code__.co_filename))
-            return prepared(importlib.machinery.PathFinder.find_spec(name, [directory]), after=self.give_display)
+            spec = importlib.machinery.PathFinder.find_spec(name, [directory])
+            return prepared(spec, after=self.give_display) if name == FIGURES else spec
         if name == "matplotlib":
             return prepared(importlib.machinery.PathFinder.find_spec(name, path), copy_fonts, choose_backend)
         return None

@@ -1,9 +1,7 @@
 """Run commands of the bridge protocol: a line for bash, its output as server-sent events, byte for byte."""
 
-import asyncio
 import base64
 import re
-from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,14 +15,12 @@ from cove.http import Request, Response
 from cove.model import Exit, Outcome, Output
 from cove.server.bridge.protocol import MOST_BODY_BYTES, WORKSPACE, decode_object, invalid, working_directory
 from cove.server.bridge.session import BridgeSessions, chosen_session
-from cove.tasks import Tasks
+from cove.server.session_output import CHUNK_BYTES, SessionOutput
 
 EVENT_STREAM: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./-]+")
-_CHUNK_BYTES = 48 << 10
 # Thirty thousand years. JSON has numbers that no float holds, and no clock needs.
 _MOST_MILLISECONDS = 10**15
-_SESSION_OUTPUT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,65 +90,17 @@ async def _run(sandbox: api.AsyncSandbox, command: _Command) -> AsyncGenerator[b
 
 async def _run_in_session(sessions: BridgeSessions, command: _Command, id: str) -> AsyncGenerator[bytes, None]:
     """The command ends when nobody reads any more, and its session stays."""
-    session = await sessions.obtain(id)
-    unread = _Unread()
-    work = session.exec(
-        command.line,
-        cwd=command.cwd,
-        timeout=command.timeout,
-        max_output=_CHUNK_BYTES,
-        on_output=unread.add,
-    )
-    async with Tasks() as tasks:
-        running = tasks.start(work, on_end=unread.wake)
-        while not running.done() or unread.chunks:
-            await unread.wait()
-            while unread.chunks:
-                for chunk in _output(*unread.take()):
-                    yield chunk
-    if unread.has_dropped:
-        for chunk in _output("stderr", b"cove: there was more output than was read; some of it is left out\n"):
-            yield chunk
+    session, output = await sessions.obtain(id), SessionOutput()
+    async with aclosing(output.chunks(session, command.line, cwd=command.cwd, timeout=command.timeout)) as chunks:
+        async for stream, data in chunks:
+            for chunk in _output(stream, data):
+                yield chunk
     try:
-        result = running.result()
+        result = output.result()
     except SessionTerminated as ended:
         yield _end(command, Outcome.EXITED, ended.exit_code)
     else:
         yield _end(command, result.outcome, result.exit_code)
-
-
-class _Unread:
-    """Output that the client has not taken. A session is not held back: what is too much is lost."""
-
-    def __init__(self) -> None:
-        self.chunks: deque[tuple[str, bytes]] = deque()
-        self.has_dropped = False
-        self._bytes = 0
-        self._changed = asyncio.Event()
-
-    def add(self, stream: str, data: bytes) -> None:
-        """The command has printed this."""
-        if self._bytes > _SESSION_OUTPUT_BYTES:
-            self.has_dropped = True
-            return
-        self.chunks.append((stream, data))
-        self._bytes += len(data)
-        self._changed.set()
-
-    def take(self) -> tuple[str, bytes]:
-        """The oldest of what there is."""
-        stream, data = self.chunks.popleft()
-        self._bytes -= len(data)
-        return stream, data
-
-    def wake(self) -> None:
-        """The command has ended."""
-        self._changed.set()
-
-    async def wait(self) -> None:
-        """Wait until there is something, or the command has ended."""
-        await self._changed.wait()
-        self._changed.clear()
 
 
 async def _report_failure(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -168,8 +116,8 @@ async def _report_failure(events: AsyncGenerator[bytes, None]) -> AsyncGenerator
 
 
 def _output(stream: str, data: bytes) -> Iterator[bytes]:
-    for at in range(0, len(data), _CHUNK_BYTES):
-        yield b"event: %b\ndata: %b\n\n" % (stream.encode(), base64.b64encode(data[at : at + _CHUNK_BYTES]))
+    for at in range(0, len(data), CHUNK_BYTES):
+        yield b"event: %b\ndata: %b\n\n" % (stream.encode(), base64.b64encode(data[at : at + CHUNK_BYTES]))
 
 
 def _end(command: _Command, outcome: Outcome, exit_code: int | None) -> bytes:

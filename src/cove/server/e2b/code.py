@@ -4,13 +4,12 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import msgspec
 
-from cove import api
 from cove.core.identifier import new_identifier
 from cove.errors import (
     ContextAlreadyExists,
@@ -19,12 +18,15 @@ from cove.errors import (
     CoveError,
     SandboxPaused,
     SandboxStopped,
+    SessionAlreadyExists,
+    SessionTerminated,
     UnsupportedLanguage,
     ValidationFailed,
 )
 from cove.http import Ping, Request, Response
-from cove.model import CodeEvent, Display, Done, Failure, Outcome, Result, Text
+from cove.model import CodeEvent, Display, Done, Failure, Outcome, Result, SessionStatus, Text
 from cove.runtime.sandbox import Sandbox
+from cove.server.e2b.notebook import BASH, BashNotebook, Notebook
 from cove.server.e2b.protocol import HOME, MOST_BODY_BYTES, TEXT, answer, plain, resolve
 from cove.wire.coding import unquote_text
 
@@ -32,7 +34,15 @@ T = TypeVar("T")
 
 _LINES: Final = ((b"content-type", b"application/json"), (b"cache-control", b"no-cache"))
 _PING: Final = Ping(b'{"type":"keepalive"}\n', 5.0)
-_SYNONYMS: Final[Mapping[str, str]] = {"js": "javascript", "ts": "typescript", "py": "python", "python3": "python"}
+_LANGUAGES: Final = ("python", "javascript", "typescript", BASH)
+_SYNONYMS: Final[Mapping[str, str]] = {
+    "js": "javascript",
+    "ts": "typescript",
+    "py": "python",
+    "python3": "python",
+    "sh": BASH,
+    "shell": BASH,
+}
 _DEFAULT_LANGUAGE: Final = "python"
 _FIELDS: Final[Mapping[str, str]] = {
     "text/plain": "text",
@@ -46,6 +56,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "application/json": "json",
     "application/javascript": "javascript",
 }
+_CHART: Final = "application/vnd.cove.chart+json"
 _QUOTES: Final = ("'", '"')
 _MOST_CONTEXTS: Final = 256
 
@@ -77,7 +88,7 @@ class _Context:
     id: str
     language: str
     cwd: str
-    code: api.CodeContext
+    code: Notebook | BashNotebook
     runs: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -137,13 +148,13 @@ class CodeService:
         return Response(200, _LINES, _lines(events, context), _PING)
 
     async def _run(self, context: _Context, code: str, env: Mapping[str, str]) -> AsyncGenerator[CodeEvent, None]:
-        async with context.turn, _variables(context, env):
+        async with context.turn:
             context.runs += 1
             try:
-                async with aclosing(context.code.stream(code)) as events:
+                async with aclosing(context.code.stream(code, env)) as events:
                     async for event in events:
                         yield event
-            except ContextCrashed:
+            except (ContextCrashed, SessionTerminated):
                 await self._drop(context)
                 raise
 
@@ -167,11 +178,18 @@ class CodeService:
             raise _Refused(500, f"there are {_MOST_CONTEXTS} contexts already: remove some")
         id = id or new_identifier()
         try:
-            code = await self._sandbox.create_code_context(language, id=id, cwd=cwd)
-        except (UnsupportedLanguage, ContextAlreadyExists) as error:
+            code = await self._open(language, cwd, id)
+        except UnsupportedLanguage:
+            raise _Refused(500, f"there is no {plain(language[:100])} here: {', '.join(_LANGUAGES)} are") from None
+        except (ContextAlreadyExists, SessionAlreadyExists) as error:
             raise _Refused(500, error.message) from None
         context = self._contexts[id] = _Context(id, language, cwd, code)
         return context
+
+    async def _open(self, language: str, cwd: str, id: str) -> Notebook | BashNotebook:
+        if language == BASH:
+            return BashNotebook(await self._sandbox.create_session(id=id, cwd=cwd))
+        return Notebook(await self._sandbox.create_code_context(language, id=id, cwd=cwd), language)
 
     async def _find(self, id: str) -> _Context:
         await self._forget_ended()
@@ -183,6 +201,8 @@ class CodeService:
     async def _forget_ended(self) -> None:
         """Forget contexts that ended with the sandbox, which was stopped and started, or by themselves."""
         running = {info.id for info in await self._sandbox.list_code_contexts() if info.is_running}
+        shells = await self._sandbox.list_sessions()
+        running |= {info.id for info in shells if info.status is SessionStatus.RUNNING}
         for id in [id for id in self._contexts if id not in running]:
             await self._drop(self._contexts[id])
 
@@ -201,39 +221,6 @@ class CodeService:
         async with self._making:
             await self._drop(await self._find(id))
         return answer({})
-
-
-@asynccontextmanager
-async def _variables(context: _Context, env: Mapping[str, str]) -> AsyncGenerator[None, None]:
-    """Let variables hold for one run: what was there before is put back when it is over."""
-    if not env:
-        yield
-        return
-    prepare, restore = _PYTHON if context.language == "python" else _JAVASCRIPT
-    await context.code.run(prepare.replace("VARIABLES", json.dumps(dict(env))))
-    try:
-        yield
-    finally:
-        await context.code.run(restore)
-
-
-_PYTHON: Final = (
-    "import os as _cove_os\n"
-    "_cove_kept = {name: _cove_os.environ.get(name) for name in VARIABLES}\n"
-    "_cove_os.environ.update(VARIABLES)\n",
-    "for _cove_name, _cove_value in _cove_kept.items():\n"
-    "    _cove_os.environ.pop(_cove_name, None) if _cove_value is None "
-    "else _cove_os.environ.__setitem__(_cove_name, _cove_value)\n"
-    "del _cove_kept\n",
-)
-_JAVASCRIPT: Final = (
-    "globalThis._coveKept = Object.fromEntries(Object.keys(VARIABLES).map((name) => [name, process.env[name]]));\n"
-    "Object.assign(process.env, VARIABLES); undefined",
-    "for (const [name, value] of Object.entries(globalThis._coveKept)) {\n"
-    "  if (value === undefined) delete process.env[name]; else process.env[name] = value;\n"
-    "}\n"
-    "delete globalThis._coveKept; undefined",
-)
 
 
 def _read(body: bytes, kind: type[T]) -> T:
@@ -284,7 +271,9 @@ def _describe_result(result: Result) -> dict[str, object]:
     line: dict[str, object] = {"type": "result", "is_main_result": result.is_main}
     extra: dict[str, object] = {}
     for mime, value in result.data.items():
-        if mime in _FIELDS:
+        if mime == _CHART:
+            line |= {"chart": value} if _is_chart(value) else {}
+        elif mime in _FIELDS:
             line[_FIELDS[mime]] = value
         else:
             extra[mime] = value
@@ -292,3 +281,8 @@ def _describe_result(result: Result) -> dict[str, object]:
     if isinstance(text, str) and len(text) > 1 and text[0] == text[-1] and text[0] in _QUOTES:
         line["text"] = text[1:-1]
     return {**line, "extra": extra} if extra else line
+
+
+def _is_chart(value: object) -> bool:
+    """Return whether a client can read a value as a chart: code can send anything under any name."""
+    return isinstance(value, dict) and isinstance(value.get("type"), str) and isinstance(value.get("elements"), list)
