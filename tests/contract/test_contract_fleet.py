@@ -16,9 +16,22 @@ from cove import (
     CommandFailed,
     ExecResult,
     ImageNotFound,
+    Isolation,
+    Mount,
+    Network,
+    NoCapacity,
+    NodeLost,
+    NodeUnavailable,
+    PlacementUnavailable,
+    SandboxSpec,
     SandboxUnavailable,
     ValidationFailed,
+    VolumeMount,
 )
+from cove.api import fleet_map
+from cove.api.fleet import ends_with_its_sandbox
+from cove.api.fleet_map import FleetMap
+from cove.api.fleet_pool import SandboxPool
 
 pytestmark = pytest.mark.anyio
 
@@ -109,6 +122,126 @@ async def test_a_failure_that_stays_is_told_as_the_machines() -> None:
     async with AsyncFleet(1) as working:
         (result,) = [result async for result in working.map(task, [0], retries=1)]
     assert (result.ok, result.is_infrastructure_failure, result.attempts) == (False, True, 2)
+
+
+_MOUNT = Mount(source="/usr", target="/mnt/x")
+
+
+@pytest.mark.parametrize(
+    ("spec", "ends"),
+    [
+        (SandboxSpec(), True),
+        (SandboxSpec(network=Network.HOST), False),
+        (SandboxSpec(isolation=Isolation.NONE), False),
+        (SandboxSpec(mounts=(_MOUNT,)), True),
+        (SandboxSpec(mounts=(_MOUNT, VolumeMount(volume="v", target="/v"))), False),
+    ],
+)
+def test_what_a_task_does_ends_with_its_sandbox_unless_that_shares_something(spec: SandboxSpec, ends: bool) -> None:
+    assert ends_with_its_sandbox(spec) is ends
+
+
+@pytest.mark.parametrize(("idempotent", "attempts"), [(None, 3), (True, 3), (False, 1)])
+async def test_what_may_have_run_is_repeated_where_that_does_no_harm(idempotent: bool | None, attempts: int) -> None:
+    async def task(sandbox: AsyncSandbox, _: int) -> None:
+        raise NodeLost("the node is gone", node="b")
+
+    async with AsyncFleet(1) as working:
+        (result,) = [result async for result in working.map(task, [0], idempotent=idempotent)]
+    assert (result.is_infrastructure_failure, result.attempts) == (True, attempts)
+
+
+async def test_a_task_that_had_not_begun_is_repeated_whatever_it_is() -> None:
+    made = 0
+
+    async def make() -> AsyncSandbox:
+        nonlocal made
+        made += 1
+        if made == 2:
+            raise PlacementUnavailable("nobody says where")
+        return await AsyncSandbox.create()
+
+    async def task(sandbox: AsyncSandbox, number: int) -> int:
+        if number == 0:
+            raise NodeLost("the node is gone")
+        return number
+
+    pool = SandboxPool(1, make, reuse=False)
+    await pool.open()
+    work = FleetMap(pool, task, retries=2, ordered=True, repeats=False)
+    first, second = [result async for result in work.results([0, 1])]
+    await pool.close()
+    assert (first.attempts, first.is_infrastructure_failure) == (1, True)
+    assert (second.attempts, second.value) == (2, 1)
+
+
+async def test_a_cluster_without_room_is_asked_again_and_those_there_are_go_on() -> None:
+    made = 0
+
+    async def make() -> AsyncSandbox:
+        nonlocal made
+        made += 1
+        if made > 2:
+            raise NoCapacity("no node has room")
+        return await AsyncSandbox.create()
+
+    async def task(sandbox: AsyncSandbox, number: int) -> int:
+        return number
+
+    pool = SandboxPool(8, make, reuse=True)
+    await pool.open()
+    work = FleetMap(pool, task, retries=0, ordered=True, repeats=True)
+    assert [result.check() async for result in work.results(range(20))] == list(range(20))
+    assert pool.made == 2
+    await pool.close()
+
+
+@pytest.mark.parametrize(("failing", "ends"), [(range(4, 5), False), (range(4, 6), True)])
+async def test_too_many_failures_of_the_machine_end_all(
+    failing: range, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_map, "_LAST", 5)
+    monkeypatch.setattr(fleet_map, "_MOST_FAILED", 1)
+
+    async def task(sandbox: AsyncSandbox, number: int) -> int:
+        if number in failing:
+            raise SandboxUnavailable("the disk is on fire")
+        return number
+
+    async def work() -> int:
+        async with AsyncFleet(1) as working:
+            return len([result async for result in working.map(task, range(8), retries=0, ordered=True)])
+
+    if not ends:
+        assert await work() == 8
+        return
+    with pytest.raises(SandboxUnavailable, match=r"2 of the last 5 tasks failed .* the disk is on fire"):
+        await work()
+
+
+async def test_a_sandbox_whose_machine_was_away_is_destroyed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_away = True
+    tried: list[bool] = []
+
+    async def task(sandbox: AsyncSandbox, _: int) -> None:
+        destroy = sandbox.destroy
+
+        async def destroy_unless_away() -> None:
+            tried.append(is_away)
+            if is_away:
+                raise NodeUnavailable("the node does not answer")
+            await destroy()
+
+        monkeypatch.setattr(sandbox, "destroy", destroy_unless_away)
+        raise NodeLost("the node is gone")
+
+    async with AsyncFleet(1) as working:
+        async for result in working.map(task, [0], retries=0):
+            assert result.is_infrastructure_failure
+        while not tried:
+            await asyncio.sleep(0)
+        is_away = False
+    assert tried == [True, False]
 
 
 async def test_whoever_leaves_early_leaves_nothing(where: Where) -> None:

@@ -11,7 +11,7 @@ from cove.api.fleet_progress import shown_progress
 from cove.api.provider import provider_for
 from cove.api.sandbox import AsyncSandbox
 from cove.errors import ValidationFailed
-from cove.model import SandboxSpec, SpecFields, TaskResult, make_spec
+from cove.model import Isolation, Network, SandboxSpec, SpecFields, TaskResult, make_spec
 from cove.model.fleet import Item, Value
 from cove.tasks import settled, together
 
@@ -91,28 +91,31 @@ class AsyncFleet:
         *,
         retries: int = 2,
         ordered: bool = False,
+        idempotent: bool | None = None,
     ) -> AsyncGenerator[TaskResult[Item, Value], None]:
         """Run the task for each item, in a sandbox that is as it was created; gives results as they come.
 
-        What a task raises is the `error` of its result. A failure of Cove or the machine is repeated up to `retries`
-        times, in another sandbox, so a task must be able to begin again; a result that tells of one
-        (`is_infrastructure_failure`) was repeated as often. With `ordered` results come in the order of the items.
-        Leaving it early ends the tasks that run.
+        What a task raises is the `error` of its result. Where Cove or the machine failed, the task begins again, up to
+        `retries` times, in another sandbox: always if it had not begun, otherwise if it is `idempotent`. None: what it
+        did ended with its sandbox, unless it had the host's network or files, or a mount that can be written. More
+        than a fifth of the last 50 results that tell of such failures (`is_infrastructure_failure`) end the whole. With
+        `ordered` results come in the order of the items. Leaving it early ends the tasks that run.
         """
         if not isinstance(retries, int) or retries < 0:
             raise ValidationFailed(f"retries must be a number, 0 or more, not {retries!r}")
-        return self._results(task, items, retries, ordered)
+        repeats = ends_with_its_sandbox(self._spec) if idempotent is None else idempotent
+        return self._results(
+            items, lambda pool: FleetMap(pool, task, retries=retries, ordered=ordered, repeats=repeats)
+        )
 
     async def _results(
         self,
-        task: Callable[[AsyncSandbox, Item], Awaitable[Value]],
         items: AsyncIterable[Item] | Iterable[Item],
-        retries: int,
-        ordered: bool,
+        make: Callable[[SandboxPool], FleetMap[Item, Value]],
     ) -> AsyncGenerator[TaskResult[Item, Value], None]:
         if self._pool is None:
             raise ValidationFailed("open the fleet first: `async with AsyncFleet(...) as fleet`")
-        work = FleetMap(self._pool, task, retries=retries, ordered=ordered)
+        work = make(self._pool)
         self._maps.add(work)
         total = len(items) if isinstance(items, Sized) else None
         try:
@@ -125,3 +128,9 @@ class AsyncFleet:
                     yield result
         finally:
             self._maps.discard(work)
+
+
+def ends_with_its_sandbox(spec: SandboxSpec) -> bool:
+    """Return whether nothing that a task does on the machine is left when its sandbox is thrown away."""
+    is_on_host = spec.isolation is Isolation.NONE or spec.network is Network.HOST
+    return not is_on_host and all(mount.read_only for mount in spec.mounts)

@@ -5,7 +5,9 @@ stays bounded. Whoever leaves early cancels what runs; the sandboxes of those ta
 """
 
 import asyncio
+import random
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import TYPE_CHECKING, Final, Generic, Protocol
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol
 import msgspec
 
 from cove.api.fleet_pool import SandboxPool
-from cove.errors import CoveError
+from cove.errors import CoveError, SandboxUnavailable
 from cove.model.fleet import Item, TaskResult, Value
 from cove.tasks import Tasks
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 # What may wait for the consumer, for each sandbox.
 _AHEAD: Final = 2
+# When more than so many of the last results tell of failures of Cove or the machine, all end.
+_LAST: Final = 50
+_MOST_FAILED: Final = 10
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 
@@ -46,11 +51,14 @@ class FleetMap(Generic[Item, Value]):
         *,
         retries: int,
         ordered: bool,
+        repeats: bool,
     ) -> None:
         self._pool = pool
         self._task = task
         self._retries = retries
         self._ordered = ordered
+        self._repeats = repeats
+        self._last: deque[bool] = deque(maxlen=_LAST)
         self._window = asyncio.Semaphore(_AHEAD * pool.size)
         self._done: dict[int, TaskResult[Item, Value]] = {}
         self._begun = 0
@@ -111,21 +119,38 @@ class FleetMap(Generic[Item, Value]):
         """Repeat what was not the task's fault; tell what became of it."""
         pause = _FIRST_PAUSE
         for attempt in range(1, self._retries + 2):
-            result = msgspec.structs.replace(await self._attempt(index, item), attempts=attempt)
-            if not result.is_infrastructure_failure or attempt > self._retries:
+            found, has_begun = await self._attempt(index, item)
+            result = msgspec.structs.replace(found, attempts=attempt)
+            may_repeat = result.is_infrastructure_failure and (self._repeats or not has_begun)
+            if not may_repeat or attempt > self._retries:
                 break
-            await asyncio.sleep(pause)  # backoff: nothing tells that a machine is well again
+            jitter = random.uniform(0.5, 1.5)  # noqa: S311  # so that not all come back at one moment
+            await asyncio.sleep(pause * jitter)  # backoff: nothing tells that a machine is well again
             pause = min(pause * 2, _LONGEST_PAUSE)
         self._done[index] = result
+        self._watch_failures(result)
         self._changed.set()
 
-    async def _attempt(self, index: int, item: Item) -> TaskResult[Item, Value]:
+    def _watch_failures(self, result: TaskResult[Item, Value]) -> None:
+        """End all when too many fail that are not to blame: what would come is not worth waiting for."""
+        self._last.append(result.is_infrastructure_failure)
+        failed = sum(self._last)
+        if len(self._last) == _LAST and failed > _MOST_FAILED:
+            self.fail(
+                SandboxUnavailable(
+                    f"{failed} of the last {_LAST} tasks failed for reasons of Cove or its machines, the last one of: "
+                    f"{result.error or result.value}"
+                )
+            )
+
+    async def _attempt(self, index: int, item: Item) -> tuple[TaskResult[Item, Value], bool]:
+        """The result of one attempt, and whether the task had begun."""
         try:
             sandbox = await self._pool.acquire()
         except CoveError as error:
             if not error.is_infrastructure_failure:
                 raise
-            return TaskResult(index=index, item=item, error=error)
+            return TaskResult(index=index, item=item, error=error), False
         try:
             result = await self._run(sandbox, index, item)
         except BaseException:
@@ -135,7 +160,7 @@ class FleetMap(Generic[Item, Value]):
             self._pool.throw_away(sandbox)
         else:
             self._pool.give_back(sandbox)
-        return result
+        return result, True
 
     async def _run(self, sandbox: "AsyncSandbox", index: int, item: Item) -> TaskResult[Item, Value]:
         began = time.monotonic()

@@ -1,11 +1,12 @@
 """The sandboxes of a fleet: made when they are needed, given back by a reset, and thrown away."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from cove.errors import CoveError, LimitExceeded, ValidationFailed
+from cove.errors import CoveError, LimitExceeded, NoCapacity, ValidationFailed
 from cove.model import ResetReport
 from cove.tasks import Tasks, settled, together
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 # After a server was full, it is asked for more again.
 _FULL_SECONDS: Final = 30.0
+_MOST_LEFT: Final = 1024
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 
@@ -30,6 +32,7 @@ class SandboxPool:
         self._full_until = 0.0
         self._idle: list[AsyncSandbox] = []
         self._used: set[AsyncSandbox] = set()
+        self._left: deque[AsyncSandbox] = deque(maxlen=_MOST_LEFT)
         self._changed = asyncio.Event()
         self._returning = Tasks()
         self._is_closed = False
@@ -66,7 +69,7 @@ class SandboxPool:
         while True:
             try:
                 return await self._create()
-            except LimitExceeded:
+            except (LimitExceeded, NoCapacity):
                 now = asyncio.get_running_loop().time()
                 if self.made:
                     self._limit, self._full_until = self.made, now + _FULL_SECONDS
@@ -111,8 +114,9 @@ class SandboxPool:
 
     async def _destroy(self, sandbox: "AsyncSandbox") -> None:
         try:
-            with suppress(CoveError):  # a server that is away: its lifetime ends it
-                await settled(sandbox.destroy())
+            await settled(sandbox.destroy())
+        except CoveError:  # its machine is away: tried again at the end, and its lifetime ends it
+            self._left.append(sandbox)
         finally:
             self._used.discard(sandbox)
             self._gone()
@@ -129,8 +133,14 @@ class SandboxPool:
 
     async def _close(self) -> None:
         await self._returning.aclose()
+        again = [*self._left]
         left, self._idle = [*self._idle, *self._used], []
-        await together(self._destroy(sandbox) for sandbox in left)
+        await together([*(self._destroy(sandbox) for sandbox in left), *(_destroy_again(sandbox) for sandbox in again)])
+
+
+async def _destroy_again(sandbox: "AsyncSandbox") -> None:
+    with suppress(CoveError):
+        await settled(sandbox.destroy())
 
 
 def _is_as_created(report: ResetReport) -> bool:

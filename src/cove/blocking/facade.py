@@ -1742,14 +1742,22 @@ class Fleet:
         *,
         retries: int = 2,
         ordered: bool = False,
+        idempotent: bool | None = None,
     ) -> Generator[TaskResult[Item, Value], None, None]:
         """Run the task for each item, in a sandbox that is as it was created; gives results as they come.
 
-        What a task raises is the `error` of its result. A failure of Cove or the machine is repeated up to `retries`
-        times, in another sandbox, so a task must be able to begin again; a result that tells of one
-        (`is_infrastructure_failure`) was repeated as often. With `ordered` results come in the order of the items.
-        Leaving it early ends the tasks that run.
+        What a task raises is the `error` of its result. Where Cove or the machine failed, the task begins again, up to
+        `retries` times, in another sandbox: always if it had not begun, otherwise if it is `idempotent`. None: what it
+        did ended with its sandbox, unless it had the host's network or files, or a mount that can be written. More
+        than a fifth of the last 50 results that tell of such failures (`is_infrastructure_failure`) end the whole. With
+        `ordered` results come in the order of the items. Leaving it early ends the tasks that run.
         """
         return self._portal.iterate(
-            self._inner.map(_in_thread(task, self._portal), _fed(items, self._portal), retries=retries, ordered=ordered)
+            self._inner.map(
+                _in_thread(task, self._portal),
+                _fed(items, self._portal),
+                retries=retries,
+                ordered=ordered,
+                idempotent=idempotent,
+            )
         )
