@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from cove.core.cluster import CODE_LENGTH
 from cove.core.identifier import KEY_LENGTH, new_identifier
 from cove.core.readiness import check_port
 from cove.errors import ValidationFailed
@@ -14,7 +15,9 @@ _TOKEN_LENGTH = 24
 _NO_TOKEN = "-" * _TOKEN_LENGTH
 _MOST_NAME_CHARACTERS = 128
 _TOKEN = re.compile(r"[a-z0-9_]{1,40}")
-_LABEL = re.compile(rf"([1-9][0-9]{{0,4}})-([a-z2-7]{{{KEY_LENGTH}}})-([a-z0-9_]{{1,40}})")
+_LABEL = re.compile(
+    rf"([1-9][0-9]{{0,4}})-([a-z2-7]{{{KEY_LENGTH}}})((?:[a-z2-7]{{{CODE_LENGTH}}})?)-([a-z0-9_]{{1,40}})"
+)
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,9 +27,9 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     name: str | None = None
 
-    def label(self, key: str) -> str:
-        """Return the exposure as one label of a host name: at most 59 of the 63 characters that DNS allows."""
-        return f"{self.port}-{key}-{self.token}"
+    def label(self, key: str, code: str = "") -> str:
+        """Return the exposure as one label of a host name, at most 63 characters; `code` is that of its node."""
+        return f"{self.port}-{key}{code}-{self.token}"
 
 
 class Label(msgspec.Struct, frozen=True):
@@ -35,6 +38,7 @@ class Label(msgspec.Struct, frozen=True):
     port: int
     key: str
     token: str
+    code: str = ""
 
 
 def make_exposure(port: int, name: str | None, token: str | None) -> Exposure:
@@ -52,7 +56,7 @@ def make_exposure(port: int, name: str | None, token: str | None) -> Exposure:
 def parse_label(text: str) -> Label | None:
     """Return the label, if the text is one."""
     match = _LABEL.fullmatch(text)
-    return None if match is None else Label(int(match[1]), match[2], match[3])
+    return None if match is None else Label(int(match[1]), match[2], match[4], match[3])
 
 
 def is_exposed(exposures: Iterable[Exposure], port: int, token: str) -> bool:

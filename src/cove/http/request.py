@@ -122,6 +122,10 @@ class Request:
         self._buffered = 0
         return data
 
+    def unread(self, body: bytes) -> None:
+        """Put back a whole body that was read: whoever asks next gets it again."""
+        self._chunks[:] = [body] if body else []
+
     def pass_body_to(self, sink: BodySink) -> None:
         """Pass the body to the sink from here on; first what has come already, of which it may have enough."""
         self._sink = sink

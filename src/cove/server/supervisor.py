@@ -20,18 +20,21 @@ from io import FileIO
 from pathlib import Path
 from typing import NoReturn
 
+import cove
 from cove.errors import ImageNotFound, SandboxUnavailable
 from cove.linux.cgroup import find_hierarchies
 from cove.linux.file_lock import try_lock
 from cove.linux.forking import close_in_forked_child, end_with_parent, name_process, work_and_exit
 from cove.linux.syn_filter import drop_new_connections
 from cove.runtime.home import Home
+from cove.server.cluster.peer import load_peer_key
 from cove.server.configuration import Configuration, OnStop
 from cove.server.gateway.auth import KEY_FILE, leave_key, load_key
 from cove.server.preview.exposures import address_of, write_address
 from cove.server.sandboxes.capacity import write_capacity
 from cove.server.sandboxes.destroy_sandbox import MOST_SECONDS, collect_garbage, destroy, seconds_to_next
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.members import write_members
 from cove.server.sandboxes.network_grants import write_grants, write_mount_grants
 from cove.server.sandboxes.start_protocol import RUNTIME_KILLED
 from cove.server.sandboxes.warm_pool import WarmPool
@@ -99,6 +102,7 @@ class Supervisor:
             write_grants(self._home, self._configuration.grants)
             write_mount_grants(self._home, self._configuration.mount_grants)
             write_capacity(self._home, self._configuration.max_sandboxes)
+            self._write_members()
             self._starting = os.pipe2(os.O_CLOEXEC)
             zygote = _Child("zygote", self._start_zygote)
             self._children.append(zygote)
@@ -109,6 +113,16 @@ class Supervisor:
                 self._supervise()
             finally:
                 self._stop()
+
+    def _write_members(self) -> None:
+        """Say who is in the cluster; where an engine does, it has said so, or will."""
+        cluster = self._configuration.cluster
+        if cluster is None:
+            write_members(self._home, None)
+            return
+        load_peer_key(cluster.peer_key_file)
+        if cluster.members:
+            write_members(self._home, cluster.listed(cove.__version__))
 
     def _only_server(self) -> FileIO:
         path = self._directory.server / "lock"

@@ -5,15 +5,18 @@ import os
 import resource
 import signal
 import socket
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvloop
 
-from cove.http import HttpLimits, HttpServer
+from cove.http import Handler, HttpLimits, HttpServer
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.local.threads import in_thread
 from cove.server.bridge.gateway import BridgeGateway
+from cove.server.cluster.peer import load_peer_key
+from cove.server.cluster.router import Router
 from cove.server.configuration import Configuration
 from cove.server.e2b.gateway import E2bGateway
 from cove.server.error_response import describe_error
@@ -67,20 +70,41 @@ async def _serve(work: Work) -> None:
     directory = Directory(work.home)
     address = address_of(configuration, work.previews.getsockname()[1])
     secret = await in_thread(load_token_secret, work.home)
+    router = await _make_router(work, directory, starter, authenticator)
     async with (
+        nullcontext() if router is None else router,
         BridgeGateway(directory, starter, authenticator, configuration) as bridge,
         McpGateway(directory, starter, authenticator, configuration) as mcp,
         Gateway(directory, starter, authenticator, make_documents()) as gateway,
         E2bGateway(directory, starter, authenticator, configuration, secret=secret, key=work.key) as e2b,
-        HttpServer(
-            e2b.before(mcp.before(bridge.before(gateway))), [work.api], describe=describe_error, limits=limits
-        ) as api,
         Preview(directory, address, work.key) as preview,
-        HttpServer(preview, [work.previews], describe=describe_error, limits=limits) as previews,
+        _serve_api(router, e2b.before(mcp.before(bridge.before(gateway))), preview, work.api, limits) as api,
+        _serve_previews(router, preview, work.previews, limits) as previews,
     ):
         os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()
         await _stop(api, previews)
+
+
+async def _make_router(
+    work: Work, directory: Directory, starter: Starter, authenticator: Authenticator
+) -> Router | None:
+    """Return what routes between the nodes of a cluster; None without one."""
+    if work.configuration.cluster is None:
+        return None
+    peer_key = await in_thread(load_peer_key, work.configuration.cluster.peer_key_file)
+    return Router(directory, starter, authenticator, peer_key, work.key)
+
+
+def _serve_api(
+    router: Router | None, handler: Handler, preview: Preview, listener: socket.socket, limits: HttpLimits
+) -> HttpServer:
+    first = handler if router is None else router.before(handler, preview)
+    return HttpServer(first, [listener], describe=describe_error, limits=limits)
+
+
+def _serve_previews(router: Router | None, preview: Preview, listener: socket.socket, limits: HttpLimits) -> HttpServer:
+    return HttpServer(preview if router is None else router.visit, [listener], describe=describe_error, limits=limits)
 
 
 async def _stop(*servers: HttpServer) -> None:

@@ -48,7 +48,7 @@ class BridgeRelay(SocketRelay):
     __slots__ = ()
 
     def fail(self, error: CoveError | HttpError) -> None:
-        self._exchange.respond(_describe(error).response())
+        self._exchange.respond(describe_failure(error).response())
 
 
 class BridgeGateway:
@@ -119,7 +119,7 @@ class BridgeGateway:
             id, name, _ = split(request.path)
             check_id(id)
             if name == "pty":
-                _take_key_from_query(request)
+                take_key_from_query(request)
         self._authenticate(request)
         operation, _ = find_operation(request.method, request.path)
         if operation.by is By.GATEWAY:
@@ -142,7 +142,7 @@ class BridgeGateway:
         except Refusal as refusal:
             return refusal.response()
         except CoveError as error:
-            return _describe(error).response()
+            return describe_failure(error).response()
 
     async def _create(self, request: Request) -> Response:
         """Only an id: nothing is started. `spec` names what the sandbox is to be, out of the server's configuration."""
@@ -208,7 +208,7 @@ def _serves(path: str) -> bool:
     return path.startswith(_PREFIXES) or path == ROOT
 
 
-def _take_key_from_query(request: Request) -> None:
+def take_key_from_query(request: Request) -> None:
     """Some clients cannot set headers for a WebSocket. The key goes no further than here."""
     shown = read_query(request.query).get("authorization")
     fields = request.query.split("&")
@@ -217,7 +217,7 @@ def _take_key_from_query(request: Request) -> None:
         request.headers[b"authorization"] = shown.encode("utf-8", "surrogateescape")
 
 
-def _describe(error: CoveError | HttpError) -> Refusal:
+def describe_failure(error: CoveError | HttpError) -> Refusal:
     """A sandbox that cannot be had just now is the one failure that clients try again."""
     if isinstance(error, (LimitExceeded, SandboxUnavailable)):
         return Refusal(503, "capacity_exceeded", error.message)

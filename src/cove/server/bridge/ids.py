@@ -3,10 +3,9 @@
 import os
 from pathlib import Path
 
-from cove.core.identifier import new_identifier
+from cove.core.cluster import new_id
 from cove.server.sandboxes.directory import Directory
 
-ID_LENGTH = 26
 # More than this are never used: the oldest are forgotten.
 _MOST_UNUSED = 10_000
 
@@ -20,7 +19,7 @@ class UnusedIds:
 
     def make(self, spec_name: str = "") -> str:
         """Return a new id, for a sandbox of that spec."""
-        id = new_identifier(ID_LENGTH)
+        id = new_id(self._directory.code())
         try:
             self._write(id, spec_name)
         except FileNotFoundError:

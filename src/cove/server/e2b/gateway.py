@@ -78,7 +78,7 @@ class E2bRelay(SocketRelay):
     id: str
 
     def fail(self, error: CoveError | HttpError) -> None:
-        self._exchange.respond(_describe(self.id, error))
+        self._exchange.respond(describe_failure(self.id, error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class E2bGateway:
         except Refusal as refusal:
             return refusal.response()
         except (CoveError, HttpError) as error:
-            return _describe(id, error) if id else Refusal.of(error).response()
+            return describe_failure(id, error) if id else Refusal.of(error).response()
 
     async def _answer_control(self, request: Request) -> Answer:
         shown = request.headers.get(_KEY_HEADER, b"").decode("latin-1")
@@ -308,7 +308,7 @@ def _user(request: Request) -> bytes:
     return name if not name or _USER.fullmatch(name) else _NOBODY
 
 
-def _describe(id: str, error: CoveError | HttpError) -> Response:
+def describe_failure(id: str, error: CoveError | HttpError) -> Response:
     """Describe a failure on the way to a sandbox: one that is not there does not run."""
     if isinstance(error, SandboxNotFound | SandboxStopped | SandboxPaused):
         return not_running(id)

@@ -72,13 +72,21 @@ def _check_key(key: str) -> str:
     return key
 
 
-def _read_key(path: Path) -> str:
+def read_secret(path: Path, what: str) -> str:
+    """Read a key from a file that nobody else may have or read. Blocks."""
+    try:
+        return _read_key(path, what)
+    except OSError as error:
+        raise SandboxUnavailable(f"cannot read {what} in {path}: {error.strerror}") from error
+
+
+def _read_key(path: Path, what: str = "the server's key") -> str:
     with path.open() as file:
         found = os.fstat(file.fileno())
         if found.st_uid not in (0, os.geteuid()):
-            raise SandboxUnavailable(f"the server's key in {path} belongs to another user, who knows it: remove it")
+            raise SandboxUnavailable(f"{what} in {path} belongs to another user, who knows it: remove it")
         if found.st_mode & 0o077:
-            raise SandboxUnavailable(f"others can read the server's key: `chmod 600 {path}`, or remove it")
+            raise SandboxUnavailable(f"others can read {what}: `chmod 600 {path}`, or remove it")
         return _check_key(file.read().strip())
 
 

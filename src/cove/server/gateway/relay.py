@@ -141,12 +141,15 @@ class SocketRelay(Relay):
         request = self._exchange.request
         self._upstream = upstream
         upstream.use(self, is_head_only=request.method == "HEAD")
-        self._head = render_request(request, self._headers)
+        self._head = self._render(request)
         for data in self._kept or ():
             self._write_body(data)
         request.pass_body_to(self)
         if self._head:
             self._write(b"")
+
+    def _render(self, request: Request) -> bytes:
+        return render_request(request, self._headers)
 
     def _write(self, data: bytes) -> None:
         """A head goes together with what of the body has come: a small request is one write."""
@@ -321,11 +324,11 @@ class SocketRelay(Relay):
             self.fail(SandboxUnavailable("the sandbox's runtime ended before it read the request: nothing was started"))
 
 
-def render_request(request: Request, added: Headers) -> bytes:
+def render_request(request: Request, added: Headers, not_passed_on: frozenset[bytes] = _NOT_PASSED_ON) -> bytes:
     """Return the head as it came, without what concerns only the client's own connection."""
     target = f"{request.path}?{request.query}" if request.query else request.path
     parts = [f"{request.method} {target} HTTP/{request.version}\r\n".encode()]
-    dropped = hop_by_hop(request.headers.get(b"connection"), _NOT_PASSED_ON)
+    dropped = hop_by_hop(request.headers.get(b"connection"), not_passed_on)
     parts += [b"%b: %b\r\n" % header for header in request.raw_headers if header[0] not in dropped]
     parts += [b"%b: %b\r\n" % header for header in added]
     upgrade = request.headers[b"upgrade"] if request.is_upgrade else None

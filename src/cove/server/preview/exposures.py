@@ -87,7 +87,7 @@ class RecordedPorts:
     async def describe(self, exposure: Exposure) -> ExposedPort:
         """Describe an exposure by the address that the server has at this time."""
         address = await in_thread(read_address, self._directory.server)
-        label = exposure.label(self._key)
+        label = exposure.label(self._key, await in_thread(self._directory.code))
         return ExposedPort(
             port=exposure.port,
             url=address.url(label),

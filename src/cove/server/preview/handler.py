@@ -51,9 +51,12 @@ class Preview:
         for relay in list(self._relays):
             relay.end()
 
-    def __call__(self, request: Request) -> Answer | Coroutine[object, object, Answer]:
-        """Answer. A visitor who has been here before costs neither a task nor a thread."""
-        visit = find_visit(request, self._scheme)
+    def __call__(self, request: Request, peer: str = "") -> Answer | Coroutine[object, object, Answer]:
+        """Answer. A visitor who has been here before costs neither a task nor a thread.
+
+        `peer` is the address of one whom another node has sent here.
+        """
+        visit = find_visit(request, self._scheme, peer)
         if visit is None:
             return _missing()
         admission = self._admitted.get(visit.label)
@@ -136,15 +139,15 @@ def _stamp(path: str) -> _Stamp | None:
     return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
-def find_visit(request: Request, scheme: str) -> Visit | None:
+def find_visit(request: Request, scheme: str, peer: str = "") -> Visit | None:
     """Find the port that a request is for: by the first label of its host name, or by the first segment of its path."""
     host = request.headers.get(b"host", b"").decode("latin-1").lower()
     origin = f"{scheme}://{host}"
     if (label := parse_label(host.partition(".")[0])) is not None:
-        return Visit(label, origin, "")
+        return Visit(label, origin, "", peer)
     segment = request.path.split("/", 2)[1] if request.path.startswith("/") else ""
     label = parse_label(segment)
-    return None if label is None else Visit(label, origin, f"/{segment}")
+    return None if label is None else Visit(label, origin, f"/{segment}", peer)
 
 
 def _missing() -> Response:

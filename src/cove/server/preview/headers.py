@@ -39,11 +39,15 @@ _LENGTH = frozenset((b"content-length",))
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The way of a visitor to a port: `origin` is what it sees; `prefix` is what stands before the service's paths."""
+    """The way of a visitor to a port: `origin` is what it sees; `prefix` is what stands before the service's paths.
+
+    `peer` is the visitor's address where another node has said it.
+    """
 
     label: Label
     origin: str
     prefix: str
+    peer: str = ""
 
     @property
     def scheme(self) -> str:

@@ -62,7 +62,9 @@ class PreviewRelay(ProxyRelay):
         """Send the request, or say why it cannot be."""
         exchange = self._exchange
         if status == 101:
-            self._pass_request(render_request(exchange.request, self._visit, peer=exchange.peer, key=self._key))
+            self._pass_request(
+                render_request(exchange.request, self._visit, peer=self._visit.peer or exchange.peer, key=self._key)
+            )
         elif status == 404:
             self._finish(lambda: exchange.respond(self._missing))
         else:

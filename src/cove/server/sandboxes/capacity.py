@@ -22,12 +22,17 @@ def write_capacity(home: Path, most: int | None) -> None:
     replace_file(home / _NAME, msgspec.json.encode(_Capacity(most)))
 
 
+def read_capacity(home: Path) -> int | None:
+    """Return how many there may be at most; None for any number."""
+    try:
+        return msgspec.json.decode((home / _NAME).read_bytes(), type=_Capacity).most
+    except FileNotFoundError:
+        return None
+
+
 def check_room(directory: Directory, more: int = 0) -> None:
     """Raise LimitExceeded when the ids that are taken, and so many more, are too many."""
-    try:
-        most = msgspec.json.decode((directory.home / _NAME).read_bytes(), type=_Capacity).most
-    except FileNotFoundError:
-        return
+    most = read_capacity(directory.home)
     if most is None or directory.count() + more <= most:
         return
     if more:

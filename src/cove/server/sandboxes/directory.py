@@ -20,7 +20,9 @@ from cove.errors import SandboxUnavailable
 from cove.linux.file_lock import is_locked
 from cove.local.state import replace_file
 from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, SandboxUsers, TreeKill
+from cove.model.cluster import Member
 from cove.runtime.home import LOCK, RECORD, SOCKET
+from cove.server.sandboxes.members import Stamp, members_path, read_members, stamp_of
 
 _KEY = re.compile(rb"[a-z2-7]{%d}" % KEY_LENGTH)
 _MOST_PATH_BYTES = 107  # unix(7)
@@ -72,8 +74,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether its lifetime is over."""
         return self.deadline is not None and self.deadline <= now
 
-    def info(self, status: SandboxStatus) -> SandboxInfo:
-        """The facts, with the status that is true."""
+    def info(self, status: SandboxStatus, node: str | None = None) -> SandboxInfo:
+        """The facts, with the status that is true, and the node of a cluster."""
         return SandboxInfo(
             id=self.id,
             status=status,
@@ -85,6 +87,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             warnings=self.warnings,
             ends_at=self.deadline,
             users=self.users,
+            node=node,
         )
 
 
@@ -98,6 +101,25 @@ class Directory:
         self.zygote = self.server / "zygote.sock"
         self._helpers = self.server / "attach"
         self._sandboxes = home / "sandboxes"
+        self._here: tuple[Stamp | None, Member | None] = None, None
+
+    def here(self) -> Member | None:
+        """Return which node of a cluster this is; None without one."""
+        stamp = stamp_of(members_path(self.home))
+        if stamp != self._here[0]:
+            members = read_members(self.home)
+            self._here = stamp, None if members is None else members.here
+        return self._here[1]
+
+    def node(self) -> str | None:
+        """Return the name of this node of a cluster; None without one."""
+        here = self.here()
+        return None if here is None else here.name
+
+    def code(self) -> str:
+        """Return the code of this node of a cluster, which new ids end in; nothing without one."""
+        here = self.here()
+        return "" if here is None else here.code
 
     def helpers(self, version: str) -> Path:
         """Return where the zygote forks helpers of that version: runtimes of another one start their own."""
@@ -156,7 +178,7 @@ class Directory:
 
     def info(self, record: Record) -> SandboxInfo:
         """The facts, also of one that does not run."""
-        return record.info(self.status(record))
+        return record.info(self.status(record), self.node())
 
     def socket(self, record: Record) -> Path:
         """Return the path of the socket that its runtime listens on."""

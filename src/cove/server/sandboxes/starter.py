@@ -1,12 +1,14 @@
 """Create, start and destroy sandboxes from a gateway worker: it asks, and a process of their own does it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from cove.core.identifier import check_sandbox_id, new_identifier
+from cove.core.cluster import new_id
+from cove.core.identifier import check_sandbox_id
 from cove.errors import CoveError, SandboxAlreadyExists, SandboxUnavailable
 from cove.layers.store import LayerStore
 from cove.linux.cgroup import Hierarchies, find_hierarchies
@@ -22,11 +24,34 @@ from cove.server.sandboxes.warm_pool import WarmPool
 from cove.tasks import owned, settled, together
 from cove.wire.errors import make_error
 
-ID_LENGTH = 26
 _CONNECT_SECONDS = 10.0
 # Starting takes milliseconds, and many at once on a busy machine their time; who hangs for longer never answers.
 _ANSWER_SECONDS = 120.0
 _UNDO_SECONDS = 10.0
+
+
+class Names(Protocol):
+    """The names that this node of a cluster has claimed, so that no other node makes a sandbox of that name."""
+
+    async def claim(self, id: str) -> None:
+        """Claim a name before and after its sandbox is made; raises ClaimedElsewhere, and if nobody can say."""
+        ...
+
+    async def release(self, id: str) -> None:
+        """Free the name of a sandbox that could not be made."""
+        ...
+
+    async def destroying(self, id: str) -> Callable[[], Coroutine[object, object, None]]:
+        """Return what frees the name when the sandbox that has it now is gone."""
+        ...
+
+
+class ClaimedElsewhere(SandboxAlreadyExists):
+    """The name belongs to another node of the cluster."""
+
+    def __init__(self, id: str, node: str) -> None:
+        super().__init__(f"the name {id} belongs to node {node} of the cluster", id=id, node=node)
+        self.node = node
 
 
 class Starter:
@@ -37,6 +62,7 @@ class Starter:
         self.configuration = configuration or Configuration()
         self._pool = WarmPool(self.directory)
         self._hierarchies: Hierarchies | None = None
+        self.names: Names | None = None
 
     async def create(
         self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False, is_ours: bool = False
@@ -49,7 +75,28 @@ class Starter:
         if existing is not None:
             return await self._get(existing, exist_ok)
         spec = await in_thread(self.configuration.complete if is_ours else self.configuration.admit, spec)
-        return (await self._offer(id, spec, exist_ok=exist_ok)).take()
+        if id is None or self.names is None:
+            return (await self._offer(id, spec, exist_ok=exist_ok)).take()
+        return await self._create_named(self.names, id, spec, exist_ok=exist_ok)
+
+    async def _create_named(self, names: Names, id: str, spec: SandboxSpec, *, exist_ok: bool) -> Record:
+        """Create a sandbox whose name no other node has: claimed before, and once more when it is there.
+
+        Whoever destroys one of that name meanwhile frees the claim that was there before. The second claim makes sure
+        that there is one after that, or finds that another node was faster: then nothing is left here.
+        """
+        await names.claim(id)
+        try:
+            offer = await self._offer(id, spec, exist_ok=exist_ok)
+            try:
+                await names.claim(id)
+            except BaseException:
+                await settled(offer.connection.withdraw())
+                raise
+        except BaseException:
+            await settled(names.release(id))
+            raise
+        return offer.take()
 
     async def create_many(self, spec: SandboxSpec, count: int) -> list[Record]:
         """Create sandboxes that are alike, with new ids: all of them, or none.
@@ -68,8 +115,8 @@ class Starter:
 
     async def _offer(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> "_Offer":
         """Have one made. With a new id, what a process that was killed meanwhile has left is nobody's but ours."""
-        request = Create(id=id or new_identifier(ID_LENGTH), spec=spec, exist_ok=exist_ok)
-        socket = await in_thread(self._claim, spec)
+        code, socket = await in_thread(lambda: (self.directory.code(), self._claim(spec)))
+        request = Create(id=id or new_id(code), spec=spec, exist_ok=exist_ok)
         if socket is not None:
             try:
                 return await _ask(socket, request)
@@ -112,9 +159,12 @@ class Starter:
     async def destroy(self, id: str) -> None:
         """Free the id at once, and end and remove everything else. Idempotent."""
         hierarchies = await self.hierarchies()
+        free_name = None if self.names is None else await self.names.destroying(check_sandbox_id(id))
         if key := await in_thread(free, self.directory, check_sandbox_id(id)):
             # Large trees take their time: not in the threads that find sandboxes.
             await asyncio.to_thread(remove, self.directory, hierarchies, key)
+            if free_name is not None:
+                await free_name()
 
     async def hierarchies(self) -> Hierarchies:
         """Return the control group trees of this machine; looked up once."""

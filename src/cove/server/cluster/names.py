@@ -1,0 +1,61 @@
+"""The names that this node claims for its sandboxes, so that no two nodes have a sandbox of one name."""
+
+from collections.abc import Callable, Coroutine
+
+from cove.core.cluster import birth_code
+from cove.errors import PlacementUnavailable
+from cove.local.threads import in_thread
+from cove.model.cluster import Claim
+from cove.server.cluster.placement import Placement
+from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.starter import ClaimedElsewhere
+
+
+class ClaimedNames:
+    """Claims by a placement. An id that was made here needs no claim: nobody else makes it."""
+
+    def __init__(self, placement: Placement, directory: Directory) -> None:
+        self._placement = placement
+        self._directory = directory
+
+    async def claim(self, id: str) -> None:
+        """Claim a name; raises ClaimedElsewhere, and PlacementUnavailable if nobody can say."""
+        here = self._placement.members().here
+        if birth_code(id) != here.code:
+            claim = await self._placement.claim(id, here.name)
+            if claim.node != here.name:
+                raise ClaimedElsewhere(id, claim.node)
+
+    async def release(self, id: str) -> None:
+        """Free the name of a sandbox that could not be made, if nothing has it here."""
+        free = await self.destroying(id)
+        if await in_thread(self._directory.find, id) is None:
+            await free()
+
+    async def destroying(self, id: str) -> Callable[[], Coroutine[object, object, None]]:
+        """Return what frees the name. A claim that nobody can be asked about stays: it says that the name is here."""
+        here, claim = self._placement.members().here, None
+        if birth_code(id) != here.code:
+            try:
+                claim = await self._placement.find(id)
+            except PlacementUnavailable:
+                claim = None
+
+        async def free(held: Claim | None = claim) -> None:
+            if held is not None and held.node == here.name:
+                try:
+                    await self._placement.unclaim(held)
+                except PlacementUnavailable:
+                    return
+
+        return free
+
+    async def claim_again(self) -> list[str]:
+        """Claim the names of all sandboxes that are here; returns those that other nodes have taken meanwhile."""
+        lost = []
+        for record in await in_thread(self._directory.list):
+            try:
+                await self.claim(record.id)
+            except ClaimedElsewhere:
+                lost.append(record.id)
+        return lost

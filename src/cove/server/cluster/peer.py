@@ -1,0 +1,169 @@
+"""Call other nodes: the peer key, the headers of a hop, and small calls on connections of their own.
+
+A connection carries one call. So a node that cannot be connected to has got nothing, and it is safe to ask another;
+one that is lost later may have done what it was asked.
+"""
+
+import asyncio
+import hmac
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import httptools
+
+from cove.errors import NodeLost, NodeUnavailable, PermissionDenied
+from cove.http import Headers, Request
+from cove.http.dead_peer import keep_alive
+from cove.model.cluster import Member
+from cove.server.gateway.auth import read_secret
+
+PEER: Final = b"cove-peer"
+HOP: Final = b"cove-hop"
+FROM: Final = b"cove-from"
+OURS: Final = frozenset((PEER, HOP, FROM))
+CONNECT_SECONDS: Final = 2.0
+_MOST_BYTES: Final = 64 << 20
+_SILENT_MILLISECONDS: Final = 10_000
+_DEFAULT_PORT: Final = 80
+
+
+class Hop(StrEnum):
+    """The right by which a request comes from another node."""
+
+    VOUCHED = "vouched"  # the first node has checked the caller's key
+    CARRIED = "carried"  # the caller's own credentials are with it, and are checked here
+    PREVIEW = "preview"  # a visitor of a preview, who needs no more than the label
+
+
+class PeerKey:
+    """The key that the nodes of a cluster know one another by."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key.encode()
+
+    def headers(self, hop: Hop, peer: str = "") -> Headers:
+        """Return what makes a request a hop."""
+        return ((PEER, self._key), (HOP, hop.value.encode()), *(((FROM, peer.encode()),) if peer else ()))
+
+    def take(self, request: Request) -> tuple[Hop, str] | None:
+        """Take a hop's headers off a request; None for one of a client. PermissionDenied for a client that has them."""
+        headers = request.headers
+        if PEER not in headers and HOP not in headers and FROM not in headers:
+            return None
+        shown, hop, origin = (headers.pop(name, b"") for name in (PEER, HOP, FROM))
+        request.raw_headers[:] = [header for header in request.raw_headers if header[0] not in OURS]
+        if not hmac.compare_digest(shown, self._key) or hop.decode("latin-1") not in set(Hop):
+            raise PermissionDenied("only a node of this cluster may say that a request comes from one")
+        return Hop(hop.decode()), origin.decode("latin-1")
+
+
+def load_peer_key(path: str) -> PeerKey:
+    """Load the key of a file that only this user can read. Blocks."""
+    return PeerKey(read_secret(Path(path).expanduser(), "the peer key"))
+
+
+def endpoint(member: Member) -> tuple[str, int]:
+    """Return the host and port of a node."""
+    parts = urlsplit(member.address)
+    return parts.hostname or "", parts.port or _DEFAULT_PORT
+
+
+@dataclass
+class Reply:
+    """The whole answer of a node."""
+
+    status: int = 0
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    body: bytes = b""
+    is_complete: bool = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by llhttp, as are those below."""
+        self.headers[name.lower()] = value
+
+    def on_body(self, data: bytes) -> None:
+        """Some of the body."""
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        """The end."""
+        self.is_complete = True
+
+
+class NotConnected(NodeUnavailable):
+    """The node could not be connected to; `is_refused` when its machine says that nobody listens."""
+
+    def __init__(self, member: Member, *, is_refused: bool, reason: str) -> None:
+        super().__init__(f"node {member.name} does not answer: {reason}", node=member.name)
+        self.is_refused = is_refused
+
+
+class PeerClient:
+    """Makes calls; holds nothing but the key."""
+
+    def __init__(self, key: PeerKey) -> None:
+        self.key = key
+
+    async def call(
+        self,
+        member: Member,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        *,
+        seconds: float,
+        hop: Hop = Hop.VOUCHED,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> Reply:
+        """Return the answer: NotConnected when nothing was sent, NodeLost when it may have been read."""
+        reader, writer = await _connect(member, min(seconds, CONNECT_SECONDS))
+        try:
+            async with asyncio.timeout(seconds):
+                added = [*self.key.headers(hop), *(headers or {}).items()]
+                writer.write(_render(member, method, target, body, added) + body)
+                return await _read(reader)
+        except (OSError, TimeoutError, httptools.HttpParserError) as error:
+            raise NodeLost(f"node {member.name} was lost before it answered", node=member.name) from error
+        finally:
+            writer.close()
+
+
+async def _connect(member: Member, seconds: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = endpoint(member)
+    try:
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError as error:
+        raise NotConnected(member, is_refused=True, reason="nobody listens there") from error
+    except (OSError, TimeoutError) as error:
+        raise NotConnected(member, is_refused=False, reason=str(error) or "it is silent") from error
+    sock: socket.socket = writer.get_extra_info("socket")
+    with suppress(OSError):
+        keep_alive(sock)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MILLISECONDS)
+    return reader, writer
+
+
+def _render(member: Member, method: str, target: str, body: bytes, headers: Headers) -> bytes:
+    host, port = endpoint(member)
+    head = f"{method} {target} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n"
+    return head.encode() + b"".join(b"%b: %b\r\n" % header for header in headers) + b"\r\n"
+
+
+async def _read(reader: asyncio.StreamReader) -> Reply:
+    reply = Reply()
+    parser = httptools.HttpResponseParser(reply)
+    while not reply.is_complete and (data := await reader.read(1 << 18)):
+        parser.feed_data(data)
+        if len(reply.body) > _MOST_BYTES:
+            raise OSError("the answer is too long")
+    if not reply.is_complete:
+        raise OSError("the answer is not complete")
+    reply.status = parser.get_status_code()
+    return reply

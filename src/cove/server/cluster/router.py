@@ -1,0 +1,289 @@
+"""Route requests between the nodes of a cluster, before any protocol sees them.
+
+Theory of operation. Every worker of every node routes for all nodes. A request that comes from a client is either
+answered here, as without a cluster, or relayed raw to the one node it is for, whose worker answers it as if the client
+had come there. It gets the peer key in the place of the caller's, and a header that makes it a hop: what is a hop is
+answered where it arrives, or refused with 421, and never relayed again. So no request goes in circles.
+
+Which node it is for is in the id of a sandbox that was made (`core/cluster`), or found by asking (`whereabouts`). What
+is remembered, and what the id says, may be out of date: 421 has the first node ask again, once per node.
+
+Who is not a node cannot pretend to be one: the headers of a hop are taken off every request before anything else, and
+whoever sends them without the peer key is refused.
+"""
+
+import logging
+import os
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+import cove
+from cove.core.cluster import claim_keepers
+from cove.errors import LimitExceeded, NoCapacity, NotFound, SandboxNotFound, ValidationFailed
+from cove.http import Answer, Handler, Request, Response
+from cove.local.threads import in_thread
+from cove.server.cluster.gathering import Gathering
+from cove.server.cluster.names import ClaimedNames
+from cove.server.cluster.nodes import NODE_PATH, Nodes, Report
+from cove.server.cluster.peer import Hop, PeerClient, PeerKey
+from cove.server.cluster.placement import Placement
+from cove.server.cluster.relay import MISDIRECTED, NO_ROOM, NODE_HEADER, FindNext, PeerRelay, PeerUpstreams
+from cove.server.cluster.static_placement import CLAIMS_PATH, StaticPlacement
+from cove.server.cluster.targets import Kind, Target, find_target
+from cove.server.cluster.whereabouts import HAS_PATH, Whereabouts, has
+from cove.server.e2b.protocol import read_query
+from cove.server.error_response import error_response
+from cove.server.gateway.auth import Authenticator
+from cove.server.preview.handler import Preview, find_visit
+from cove.server.sandboxes.capacity import read_capacity
+from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.starter import ClaimedElsewhere, Starter
+from cove.wire.coding import decode_json, unquote_text
+from cove.wire.errors import ErrorBody
+from cove.wire.requests import CreateSandbox
+
+_PEERS_ONLY: Final = "/v1/cluster/"
+_JSON: Final = ((b"content-type", b"application/json"),)
+_MOST_BODY_BYTES: Final = 1 << 20
+_PER_CPU: Final = 64  # so many sandboxes a node is taken to have room for where its configuration does not say
+
+log = logging.getLogger("cove.server")
+
+Coming = Answer | Coroutine[object, object, Answer]
+
+
+class Router:
+    """The first handler of a worker of a node."""
+
+    def __init__(
+        self, directory: Directory, starter: Starter, authenticator: Authenticator, peer_key: PeerKey, key: str | None
+    ) -> None:
+        self._directory = directory
+        self._starter = starter
+        self._authenticator = authenticator
+        self._peer_key = peer_key
+        self._key = key
+        client = PeerClient(peer_key)
+        self._upstreams = PeerUpstreams()
+        self._nodes = self._upstreams.nodes = Nodes(directory.home, client, self._upstreams.drop)
+        self._static = StaticPlacement(directory.home, self._nodes, client)
+        self._placement: Placement = self._static
+        self._names = ClaimedNames(self._placement, directory)
+        self._whereabouts = Whereabouts(directory, self._nodes, client, self._placement)
+        self._gathering = Gathering(self._nodes, client)
+        self._handler: Handler
+        self._preview: Preview
+
+    async def __aenter__(self) -> "Router":
+        self._nodes.on_elected = self._claim_names_again
+        await self._nodes.__aenter__()
+        self._starter.names = self._names
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._nodes.__aexit__(kind, error, traceback)
+        await self._upstreams.aclose()
+
+    async def _claim_names_again(self) -> None:
+        for id in await self._names.claim_again():
+            log.warning("sandbox %s is superseded: another node has its name; it is kept here, and not reached", id)
+
+    def before(self, handler: Handler, preview: Preview) -> Handler:
+        """Answer what is for other nodes or comes from them, and leave the rest to these handlers."""
+        self._handler, self._preview = handler, preview
+        return self._handle
+
+    def visit(self, request: Request) -> Coming:
+        """Answer a visitor of previews: of this node, or of the one that the label names."""
+        visit = find_visit(request, "http")
+        node = None if visit is None else self._nodes.by_code.get(visit.label.code)
+        if node is None or node == self._nodes.node:
+            return self._preview(request)
+        return self._relay(node, Hop.PREVIEW)
+
+    def _handle(self, request: Request) -> Coming:
+        hop = self._peer_key.take(request)
+        if hop is not None:
+            return self._answer_peer(request, *hop)
+        target = find_target(request)
+        if target is None:
+            return self._handler(request)
+        if target.hop is Hop.VOUCHED and self._authenticator.refuse(request) is not None:
+            return self._handler(request)  # which refuses it in its own words
+        if target.kind is Kind.SANDBOX or target.kind is Kind.MADE_BY_USE:
+            return self._to_sandbox(request, target)
+        return self._share(request, target)
+
+    # From other nodes
+
+    def _answer_peer(self, request: Request, hop: Hop, origin: str) -> Coming:
+        if hop is Hop.PREVIEW:
+            return self._preview(request, origin)
+        if request.path.startswith(_PEERS_ONLY):
+            return self._tell(request)
+        if hop is Hop.VOUCHED and self._key is not None:
+            request.headers[b"authorization"] = b"Bearer " + self._key.encode()
+        target = find_target(request)
+        if target is not None and target.kind is Kind.SANDBOX and not self._whereabouts.is_here(target.name):
+            return _misdirected(f"sandbox {target.name} is not on node {self._nodes.node}")
+        answer = self._handler(request)
+        return self._redirect_claimed(answer) if target is not None and isinstance(answer, Coroutine) else answer
+
+    async def _redirect_claimed(self, coming: Coroutine[object, object, Answer]) -> Answer:
+        try:
+            return await coming
+        except ClaimedElsewhere as error:
+            return _misdirected(error.message, error.node)
+
+    async def _tell(self, request: Request) -> Response:
+        if request.path == NODE_PATH:
+            return _json(await in_thread(self._report))
+        if request.path == CLAIMS_PATH:
+            return await self._static.answer(request)
+        noun, _, name = request.path.removeprefix(HAS_PATH).partition("/")
+        if not request.path.startswith(HAS_PATH) or request.method != "GET":
+            raise NotFound(f"nodes have nothing at {request.path}")
+        return _json(await in_thread(has, self._directory, noun, unquote_text(name)))
+
+    def _report(self) -> Report:
+        most, taken = read_capacity(self._directory.home), self._directory.count()
+        room = (os.cpu_count() or 1) * _PER_CPU if most is None else most
+        return Report(name=self._nodes.node, version=cove.__version__, free=room - taken, sandboxes=taken)
+
+    # For one sandbox
+
+    def _to_sandbox(self, request: Request, target: Target) -> Coming:
+        node = self._whereabouts.recall(target.name)
+        if node is None:
+            return self._search_and_answer(request, target)
+        if node == self._nodes.node:
+            return self._handler(request)
+        return self._relay_to_sandbox(node, target)
+
+    async def _search_and_answer(self, request: Request, target: Target) -> Answer:
+        node = await self._whereabouts.search(target.name)
+        if node is None and target.kind is Kind.MADE_BY_USE:
+            node = claim_keepers(target.name, self._nodes.members.values())[0].name
+        if node is None or node == self._nodes.node:
+            return await _settle(self._handler(request))
+        return self._relay_to_sandbox(node, target)
+
+    def _relay_to_sandbox(self, node: str, target: Target) -> PeerRelay:
+        tried = {node}
+
+        async def find_next(status: int, named: str) -> str:
+            found = await self._whereabouts.search(target.name)
+            if found is None or found in tried:
+                raise SandboxNotFound(f"there is no sandbox {target.name}", id=target.name)
+            tried.add(found)
+            return found
+
+        return self._relay(node, target.hop, target, find_next)
+
+    def _relay(
+        self,
+        node: str,
+        hop: Hop,
+        target: Target | None = None,
+        find_next: FindNext | None = None,
+        refusals: tuple[int, ...] = (MISDIRECTED,),
+    ) -> PeerRelay:
+        describe = None if target is None else target.describe
+        return PeerRelay(
+            self._upstreams, node, self._peer_key, hop, find_next=find_next, refusals=refusals, describe=describe
+        )
+
+    # For several nodes, or for any
+
+    async def _share(self, request: Request, target: Target) -> Answer:
+        match target.kind:
+            case Kind.CREATE:
+                return await self._create(request)
+            case Kind.PLACE:
+                return await self._place(request, target)
+            case Kind.THING:
+                return await self._to_thing(request, target)
+        first = await _settle(self._handler(request))
+        if not isinstance(first, Response) or first.status != 200:
+            return first
+        if target.kind is Kind.LIST:
+            return await self._gathering.merge_lists(request, first)
+        if target.kind is Kind.PAGES:
+            return await self._gathering.merge_pages(request, first, read_query(request.query))
+        return await self._gathering.merge_metrics(request, first)
+
+    async def _place(self, request: Request, target: Target) -> Answer:
+        """Let the node with most room make it; one that is made once under a name, the node that has that name."""
+        nodes = self._nodes.candidates()
+        if target.name:
+            nodes = [each.name for each in claim_keepers(target.name, self._nodes.members.values())]
+        if not nodes or nodes[0] == self._nodes.node:
+            return await _settle(self._handler(request))
+        self._nodes.placed(nodes[0])
+        return self._relay(nodes[0], target.hop, target)
+
+    async def _to_thing(self, request: Request, target: Target) -> Answer:
+        if not await in_thread(has, self._directory, target.noun, target.name):
+            holders, _ = await self._whereabouts.holders(target.noun, target.name)
+            if holders and holders[0] != self._nodes.node:
+                return self._relay(holders[0], target.hop)
+        return await _settle(self._handler(request))
+
+    async def _create(self, request: Request) -> Answer:
+        body = await request.read(_MOST_BODY_BYTES)
+        request.unread(body)
+        try:
+            wish = decode_json(body or b"{}", CreateSandbox)
+        except ValidationFailed:
+            return await _settle(self._handler(request))
+        node = None if wish.id is None else await self._find(wish.id)
+        nodes = [node] if node is not None else await self._whereabouts.suitable(wish.spec, self._nodes.candidates())
+        return await self._try(request, body, nodes)
+
+    async def _find(self, id: str) -> str | None:
+        """Return the node that has a sandbox, or that alone may make one with an id that it could have made."""
+        return self._whereabouts.recall(id) or await self._whereabouts.search(id)
+
+    async def _try(self, request: Request, body: bytes, nodes: list[str]) -> Answer:
+        """Have a sandbox made by the first node that takes it; if none does, by one that gets more room for it."""
+        left = iter(nodes)
+        is_granted = False
+
+        async def find_next(status: int, named: str) -> str:
+            nonlocal is_granted
+            if status == MISDIRECTED and named:
+                return named
+            for node in left:
+                return node
+            if is_granted or not self._nodes.candidates():
+                raise NoCapacity("no node of the cluster has room for one more sandbox now: try again later")
+            is_granted = True
+            return await self._placement.grant(1)
+
+        node = await find_next(NO_ROOM, "")
+        self._nodes.placed(node)
+        if node == self._nodes.node:
+            try:
+                return await _settle(self._handler(request))
+            except (LimitExceeded, ClaimedElsewhere) as error:
+                request.unread(body)
+                node = error.node if isinstance(error, ClaimedElsewhere) else await find_next(NO_ROOM, "")
+        return self._relay(node, Hop.VOUCHED, None, find_next, (MISDIRECTED, NO_ROOM))
+
+
+async def _settle(answer: Coming) -> Answer:
+    return await answer if isinstance(answer, Coroutine) else answer
+
+
+def _json(value: object) -> Response:
+    return Response(200, _JSON, msgspec.json.encode(value))
+
+
+def _misdirected(why: str, node: str = "") -> Response:
+    headers = ((NODE_HEADER, node.encode()),) if node else ()
+    return error_response(MISDIRECTED, ErrorBody(why, "SANDBOX_NOT_FOUND"), headers)
