@@ -6,7 +6,7 @@ MINUTES := 30
 BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clients check coverage mutants bench beside scale picture soak docs load clean
+.PHONY: help setup demo test clients cluster check coverage mutants bench beside scale picture soak docs load clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
@@ -32,6 +32,9 @@ test: setup ## Run the tests; when run as root, once more as a plain user
 
 clients: setup ## Drive clients that others wrote against a server, at length
 	$(BIN)/python -m pytest tests/clients/test_real_clients.py -m "slow or not slow"
+
+cluster: setup ## Run the contract through a node of a cluster that does not have the sandbox
+	$(BIN)/python -m pytest tests/contract -m "cluster and not slow" --numprocesses 2 --dist loadfile
 
 check: setup ## Format, lint, types, import layers, shell scripts, generated files
 	$(BIN)/ruff format --check .

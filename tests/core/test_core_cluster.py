@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cove.core.cluster import CODE_LENGTH, birth_code, check_members, claim_keepers, code_of, new_id
-from cove.core.exposure import make_exposure
+from cove.core.cluster import birth_code, check_members, claim_keepers, code_of, new_id
+from cove.core.exposure import Label, make_exposure, parse_label
 from cove.core.identifier import KEY_LENGTH, check_sandbox_id
 from cove.errors import ValidationFailed
 from cove.model.cluster import Member, Members
@@ -35,8 +35,13 @@ def test_without_a_cluster_ids_are_as_long() -> None:
 
 
 def test_the_label_of_a_preview_has_room_for_the_code() -> None:
-    label = make_exposure(65535, None, "t" * 40).label("k" * KEY_LENGTH)
-    assert len(label) + CODE_LENGTH == 63
+    exposure = make_exposure(65535, None, "t" * 40)
+    label = exposure.label("k" * KEY_LENGTH, code_of("a"))
+    assert len(label) == 63
+    assert parse_label(label) == Label(65535, "k" * KEY_LENGTH, "t" * 40, code_of("a"))
+    without = parse_label(exposure.label("k" * KEY_LENGTH))
+    assert without is not None
+    assert without.code == ""
 
 
 def test_a_list_of_members_is_checked() -> None:

@@ -6,6 +6,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,8 +81,8 @@ def cluster_of_three(settings: str = "") -> Iterator[Cluster]:
             f"[cluster]\nnode = {name!r}\npeer_key_file = {str(key)!r}\nmembers = {{{members}}}\n"
         )
     try:
-        for name in NAMES:
-            cluster.start(name)
+        with ThreadPoolExecutor(len(NAMES)) as threads:
+            list(threads.map(cluster.start, NAMES))
         yield cluster
     finally:
         for name in NAMES:

@@ -11,6 +11,7 @@ from typing import TypedDict
 import pytest
 
 from cove import AsyncSandbox
+from support.clusters import NAMES, Cluster, cluster_of_three
 from support.servers import Server, left_behind, serving
 
 
@@ -34,9 +35,24 @@ def shared_server(cove_home: Path) -> Iterator[Server]:
     shutil.rmtree(home)
 
 
-@pytest.fixture(params=["embedded", "runtime", "gateway"])
+@pytest.fixture(scope="session")
+def shared_cluster(cove_home: Path) -> Iterator[Cluster]:
+    """A cluster that no test ends or disturbs."""
+    with cluster_of_three() as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["embedded", "runtime", "gateway", pytest.param("node", marks=pytest.mark.cluster)])
 def make_sandbox(request: pytest.FixtureRequest, shared_server: Server) -> Iterator[MakeSandbox]:
-    """Makes sandboxes in this program, or on a server; those are used through its gateway or at their own socket."""
+    """Makes sandboxes in this program, or on a server; those are used through its gateway or at their own socket.
+
+    With the mark `cluster` also on one node of a cluster, and used through another.
+    """
+    if request.param == "node":
+        cluster: Cluster = request.getfixturevalue("shared_cluster")
+        yield partial(_node, cluster)
+        assert [left for name in NAMES for left in left_behind(cluster[name].home)] == []
+        return
     yield partial(_WAYS[request.param], shared_server)
     assert left_behind(shared_server.home) == []
 
@@ -70,6 +86,16 @@ async def _runtime(server: Server, **options: object) -> AsyncIterator[AsyncSand
     async with _gateway(server, **options) as made:
         socket = server.directory.socket(await server.record(made.id))
         async with AsyncSandbox.connect(made.id, url=f"unix://{socket}") as sandbox:
+            yield sandbox
+
+
+@asynccontextmanager
+async def _node(cluster: Cluster, **options: object) -> AsyncIterator[AsyncSandbox]:
+    """A sandbox that is used through a node which does not have it."""
+    async with _gateway(cluster["a"], **options) as made:
+        node = (await made.info()).node
+        assert node is not None
+        async with AsyncSandbox.connect(made.id, **address(cluster.another(node))) as sandbox:
             yield sandbox
 
 

@@ -1,7 +1,26 @@
+"""Requests to a cluster reach the node they are for, whichever node they come to."""
+
+import asyncio
+import json
+from collections import Counter
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
-from support.clusters import NAMES, Cluster, cluster_of_three
+from support.bridge_client import BridgeClient
+from support.clusters import API_KEY, NAMES, Cluster, cluster_of_three
+from support.e2b_client import E2bClient
+from support.raw_http import Reply, connect
+from support.servers import Server
+from support.services import HTTP, start
+
+from cove import AsyncSandbox, AsyncSnapshot, Output, SandboxAlreadyExists, SandboxDestroyed, SandboxNotFound
+from cove.core.cluster import claim_keepers
+from cove.model.cluster import Claim, Member
+from cove.server.cluster.peer import Hop, PeerClient, PeerKey
+from cove.server.cluster.static_placement import CLAIMS_PATH
+from cove.server.sandboxes.members import read_members
+from cove.tasks import together
 
 pytestmark = pytest.mark.anyio
 
@@ -12,12 +31,246 @@ def cluster() -> Iterator[Cluster]:
         yield found
 
 
+@pytest.fixture
+def members(cluster: Cluster) -> dict[str, Member]:
+    found = read_members(cluster.homes["a"])
+    assert found is not None
+    return {each.name: each for each in found.members}
+
+
+async def ask(server: Server, path: str, *, method: str = "GET", **headers: str) -> Reply:
+    port = urlsplit(server.url).port
+    assert port is not None
+    async with connect(port) as client:
+        named = {"Authorization": f"Bearer {API_KEY}", **headers}
+        return await client.ask(path, method=method, body=None, **named)
+
+
 async def test_a_sandbox_is_used_through_every_node(cluster: Cluster) -> None:
     made = await cluster["a"].create()
     node = cluster.node_of(made.id)
     for name in NAMES:
         sandbox = await cluster[name].connect(made.id)
-        result = await sandbox.exec("echo hello")
-        assert result.stdout == "hello\n"
+        assert (await sandbox.exec("echo hello")).stdout == "hello\n"
         assert (await sandbox.info()).node == node
+    await cluster.another(node).starter.destroy(made.id)  # of that state directory only
+    assert (await made.info()).id == made.id
+    await (await cluster.another(node).connect(made.id)).destroy()
+    with pytest.raises(SandboxDestroyed):
+        await made.info()
+
+
+async def test_streams_and_websockets_go_through_another_node(cluster: Cluster) -> None:
+    made = await cluster["a"].create()
+    sandbox = await cluster.another(cluster.node_of(made.id)).connect(made.id)
+    process = await sandbox.start_process("for i in 1 2 3; do echo $i; sleep 0.05; done")
+    printed = [event.data async for event in process.logs() if isinstance(event, Output)]
+    assert b"".join(printed) == b"1\n2\n3\n"
+    content = bytes(range(256)) * 8192
+    await sandbox.files.write("/workspace/large", content)
+    assert await sandbox.files.read("/workspace/large") == content
+    terminal = await sandbox.terminal(shell=["bash", "-c", "head -c 2 | tr a-z A-Z"])
+    async with terminal.connect() as viewer:
+        await viewer.write(b"ok\n")
+        seen = [event.data async for event in viewer if isinstance(event, Output)]
+        assert b"".join(seen).endswith(b"OK")
+    await sandbox.destroy()
+
+
+async def test_sandboxes_are_spread_and_one_list_has_them_all(cluster: Cluster) -> None:
+    made = await together(cluster["b"].create(labels={"test": "spread"}) for _ in range(6))
+    assert set(Counter(cluster.node_of(each.id) for each in made)) == set(NAMES)
+    for name in NAMES:
+        where = {"url": cluster[name].url, "api_key": API_KEY}
+        found = await AsyncSandbox.list(labels={"test": "spread"}, **where)
+        assert {each.id for each in found} == {each.id for each in made}
+        assert {each.node for each in found} == set(NAMES)
+    text = (await ask(cluster["c"], "/metrics")).body.decode()
+    counts = [line for line in text.splitlines() if line.startswith("cove_sandboxes{") and 'status="running"' in line]
+    assert len(counts) == 3
+    assert sum(int(line.split()[-1]) for line in counts) == 6
+    assert text.count("# TYPE cove_sandboxes ") == 1
+    assert text.count("cove_node_up{") == 3
+    await together(each.destroy() for each in made)
+
+
+async def test_a_chosen_name_is_found_from_every_node_and_belongs_to_one(cluster: Cluster) -> None:
+    made = await cluster["a"].create("chosen-one")
+    node = (await made.info()).node
+    for name in NAMES:
+        assert (await (await cluster[name].connect("chosen-one")).info()).node == node
+        with pytest.raises(SandboxAlreadyExists):
+            await cluster[name].create("chosen-one")
+        again = await AsyncSandbox.create(id="chosen-one", exist_ok=True, url=cluster[name].url, api_key=API_KEY)
+        assert (await again.info()).node == node
+    await (await cluster["c"].connect("chosen-one")).destroy()
+    for name in NAMES:
+        with pytest.raises(SandboxNotFound):
+            await (await cluster[name].connect("chosen-one")).exec("true")
+    assert not [path for home in cluster.homes.values() for path in (home / "claims").glob("[0-9a-f]*")]
+
+
+async def test_of_creations_of_one_name_on_all_nodes_one_succeeds(cluster: Cluster) -> None:
+    async def create(node: str, name: str) -> str | None:
+        try:
+            return (await (await cluster[node].create(name)).info()).node
+        except SandboxAlreadyExists:
+            return None
+
+    for number in range(3):
+        name = f"race-{number}"
+        found = await together(create(node, name) for node in NAMES)
+        assert len([node for node in found if node is not None]) == 1
+        holding = [
+            home for home in cluster.homes.values() if (home / "ids").exists() and list((home / "ids").iterdir())
+        ]
+        assert len(holding) == 1
+        await (await cluster["a"].connect(name)).destroy()
+
+
+async def test_of_nine_hundred_claims_on_three_hundred_names_each_name_has_one_winner(
+    cluster: Cluster, members: dict[str, Member]
+) -> None:
+    known, client = members, PeerClient(PeerKey(cluster.peer_key))
+    limit = asyncio.Semaphore(30)
+
+    async def claim(name: str, node: str) -> Claim:
+        keeper = claim_keepers(name, known.values())[0]
+        body = json.dumps({"name": name, "node": node}).encode()
+        async with limit:
+            reply = await client.call(keeper, "PUT", CLAIMS_PATH, body, seconds=60)
+        return Claim(**json.loads(reply.body))
+
+    names = [f"name-{number}" for number in range(300)]
+    found = await together(claim(name, node) for name in names for node in NAMES)
+    winners = {(each.name, each.node) for each in found}
+    assert len(winners) == 300
+    assert {each.epoch for each in found} == {1}
+
+    async def free(name: str, node: str) -> int:
+        body = json.dumps({"name": name, "node": node, "epoch": 1}).encode()
+        async with limit:
+            keeper = claim_keepers(name, known.values())[0]
+            return (await client.call(keeper, "DELETE", CLAIMS_PATH, body, seconds=60)).status
+
+    assert set(await together(free(*each) for each in winners)) == {200}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"cove_peer": "wrong"},
+        {"cove_hop": "vouched"},
+        {"cove_hop": "vouched", "cove_peer": "wrong"},
+        {"cove_from": "1.2.3.4"},
+    ],
+)
+async def test_who_is_no_node_cannot_pretend_to_be_one(cluster: Cluster, headers: dict[str, str]) -> None:
+    reply = await ask(cluster["a"], "/v1/sandboxes", **headers)
+    assert (reply.status, json.loads(reply.body)["code"]) == (403, "PERMISSION_DENIED")
+
+
+async def test_a_hop_with_a_word_that_is_none_is_refused(cluster: Cluster) -> None:
+    reply = await ask(cluster["a"], "/v1/sandboxes", cove_peer=cluster.peer_key, cove_hop="other")
+    assert reply.status == 403
+
+
+@pytest.mark.parametrize("path", ["/v1/cluster/node", "/v1/cluster/claims", "/v1/cluster/has/sandbox/x"])
+async def test_what_nodes_ask_each_other_no_client_may_ask(cluster: Cluster, path: str) -> None:
+    assert (await ask(cluster["a"], path)).status == 404
+
+
+async def test_a_client_without_the_key_gets_nothing_through_another_node(cluster: Cluster) -> None:
+    made = await cluster["a"].create()
+    another = urlsplit(cluster.another(cluster.node_of(made.id)).url).port
+    assert another is not None
+    async with connect(another) as client:
+        assert (await client.ask(f"/v1/sandboxes/{made.id}")).status == 401
+    async with connect(another) as client:
+        assert (await client.ask(f"/v1/sandboxes/{made.id}", Authorization="Bearer wrong")).status == 401
     await made.destroy()
+
+
+async def test_there_is_no_second_hop(cluster: Cluster, members: dict[str, Member]) -> None:
+    made = await cluster["a"].create()
+    node = cluster.node_of(made.id)
+    another = next(each for name, each in members.items() if name != node)
+    client = PeerClient(PeerKey(cluster.peer_key))
+    reply = await client.call(another, "GET", f"/v1/sandboxes/{made.id}", seconds=20)
+    assert reply.status == 421
+    reply = await client.call(members[node], "GET", f"/v1/sandboxes/{made.id}", seconds=20)
+    assert reply.status == 200
+    carried = await client.call(members[node], "GET", f"/v1/sandboxes/{made.id}", seconds=20, hop=Hop.CARRIED)
+    assert carried.status == 401
+    await made.destroy()
+
+
+async def test_a_preview_is_seen_through_another_node_which_tells_the_service_no_key(cluster: Cluster) -> None:
+    made = await cluster["a"].create()
+    await start(made, HTTP, 3000)
+    exposed = await made.ports.expose(3000)
+    another = cluster.another(cluster.node_of(made.id))
+    port = json.loads((another.home / "server" / "preview.json").read_bytes())["base"].rpartition(":")[2]
+    label = urlsplit(exposed.url).netloc.partition(".")[0]
+    async with connect(int(port)) as client:
+        reply = await client.ask(f"/{label}/headers", X_Mine="yes", cove_peer="forged")
+    assert reply.status == 200, reply.body
+    assert cluster.peer_key.encode() not in reply.body
+    seen = {name.lower(): value for name, value in json.loads(reply.body)["headers"]}
+    assert not [name for name in seen if name.startswith("cove")]
+    assert (seen["x-mine"], seen["x-forwarded-for"]) == ("yes", "127.0.0.1")
+    async with connect(int(port)) as client:
+        assert (await client.ask(f"/{label[:-1]}/headers")).status == 404
+    await made.destroy()
+
+
+async def test_the_bridge_works_through_every_node(cluster: Cluster) -> None:
+    def use() -> None:
+        made = BridgeClient(cluster["a"])
+        by_id = json.loads(made.send("POST", "/v1/sandbox", b"{}").body)["id"]
+        for id in (by_id, made.id):
+            for name in NAMES:
+                client = BridgeClient(cluster[name], id)
+                assert client.shell(f"echo {name} >> /workspace/who; cat /workspace/who").exit_code == 0
+            assert BridgeClient(cluster["b"], id).shell("cat /workspace/who").stdout == b"a\nb\nc\n"
+            BridgeClient(cluster["c"], id).delete()
+
+    await asyncio.to_thread(use)
+
+
+async def test_clients_of_e2b_work_through_every_node(cluster: Cluster) -> None:
+    def use() -> None:
+        with E2bClient(cluster["a"]).sandbox() as inside, E2bClient(cluster["a"]).sandbox() as other:
+            for name in NAMES:
+                inside.client = E2bClient(cluster[name])
+                assert inside.send("GET", "/health").status == 204
+                assert inside.send("GET", "/files?path=/etc/hostname").status == 200
+                assert inside.send("GET", "/files?path=/etc/hostname", token="wrong").status == 401
+                listed = E2bClient(cluster[name]).call("GET", "/v2/sandboxes").json
+                assert {each["sandboxID"] for each in listed} == {inside.id, other.id}
+                pages, token = [], ""
+                for _ in range(2):
+                    reply = E2bClient(cluster[name]).call("GET", f"/v2/sandboxes?limit=1&nextToken={token}")
+                    pages += [each["sandboxID"] for each in reply.json]
+                    token = reply.headers.get("x-next-token", "")
+                assert set(pages) == {inside.id, other.id}
+                assert E2bClient(cluster[name]).call("GET", f"/sandboxes/{inside.id}").status == 200
+
+    await asyncio.to_thread(use)
+
+
+async def test_a_sandbox_is_made_where_its_snapshot_is(cluster: Cluster) -> None:
+    made = await cluster["a"].create()
+    await made.exec("echo kept > /workspace/file")
+    snapshot = await made.snapshot()
+    node = cluster.node_of(made.id)
+    another = cluster.another(node)
+    copies = await together(another.create(snapshot=snapshot.id) for _ in range(3))
+    for copy in copies:
+        assert cluster.node_of(copy.id) == node
+        assert (await copy.exec("cat /workspace/file")).stdout == "kept\n"
+    await together(each.destroy() for each in (made, *copies))
+    where = {"url": another.url, "api_key": API_KEY}
+    assert snapshot.id in [each.id for each in await AsyncSnapshot.list(**where)]  # type: ignore[arg-type]  # of strings
+    await (await AsyncSnapshot.get(snapshot.id, **where)).delete()
+    assert snapshot.id not in [each.id for each in await AsyncSnapshot.list(**where)]  # type: ignore[arg-type]  # of strings
