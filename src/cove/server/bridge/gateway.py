@@ -209,7 +209,7 @@ def _serves(path: str) -> bool:
 
 
 def take_key_from_query(request: Request) -> None:
-    """Some clients cannot set headers for a WebSocket. The key goes no further than here."""
+    """Take a key out of the query: some clients cannot set headers for a WebSocket. It goes no further than here."""
     shown = read_query(request.query).get("authorization")
     fields = request.query.split("&")
     request.query = "&".join(field for field in fields if unquote_plus(field.partition("=")[0]) != "authorization")

@@ -101,7 +101,7 @@ class Nodes:
 
     @property
     def here(self) -> Member:
-        """This node."""
+        """Return this node."""
         return self.members[self.node]
 
     @property

@@ -84,15 +84,15 @@ class Reply:
     is_complete: bool = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by llhttp, as are those below."""
+        """Take a header. Called by llhttp, as are those below."""
         self.headers[name.lower()] = value
 
     def on_body(self, data: bytes) -> None:
-        """Some of the body."""
+        """Take some of the body."""
         self.body += data
 
     def on_message_complete(self) -> None:
-        """The end."""
+        """Note the end."""
         self.is_complete = True
 
 
