@@ -7,12 +7,13 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 
-from cove import api, errors, model
+from cove import api, errors, model, tools
 from cove.wire.errors import STATUS
 from cove.wire.operation import AnyOperation, Form
 from cove.wire.operations import OPERATIONS
@@ -21,6 +22,7 @@ from cove.wire.target import Target
 ROOT_DIRECTORY = Path(__file__).parent.parent
 REFERENCE = ROOT_DIRECTORY / "docs/reference"
 
+PUBLIC = ("cove.api", "cove.tools")
 CLASSES = [
     api.AsyncSandbox,
     api.Process,
@@ -34,6 +36,8 @@ CLASSES = [
     api.Backups,
     api.AsyncFleet,
 ]
+TOOLS = [tools.Toolset, tools.BlockingToolset]
+TOOL_VALUES = [tools.Tool, tools.ToolLimits, tools.ToolResult, tools.ToolImage]
 FORMS = {
     Form.VALUE: "JSON",
     Form.EVENTS: "events",
@@ -77,8 +81,14 @@ def python_page() -> str:
         "`AsyncSandbox` is shown; `Sandbox` is the same without `await`, and its iterators are plain ones.",
     ]
     for kind in CLASSES:
-        lines += ["", f"## {kind.__name__}", "", inspect.getdoc(kind) or ""]
-        lines += [line for name, method in methods(kind) for line in describe(name, method)]
+        lines += describe_class(kind)
+    lines += ["", "## cove.tools", "", "Tools for any model: [agents](../agents.md) has the guide."]
+    for kind in TOOLS:
+        lines += describe_class(kind)
+    lines += describe("langchain_tools", tools.langchain_tools)
+    lines += [""]
+    for kind in TOOL_VALUES:
+        lines += describe_value(kind)
     lines += ["", "## Values", ""]
     for name in sorted(model.__all__):
         value = getattr(model, name)
@@ -87,10 +97,13 @@ def python_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def describe_class(kind: type) -> list[str]:
+    lines = ["", f"## {kind.__name__}", "", inspect.getdoc(kind) or ""]
+    return [*lines, *(line for name, method in methods(kind) for line in describe(name, method))]
+
+
 def methods(kind: type) -> Iterable[tuple[str, object]]:
-    members = [
-        each for owner in kind.__mro__ if owner.__module__.startswith("cove.api") for each in vars(owner).items()
-    ]
+    members = [each for owner in kind.__mro__ if owner.__module__.startswith(PUBLIC) for each in vars(owner).items()]
     for name, member in members:
         function = member.__func__ if isinstance(member, classmethod) else member
         if inspect.isfunction(function) and not name.startswith("_"):
@@ -120,8 +133,9 @@ def shorten(text: str) -> str:
 
 def describe_value(kind: type) -> list[str]:
     lines = [f"### {kind.__name__}", "", inspect.getdoc(kind) or "", ""]
-    if issubclass(kind, msgspec.Struct):
-        lines += [f"- `{field.name}`" for field in msgspec.structs.fields(kind)]
+    if issubclass(kind, msgspec.Struct) or is_dataclass(kind):
+        names = [field.name for field in (fields(kind) if is_dataclass(kind) else msgspec.structs.fields(kind))]
+        lines += [f"- `{name}`" for name in names]
         lines += [
             f"- `{name}`: {inspect.getdoc(member)}"
             for name, member in vars(kind).items()

@@ -242,3 +242,13 @@ def test_the_command_waits_for_a_reader_that_is_slower_than_it() -> None:
         output, said = program.communicate(timeout=60)
     assert (len(output), said) == (200_000_000 - 1000, b"done\n")
     assert program.returncode == 0
+
+
+def test_what_the_policy_refused_is_told_with_the_option_that_allows_it() -> None:
+    end = cove_exec("--allow", "example.com", "getent hosts one.example; getent hosts one.example; echo out")
+    assert (end.stdout, end.returncode) == (b"out\n", 0)
+    (line,) = end.stderr.splitlines()
+    assert line.endswith(b"one.example is not allowed; `--allow one.example` would allow it")
+    many = cove_exec("--allow", "example.com", "for n in 1 2 3 4 5 6 7; do getent hosts $n.example; done")
+    assert many.stderr.splitlines()[5:] == [b"cove: 2 other hosts were refused too"]
+    assert cove_exec("--allow", "example.com", "true").stderr == b""

@@ -116,3 +116,21 @@ async def test_a_server_outlives_who_read_its_first_line(other_home: Path) -> No
         os.kill(worker, signal.SIGKILL)  # of which it tells
         await eventually(lambda: len(server.children()) == len(before) and worker not in server.children())
         assert server.process.poll() is None
+
+
+def test_commands_find_the_server_of_their_state_directory(other_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COVE_URL", raising=False)
+
+    def ask(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "COVE_HOME": str(other_home)}
+        return subprocess.run([COVE, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+
+    with serving(other_home, "--on-stop", "destroy", "--host", "0.0.0.0") as server:
+        url = (other_home / "server" / "url").read_text().strip()
+        assert url == server.url.replace("0.0.0.0", "127.0.0.1")
+        assert ask("create", "--id", "here").stdout == "here\n"
+        assert ask("ls", "--quiet").stdout == "here\n"
+        assert ask("exec", "--in", "here", "echo inside").stdout == "inside\n"
+        assert ask("rm", "here").returncode == 0
+        server.kill_all()
+        assert "no server answers at http://127.0.0.1:8787" in ask("ls").stderr

@@ -72,6 +72,32 @@ async def test_the_text_editor_views_creates_replaces_inserts_and_undoes() -> No
         assert "no edit" in await edit("undo_edit")
 
 
+async def test_the_text_editor_views_a_directory_two_levels_deep() -> None:
+    async with AsyncSandbox.create() as sandbox, Toolset(sandbox, tools=["text_editor_20250728"]) as toolset:
+        for path in ("a.txt", ".hidden/x", "one/b.txt", "one/.c", "one/two/d.txt", "closed/e"):
+            await sandbox.files.write(path, "x")
+        await sandbox.exec(["chmod", "0", "closed"])
+        shown = (await toolset.call(EDITOR, {"command": "view", "path": "/workspace"})).text
+        inside = ["a.txt  1", "closed/", "one/", "one/b.txt  1", "one/two/"]
+        assert shown.splitlines() == ["/workspace", *(f"/workspace/{each}" for each in inside)]
+
+
+async def test_the_text_editor_shows_as_many_characters_as_it_is_defined_with() -> None:
+    limits = ToolLimits(max_characters=500)
+    async with (
+        AsyncSandbox.create() as sandbox,
+        Toolset(sandbox, tools=["text_editor_20250728"], limits=limits) as toolset,
+    ):
+        (definition,) = toolset.anthropic()
+        assert definition["max_characters"] == 500
+        await sandbox.files.write("long", "line\n" * 1000)
+        shown = (await toolset.call(EDITOR, {"command": "view", "path": "long"})).text
+        assert len(shown) < 700
+        assert "characters left out here: view fewer lines with view_range]" in shown
+        assert shown.startswith("     1\tline\n")
+        assert shown.endswith("  1000\tline\n  1001\t")
+
+
 async def test_the_text_editor_says_what_is_wrong() -> None:
     async with AsyncSandbox.create() as sandbox, Toolset(sandbox, tools=["text_editor_20250728"]) as toolset:
         await sandbox.files.write("a.txt", "x\nx\n")

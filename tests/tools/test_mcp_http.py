@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import os
+import secrets
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -117,6 +120,68 @@ async def test_what_is_no_session_is_refused_and_leaves_nothing(shared_server: S
         unsupported = await http.post("/mcp", json=INITIALIZE, headers={"Mcp-Protocol-Version": "2026-07-28"})
         assert unsupported.json()["error"]["data"]["supported"][-1] == "2025-11-25"
     await until_nothing_is_left(shared_server)
+
+
+CLIENT = """
+import anyio, sys
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+async def main(url, key, seconds):
+    async with create_mcp_http_client(headers={"Authorization": f"Bearer {key}"}) as http:
+        async with Client(streamable_http_client(url, http_client=http)) as client:
+            await client.list_tools()
+            print("begun", flush=True)
+            await client.call_tool("run_command", {"command": f"sleep {seconds}"})
+
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+async def test_a_client_that_is_killed_leaves_nothing_when_its_time_is_up(other_home: Path) -> None:
+    configuration = other_home / "server.toml"
+    configuration.write_text("mcp_idle_timeout = 0.5\n")
+    with serving(other_home, "--config", str(configuration)) as server:
+        seconds = f"1000.{secrets.randbelow(10**9)}"
+        arguments = (sys.executable, "-c", CLIENT, f"{server.url}/mcp", server.key, seconds)
+        client = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+        assert client.stdout is not None
+        assert await client.stdout.readline() == b"begun\n"
+        async with asyncio.timeout(30):
+            while not runs_sleep(seconds):
+                await asyncio.sleep(0.05)
+        client.kill()
+        await client.wait()
+        client._transport.close()  # type: ignore[attr-defined]  # its pipes
+        await until_nothing_is_left(server)
+        assert not runs_sleep(seconds)
+
+
+def runs_sleep(seconds: str) -> bool:
+    wanted = f"sleep\0{seconds}\0".encode()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            if path.read_bytes() == wanted:
+                return True
+    return False
+
+
+async def test_a_server_without_the_package_says_what_to_install(
+    other_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, package=None: None if name == 'mcp' else find(name, package)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    with serving(other_home) as server:
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {server.key}"}) as http:
+            refused = await http.post(f"{server.url}/mcp", json=INITIALIZE)
+        assert refused.status_code == 501
+        assert "retry-after" not in refused.headers
+        assert "pip install 'cove[mcp]'" in refused.json()["error"]["message"]
+        assert left_behind(other_home) == []
 
 
 async def test_a_client_that_dies_leaves_nothing_when_its_time_is_up(other_home: Path) -> None:

@@ -15,7 +15,8 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import BlobResourceContents, CallToolResult, ImageContent, TextContent, TextResourceContents
 from support.commands import COVE
-from support.programs import places
+from support.leaks import processes_below
+from support.programs import places, wait_until_gone
 from support.servers import Server, left_behind
 
 pytestmark = pytest.mark.anyio
@@ -153,6 +154,47 @@ async def test_a_client_that_dies_leaves_nothing(other_home: Path, number: int |
         server.send_signal(number)
     assert await server.wait() == (0 if number is None else 128 + number)
     server._transport.close()  # type: ignore[attr-defined]  # its pipes
+    assert places(other_home) == []
+
+
+CLIENT = """
+import anyio, os, sys
+from mcp import Client, StdioServerParameters
+
+async def main(command):
+    server = StdioServerParameters(command=command, args=["mcp"], env=dict(os.environ))
+    async with Client(server) as client:
+        await client.call_tool("start_process", {"command": "sleep 1000"})
+        print(*open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split(), flush=True)
+        await client.call_tool("run_command", {"command": "sleep 1000"})
+
+anyio.run(main, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("whom", ["client", "server"])
+async def test_who_is_killed_leaves_no_process_and_no_sandbox(other_home: Path, whom: str) -> None:
+    environment = {**os.environ, "COVE_HOME": str(other_home)}
+    client = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CLIENT, COVE),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=environment,
+    )
+    assert client.stdout is not None
+    (server,) = (await client.stdout.readline()).split()
+    inside = processes_below(int(server))
+    assert inside
+    if whom == "client":
+        client.kill()
+    else:
+        os.kill(int(server), signal.SIGKILL)
+    await client.wait()
+    client._transport.close()  # type: ignore[attr-defined]  # its pipes
+    assert await asyncio.to_thread(wait_until_gone, [int(server), *inside], 30) == []
+    if whom == "server":  # nobody was left to remove its directory: the next program does
+        next_one = await asyncio.create_subprocess_exec(COVE, "exec", "true", env=environment)
+        assert await next_one.wait() == 0
     assert places(other_home) == []
 
 

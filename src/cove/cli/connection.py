@@ -11,8 +11,9 @@ from cove.api import AsyncSandbox
 from cove.cli.descriptors import say
 from cove.cli.options import Shape
 from cove.errors import CoveError, SandboxUnavailable, Unreachable, ValidationFailed
-from cove.local.state import default_home
-from cove.model import SandboxSpec
+from cove.linux.file_lock import is_locked
+from cove.local.state import LOCK_FILE, SERVER_DIRECTORY, URL_FILE, default_home
+from cove.model import NetworkPolicy, SandboxSpec
 
 DEFAULT_URL: Final = "http://127.0.0.1:8787"
 
@@ -20,7 +21,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:8787"
 UrlOption = Annotated[
     str | None,
     typer.Option(
-        envvar="COVE_URL", metavar="URL", help=f"The server, or several of a cluster; {DEFAULT_URL} by default."
+        envvar="COVE_URL", metavar="URL", help="The server, or several of a cluster; yours on this machine by default."
     ),
 ]
 KeyOption = Annotated[
@@ -48,7 +49,7 @@ class Server:
     @classmethod
     def named(cls, url: str | None, api_key: str | None) -> "Server":
         """Connect to the server of the options, or to that of this machine."""
-        return cls(url or DEFAULT_URL, api_key)
+        return cls(url or _local_url() or DEFAULT_URL, api_key)
 
     @asynccontextmanager
     async def sandbox(self, id: str) -> AsyncIterator[AsyncSandbox]:
@@ -75,6 +76,15 @@ class Server:
         writer.transport.abort()
 
 
+def _local_url() -> str | None:
+    """Return where the server of this state directory listens, if one runs."""
+    directory = default_home() / SERVER_DIRECTORY
+    try:
+        return (directory / URL_FILE).read_text().strip() if is_locked(directory / LOCK_FILE) else None
+    except OSError:  # none was ever started, or it belongs to another user
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Workplace:
     """The sandbox that a command runs in: one that is there, or a new one that is thrown away."""
@@ -98,6 +108,11 @@ class Workplace:
                 for warning in (await sandbox.info()).warnings:
                     say(warning)
             yield sandbox
+
+    @property
+    def has_policy(self) -> bool:
+        """Return whether a new sandbox can reach what options name, and nothing else."""
+        return isinstance(self.spec.network, NetworkPolicy)
 
     async def knows(self, id: str) -> bool:
         """Return whether the server, or one of this machine, has that sandbox. Without --url no server is asked."""

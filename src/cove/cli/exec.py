@@ -2,32 +2,16 @@
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, assert_never
 
 import typer
 
 from cove.api import AsyncSandbox, Process
 from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
+from cove.cli.denials import tell_denials
 from cove.cli.descriptors import BROKEN_PIPE, say
-from cove.cli.options import (
-    AllowOption,
-    CommandArgument,
-    CpusOption,
-    CwdOption,
-    DiskOption,
-    EnvOption,
-    ImageOption,
-    IsolationOption,
-    MemoryOption,
-    MountOption,
-    NetworkOption,
-    PidsOption,
-    Shape,
-    UserOption,
-    parse_command,
-    parse_variables,
-)
+from cove.cli.options import CommandArgument, CwdOption, EnvOption, Shape, parse_command, parse_variables, shaped
 from cove.cli.signals import finish
 from cove.cli.streams import DESCRIPTORS, Streams
 from cove.errors import ProcessExitedBeforeReady, ProcessNotFound, SandboxUnavailable, ValidationFailed
@@ -37,6 +21,7 @@ from cove.tasks import end, owned
 _NO_PROGRAM = 127
 
 
+@shaped
 def exec(
     command: CommandArgument,
     timeout: Annotated[
@@ -45,16 +30,8 @@ def exec(
     env: EnvOption = None,
     cwd: CwdOption = None,
     inside: InOption = None,
-    network: NetworkOption = None,
-    allow: AllowOption = None,
-    mount: MountOption = None,
-    isolation: IsolationOption = None,
-    memory: MemoryOption = None,
-    cpus: CpusOption = None,
-    pids: PidsOption = None,
-    disk: DiskOption = None,
-    image: ImageOption = None,
-    user: UserOption = None,
+    *,
+    shape: Shape,
     url: PlaceUrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -71,10 +48,9 @@ def exec(
 
     cove exec --in my-sandbox --user root 'apt-get install -y jq'
     """
-    own = user if inside is None else None
-    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk, image, own)
-    workplace = choose_workplace(inside, url, api_key, shape)
-    how = _How(cwd, parse_variables(env), timeout, None if inside is None else user)
+    user = None if inside is None else shape.user
+    workplace = choose_workplace(inside, url, api_key, shape if user is None else replace(shape, user=None))
+    how = _How(cwd, parse_variables(env), timeout, user)
     finish(_run(workplace, parse_command(command), how))
 
 
@@ -94,6 +70,8 @@ async def _run(workplace: Workplace, command: str | list[str], how: _How) -> int
             code = _exit_code(await _run_in(sandbox, command, how), how.timeout)
         except BrokenPipeError:
             return BROKEN_PIPE
+        if workplace.has_policy:
+            await tell_denials(sandbox)
     first = command if isinstance(command, str) else command[0]
     if code == _NO_PROGRAM and workplace.id is None and await workplace.knows(first):
         say(f"{first} is a sandbox: to run a command in it, write `cove exec --in {first} COMMAND`")

@@ -10,18 +10,7 @@ import typer
 
 from cove.api import AsyncSandbox
 from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
-from cove.cli.options import (
-    AllowOption,
-    CpusOption,
-    DiskOption,
-    ImageOption,
-    IsolationOption,
-    MemoryOption,
-    MountOption,
-    NetworkOption,
-    PidsOption,
-    Shape,
-)
+from cove.cli.options import Shape, shaped
 from cove.cli.signals import finish
 from cove.errors import InterpreterNotReady
 from cove.tasks import Tasks
@@ -31,20 +20,14 @@ from cove.tools import ToolLimits, Toolset
 _LEASE_SECONDS: Final = 600.0
 
 
+@shaped
 def mcp(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="For a command that asks for no other; 120 by default.")
     ] = 120.0,
     inside: InOption = None,
-    network: NetworkOption = None,
-    allow: AllowOption = None,
-    mount: MountOption = None,
-    isolation: IsolationOption = None,
-    memory: MemoryOption = None,
-    cpus: CpusOption = None,
-    pids: PidsOption = None,
-    disk: DiskOption = None,
-    image: ImageOption = None,
+    *,
+    shape: Shape,
     url: PlaceUrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -59,7 +42,6 @@ def mcp(
     """
     if find_spec("mcp") is None:
         raise InterpreterNotReady("`cove mcp` needs one package more: `pip install 'cove[mcp]'`")
-    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk, image)
     workplace = choose_workplace(inside, url, api_key, shape)
     finish(_serve(workplace, ToolLimits(timeout=timeout, max_timeout=max(timeout, ToolLimits().max_timeout))))
 

@@ -1,8 +1,11 @@
 """Options that several subcommands share."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, get_type_hints
 
 import typer
 
@@ -62,28 +65,28 @@ CommandArgument = Annotated[
 class Shape:
     """The options that describe a new sandbox; None where an option was not given."""
 
-    isolation: Isolation | None
-    network: Network | None
-    allow: list[str] | None
-    mounts: list[str] | None
-    memory: str | None
-    cpus: float | None
-    pids: int | None
-    disk: str | None
-    image: str | None = None
-    user: str | None = None
+    network: NetworkOption = None
+    allow: AllowOption = None
+    mount: MountOption = None
+    isolation: IsolationOption = None
+    memory: MemoryOption = None
+    cpus: CpusOption = None
+    pids: PidsOption = None
+    disk: DiskOption = None
+    image: ImageOption = None
+    user: UserOption = None
 
     @property
     def is_given(self) -> bool:
         """Return whether any of them was used."""
-        return self != Shape(None, None, None, None, None, None, None, None)
+        return self != Shape()
 
     def spec(self, *, on_server: bool) -> SandboxSpec:
         """The sandbox that they ask for."""
         return SandboxSpec(
             isolation=self.isolation or Isolation.BUBBLEWRAP,
             network=choose_network(self.network, self.allow),
-            mounts=tuple(_parse_mount(text, on_server=on_server) for text in self.mounts or ()),
+            mounts=tuple(_parse_mount(text, on_server=on_server) for text in self.mount or ()),
             limits=Limits(
                 memory=parse_size("--memory", self.memory),
                 cpus=self.cpus,
@@ -93,6 +96,30 @@ class Shape:
             image=self.image or HOST_IMAGE,
             user=self.user,
         )
+
+
+def shaped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take the options of a new sandbox where it has the keyword argument `shape`."""
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in get_type_hints(Shape, include_extras=True).items()
+    ]
+    names = {option.name for option in options}
+
+    @wraps(command)
+    def call(**given: object) -> None:
+        chosen = {name: value for name, value in given.items() if name in names}
+        others = {name: value for name, value in given.items() if name not in names}
+        command(**others, shape=Shape(**chosen))  # type: ignore[arg-type]  # typer has parsed them by their types
+
+    parameters = [
+        each
+        for parameter in signature(command, eval_str=True).parameters.values()
+        for each in (options if parameter.name == "shape" else [parameter])
+    ]
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    return call
 
 
 def choose_network(network: Network | None, allow: list[str] | None) -> Network | NetworkPolicy:

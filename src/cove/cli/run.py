@@ -13,19 +13,7 @@ import typer
 from cove.api import AsyncSandbox, CodeContext
 from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
 from cove.cli.descriptors import BROKEN_PIPE, STDERR, STDOUT, say
-from cove.cli.options import (
-    AllowOption,
-    CpusOption,
-    DiskOption,
-    EnvOption,
-    IsolationOption,
-    MemoryOption,
-    MountOption,
-    NetworkOption,
-    PidsOption,
-    Shape,
-    parse_variables,
-)
+from cove.cli.options import EnvOption, Shape, parse_variables, shaped
 from cove.cli.signals import finish
 from cove.cli.streams import DESCRIPTORS, Streams
 from cove.errors import ContextAlreadyExists, ContextCrashed, ContextNotFound, ValidationFailed
@@ -39,6 +27,7 @@ _TIMED_OUT = 124
 _MOST_IMAGES, _MOST_IMAGES_BYTES = 100, 256 << 20
 
 
+@shaped
 def run(
     file: Annotated[
         Path | None,
@@ -57,14 +46,8 @@ def run(
     context: Annotated[
         str | None, typer.Option(metavar="ID", help="With --in: a context that keeps its state; made if not there.")
     ] = None,
-    network: NetworkOption = None,
-    allow: AllowOption = None,
-    mount: MountOption = None,
-    isolation: IsolationOption = None,
-    memory: MemoryOption = None,
-    cpus: CpusOption = None,
-    pids: PidsOption = None,
-    disk: DiskOption = None,
+    *,
+    shape: Shape,
     url: PlaceUrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -81,7 +64,6 @@ def run(
     """
     if context is not None and inside is None:
         raise ValidationFailed("--context names a context of a sandbox that stays: say which with --in")
-    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk)
     workplace = choose_workplace(inside, url, api_key, shape)
     program = _read(file, code, language)
     if images is not None:

@@ -12,23 +12,7 @@ from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import FAILURE, say, show
 from cove.cli.life import change
 from cove.cli.mount import describe_mount
-from cove.cli.options import (
-    AllowOption,
-    CpusOption,
-    DiskOption,
-    EnvOption,
-    ImageOption,
-    IsolationOption,
-    JsonOption,
-    MemoryOption,
-    MountOption,
-    NetworkOption,
-    PidsOption,
-    SandboxArgument,
-    Shape,
-    UserOption,
-    parse_variables,
-)
+from cove.cli.options import EnvOption, JsonOption, SandboxArgument, Shape, parse_variables, shaped
 from cove.cli.signals import finish
 from cove.cli.table import age, print_json, print_record, print_table
 from cove.errors import NotFound, SandboxAlreadyExists, ValidationFailed
@@ -37,22 +21,15 @@ from cove.model import Network, NetworkPolicy, SandboxInfo, SandboxSpec, Usage
 ForceOption = Annotated[bool, typer.Option("-f", "--force", help="What is not there is as good as removed.")]
 
 
+@shaped
 def create(
     id: Annotated[str | None, typer.Option(metavar="ID", help="Its id; one is made up by default.")] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="What `cove ls` shows beside it. Repeatable.")
     ] = None,
     env: EnvOption = None,
-    network: NetworkOption = None,
-    allow: AllowOption = None,
-    mount: MountOption = None,
-    isolation: IsolationOption = None,
-    memory: MemoryOption = None,
-    cpus: CpusOption = None,
-    pids: PidsOption = None,
-    disk: DiskOption = None,
-    image: ImageOption = None,
-    user: UserOption = None,
+    *,
+    shape: Shape,
     startup: Annotated[bool, typer.Option("--startup", help="With --image: run what the image would start.")] = False,
     sudo: Annotated[bool, typer.Option("--sudo", help="With --image: let its user become root.")] = False,
     idle_timeout: Annotated[
@@ -74,7 +51,7 @@ def create(
     cove create --id my-sandbox --memory 1G --idle-timeout 600
     """
     spec = msgspec.structs.replace(
-        Shape(isolation, network, allow, mount, memory, cpus, pids, disk, image, user).spec(on_server=True),
+        shape.spec(on_server=True),
         env=parse_variables(env),
         labels=parse_variables(label, "--label"),
         idle_timeout=idle_timeout,

@@ -12,22 +12,7 @@ import typer
 from cove.api import AsyncSandbox, Terminal
 from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, choose_workplace
 from cove.cli.descriptors import STDIN, say
-from cove.cli.options import (
-    AllowOption,
-    CpusOption,
-    CwdOption,
-    DiskOption,
-    EnvOption,
-    ImageOption,
-    IsolationOption,
-    MemoryOption,
-    MountOption,
-    NetworkOption,
-    PidsOption,
-    Shape,
-    UserOption,
-    parse_variables,
-)
+from cove.cli.options import CwdOption, EnvOption, Shape, parse_variables, shaped
 from cove.cli.signals import STOP_SIGNALS, finish
 from cove.cli.viewer import Detached, RawMode, Viewer, window_size
 from cove.errors import ValidationFailed
@@ -36,6 +21,7 @@ _HANG_UP = 128 + signal.SIGHUP
 _CONTROL_MASK = 0x1F
 
 
+@shaped
 def shell(
     program: Annotated[
         list[str] | None, typer.Argument(metavar="PROGRAM", help="What to run instead of bash, and its arguments.")
@@ -49,16 +35,8 @@ def shell(
     detach_key: Annotated[
         str, typer.Option(metavar="KEY", help="With --in: leaves the terminal as it is; `none` for no such key.")
     ] = "ctrl-]",
-    network: NetworkOption = None,
-    allow: AllowOption = None,
-    mount: MountOption = None,
-    isolation: IsolationOption = None,
-    memory: MemoryOption = None,
-    cpus: CpusOption = None,
-    pids: PidsOption = None,
-    disk: DiskOption = None,
-    image: ImageOption = None,
-    user: UserOption = None,
+    *,
+    shape: Shape,
     url: PlaceUrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -78,7 +56,6 @@ def shell(
         raise ValidationFailed("standard input is not a terminal: `cove exec` takes pipes and files")
     if terminal is not None and inside is None:
         raise ValidationFailed("--terminal names a terminal of a sandbox that stays: say which with --in")
-    shape = Shape(isolation, network, allow, mount, memory, cpus, pids, disk, image, user)
     workplace = choose_workplace(inside, url, api_key, shape)
     work = _run(workplace, terminal, program or None, cwd, parse_variables(env), _parse_key(detach_key))
     finish(work, (*STOP_SIGNALS, signal.SIGQUIT))

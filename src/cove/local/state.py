@@ -5,6 +5,9 @@ from pathlib import Path
 
 from cove.errors import SandboxUnavailable
 
+# Of the server that runs on a state directory: its own directory, its lock, and where it listens.
+SERVER_DIRECTORY, LOCK_FILE, URL_FILE = "server", "lock", "url"
+
 
 def default_home() -> Path:
     """$COVE_HOME, or the usual place for this user."""

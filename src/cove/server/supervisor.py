@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from io import FileIO
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,6 +27,7 @@ from cove.linux.cgroup import find_hierarchies
 from cove.linux.file_lock import try_lock
 from cove.linux.forking import close_in_forked_child, end_with_parent, name_process, work_and_exit
 from cove.linux.syn_filter import drop_new_connections
+from cove.local.state import LOCK_FILE, URL_FILE, replace_file
 from cove.runtime.home import Home
 from cove.server.cluster.peer import load_peer_key
 from cove.server.configuration import Configuration, OnStop
@@ -125,7 +127,7 @@ class Supervisor:
             write_members(self._home, cluster.listed(cove.__version__))
 
     def _only_server(self) -> FileIO:
-        path = self._directory.server / "lock"
+        path = self._directory.server / LOCK_FILE
         path.touch(mode=0o600)
         lock = try_lock(path)
         if lock is None:
@@ -175,6 +177,7 @@ class Supervisor:
         if key is None:
             where = "Everybody on this machine can use it: there is no key."
         host = f"[{configuration.host}]" if ":" in configuration.host else configuration.host
+        replace_file(self._directory.server / URL_FILE, f"http://{_host_here(host)}:{port}\n".encode())
         self._announce(f"Cove serves http://{host}:{port}, previews on port {previews.getsockname()[1]}. {where}")
 
     def _fork(self, name: str, work: Callable[[], None]) -> int:
@@ -265,6 +268,7 @@ class Supervisor:
         self._wait_for_starting()
         self._directory.forget_zygote()
         leave_key(self._home, None)
+        (self._directory.server / URL_FILE).unlink(missing_ok=True)
         if self._configuration.on_stop is OnStop.DESTROY:
             hierarchies = find_hierarchies()
             for record in self._directory.list():
@@ -292,6 +296,15 @@ class Supervisor:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def _host_here(host: str) -> str:
+    """Return how programs on this machine reach what listens there: also on all addresses."""
+    with suppress(ValueError):
+        address = ip_address(host.strip("[]"))
+        if address.is_unspecified:
+            return "127.0.0.1" if address.version == 4 else "[::1]"
+    return host
 
 
 def _wait_until_ready(counter: int, workers: list[int]) -> None:

@@ -17,12 +17,16 @@ _MOST_JSON_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool. `anthropic` and `openai` are the types under which the model knows it already."""
+    """One tool. `anthropic` and `openai` are the types under which the model knows it already.
+
+    One that `has_limit` is defined with the characters that it shows at most.
+    """
 
     name: str
     arguments: type[Arguments]
     anthropic: str | None = None
     openai: str | None = None
+    has_limit: bool = False
 
     @property
     def description(self) -> str:
@@ -92,7 +96,7 @@ GENERAL: Final = (
 _FIXED: Final = (
     Tool("bash", of.Bash, anthropic="bash_20250124"),
     Tool("bash", of.Bash, anthropic="bash_20241022"),
-    Tool("str_replace_based_edit_tool", of.TextEditor, anthropic="text_editor_20250728"),
+    Tool("str_replace_based_edit_tool", of.TextEditor, anthropic="text_editor_20250728", has_limit=True),
     Tool("str_replace_based_edit_tool", of.TextEditor, anthropic="text_editor_20250429"),
     Tool("str_replace_editor", of.TextEditor, anthropic="text_editor_20250124"),
     Tool("str_replace_editor", of.TextEditor, anthropic="text_editor_20241022"),

@@ -44,6 +44,7 @@ class Conversation:
 
     sandbox: AsyncSandbox
     limits: ToolLimits
+    can_read_on: bool = True
     processes: dict[str, StartedProcess] = field(default_factory=dict)
     snapshots: dict[str, AsyncSnapshot] = field(default_factory=dict)
     edits: "OrderedDict[str, list[str | None]]" = field(default_factory=OrderedDict)
@@ -118,12 +119,15 @@ class Conversation:
         if len(self.snapshots) >= _MOST_SNAPSHOTS:
             raise ToolFailed(f"there are {_MOST_SNAPSHOTS} snapshots already: go on without another")
 
-    def fit(self, text: str) -> str:
-        """Cut a text to what a model should see; what is left out is kept for read_output."""
+    def fit(self, text: str, advice: str = "ask for less at once") -> str:
+        """Cut a text to what a model should see; what is left out is kept for read_output, if it has that tool."""
         text = make_readable(text)
         cut = cut_middle(text, self.limits.max_characters)
         if cut.is_whole:
             return text
+        if not self.can_read_on:
+            left_out = f"[{cut.end - cut.start} of {len(text)} characters left out here: {advice}]"
+            return f"{cut.head}\n{left_out}\n{cut.tail}"
         name = self._new_name("output")
         self._outputs[name] = text
         while len(self._outputs) > _MOST_OUTPUTS:

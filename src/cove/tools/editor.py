@@ -1,12 +1,14 @@
 """The text editor in its fixed shape: view, create, str_replace, insert and, in older versions, undo_edit."""
 
+from contextlib import suppress
 from typing import Final
 
-from cove.errors import FileNotFound
+from cove.api import Files
+from cove.errors import FileError, FileNotFound, PermissionDenied
 from cove.model import FileKind
 from cove.tools.arguments import TextEditor
 from cove.tools.conversation import Conversation
-from cove.tools.files import decode_text, describe_entry, read_bytes, read_text, show_image
+from cove.tools.files import MOST_ENTRIES, decode_text, describe_entry, read_bytes, read_text, show_image
 from cove.tools.result import ToolFailed, ToolResult, image_type
 
 _MOST_FILES: Final = 32
@@ -35,15 +37,27 @@ async def _view(state: Conversation, arguments: TextEditor) -> ToolResult:
     path = arguments.path
     entry = await files.stat(path)
     if entry.kind is FileKind.DIRECTORY:
-        entries = await files.list(path, hidden=False)
-        return ToolResult(text=state.fit("\n".join([path, *map(describe_entry, entries)])))
+        return ToolResult(text=state.fit("\n".join([path, *await _tree(files, path)])))
     data = await read_bytes(files, path)
     kind = image_type(data)
     if kind is not None:
         return show_image(path, data, kind)
     lines = decode_text(path, data).split("\n")
     first, last = _range(arguments.view_range, len(lines))
-    return ToolResult(text=state.fit(_numbered(lines, first, last)))
+    return ToolResult(text=state.fit(_numbered(lines, first, last), "view fewer lines with view_range"))
+
+
+async def _tree(files: Files, top: str) -> list[str]:
+    """Return a line for each entry in a directory and in the directories there, without hidden ones."""
+    lines: list[str] = []
+    for entry in await files.list(top, hidden=False):
+        lines.append(describe_entry(entry))
+        if entry.kind is FileKind.DIRECTORY and len(lines) < MOST_ENTRIES:
+            with suppress(FileError, PermissionDenied):  # it may not be read, or is gone
+                lines += map(describe_entry, await files.list(entry.path, hidden=False))
+    if len(lines) > MOST_ENTRIES:
+        lines[MOST_ENTRIES:] = [f"[{len(lines) - MOST_ENTRIES} more: view the directories one by one]"]
+    return lines
 
 
 def _range(wanted: list[int] | None, count: int) -> tuple[int, int]:

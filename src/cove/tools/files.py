@@ -10,7 +10,7 @@ from cove.tools.conversation import Conversation
 from cove.tools.result import MOST_IMAGE_BYTES, ToolFailed, ToolImage, ToolResult, image_type
 
 MOST_TEXT_BYTES: Final = 16 << 20
-_MOST_ENTRIES: Final = 2000
+MOST_ENTRIES: Final = 2000
 _MOST_MATCHES: Final = 500
 _UNWANTED: Final = ("/.git/", "/node_modules/")
 _SNIFFED_BYTES: Final = 8192
@@ -52,9 +52,9 @@ async def list_files(state: Conversation, arguments: ListFiles) -> ToolResult:
     """List a directory."""
     entries = await (await state.files()).list(arguments.path, recursive=arguments.recursive)
     wanted = [entry for entry in entries if not arguments.recursive or not _is_unwanted(entry.path)]
-    lines = [describe_entry(entry) for entry in wanted[:_MOST_ENTRIES]]
-    if len(wanted) > _MOST_ENTRIES:
-        lines.append(f"[{len(wanted) - _MOST_ENTRIES} more: list the directories one by one]")
+    lines = [describe_entry(entry) for entry in wanted[:MOST_ENTRIES]]
+    if len(wanted) > MOST_ENTRIES:
+        lines.append(f"[{len(wanted) - MOST_ENTRIES} more: list the directories one by one]")
     return ToolResult(text=state.fit("\n".join(lines)) or "(the directory is empty)")
 
 

@@ -84,7 +84,7 @@ class Toolset:
         self, sandbox: AsyncSandbox, *, tools: Sequence[str] | None = None, limits: ToolLimits | None = None
     ) -> None:
         self._tools = choose(tools)
-        self._state = Conversation(sandbox, limits or ToolLimits())
+        self._state = Conversation(sandbox, limits or ToolLimits(), "read_output" in self._tools)
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -124,8 +124,9 @@ class Toolset:
 
     def anthropic(self) -> list[Json]:
         """Define the tools for Anthropic's messages; `bash` and the text editors are those that its models know."""
+        limit = self._state.limits.max_characters
         return [
-            {"type": tool.anthropic, "name": tool.name}
+            {"type": tool.anthropic, "name": tool.name, **({"max_characters": limit} if tool.has_limit else {})}
             if tool.anthropic is not None
             else {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
             for tool in self.tools

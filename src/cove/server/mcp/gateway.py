@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from cove.errors import InterpreterNotReady, MethodNotAllowed, NotFound, SandboxNotFound
+from cove.errors import MethodNotAllowed, NotFound, SandboxNotFound
 from cove.http import Answer, Handler, Request, Response
 from cove.local.threads import in_thread
 from cove.model import SandboxStatus
@@ -28,6 +28,7 @@ _VERSION_HEADER: Final = b"mcp-protocol-version"
 _WITH_SESSIONS: Final = ("2025-03-26", "2025-06-18", "2025-11-25")
 _JSON: Final = ((b"content-type", b"application/json"),)
 _INVALID_REQUEST: Final = -32600
+_INTERNAL_ERROR: Final = -32603
 _UNSUPPORTED_VERSION: Final = -32022
 _MOST_SECONDS: Final = 86400.0
 
@@ -73,7 +74,9 @@ class McpGateway:
         if request.method not in ("GET", "POST", "DELETE"):
             raise MethodNotAllowed("an MCP endpoint takes GET, POST and DELETE", allowed=["GET", "POST", "DELETE"])
         if await in_thread(find_spec, "mcp") is None:
-            raise InterpreterNotReady("the server needs one package more for /mcp: `pip install 'cove[mcp]'`")
+            return _refuse(
+                501, _INTERNAL_ERROR, "the server needs one package more for /mcp: `pip install 'cove[mcp]'`"
+            )
         if request.path.startswith(BELOW):
             return await self._named(request.path.removeprefix(BELOW))
         session = request.headers.get(SESSION_HEADER)
