@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from support.crash import Death, crashing_runtimes
 from support.programs import mounts_below, wait_until_gone
-from support.servers import Server, eventually, left_behind, serving
+from support.servers import DEFAULT, Server, eventually, left_behind, serving
 
 from cove import AsyncSandbox, AsyncSnapshot, AsyncVolume, VolumeMount
-from cove.errors import CoveError, SandboxPaused, VolumeNotFound
+from cove.errors import CoveError, SandboxNotFound, SandboxPaused, SandboxUnavailable, VolumeNotFound
 from cove.linux.file_lock import waiting_lock
 from cove.model import SandboxStatus
+from cove.server.sandboxes.warm_pool import WarmPool
 
 pytestmark = pytest.mark.anyio
 
@@ -132,6 +133,55 @@ async def test_a_change_whose_runtime_is_killed_anywhere_is_recovered(
         step = 1
         while await kill_at(change, step, server, trigger):
             step += 1 + step // 6
+
+
+async def kill_a_creation_at(death: Death, server: Server, trigger: Path) -> bool:
+    """Kill the runtime of a sandbox that is created by its id; False when there are fewer steps."""
+    death.write(trigger)
+    created = None
+    with suppress(SandboxUnavailable):
+        async with asyncio.timeout(60):
+            created = await server.create("x")
+    is_killed = not trigger.exists()
+    trigger.unlink(missing_ok=True)
+    if created is None:
+        assert is_killed
+        assert await AsyncSandbox.list(url=server.url, api_key=server.key) == []
+        with pytest.raises(SandboxNotFound):
+            await server.connect("x")
+        created = await server.create("x")
+    assert (await created.exec("echo up")).stdout == "up\n"
+    await created.destroy()
+    await eventually(lambda: left_behind(server.home) == [])
+    return is_killed
+
+
+BEFORE_ITS_ANSWER = Death(1, "cove-runtime", kind="write")
+
+
+async def test_an_id_whose_creation_was_killed_is_free_at_once(other_home: Path, tmp_path: Path) -> None:
+    with crashing_runtimes(tmp_path / "arms") as trigger, serving(other_home) as server:
+        assert await kill_a_creation_at(BEFORE_ITS_ANSWER, server, trigger)
+
+
+async def test_a_warm_sandbox_that_is_killed_before_its_answer_is_replaced(other_home: Path, tmp_path: Path) -> None:
+    with crashing_runtimes(tmp_path / "arms") as trigger, serving(other_home, "--warm", "1") as server:
+        await eventually(lambda: WarmPool(server.directory).count(DEFAULT) == 1)
+        BEFORE_ITS_ANSWER.write(trigger)
+        sandbox = await server.create("x")
+        assert not trigger.exists()
+        assert (await sandbox.exec("echo up")).stdout == "up\n"
+        await sandbox.destroy()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_a_creation_that_is_killed_anywhere_leaves_its_id_free(other_home: Path, tmp_path: Path) -> None:
+    with crashing_runtimes(tmp_path / "arms") as trigger, serving(other_home) as server:
+        step = 1
+        while await kill_a_creation_at(Death(step, "cove-runtime"), server, trigger):
+            step += 1
+        assert step > 6
 
 
 async def test_a_fork_whose_gateway_is_killed_leaves_nothing(other_home: Path) -> None:

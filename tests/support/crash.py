@@ -1,10 +1,12 @@
 """Kill a program, or a process of a server, at any step: before the n-th change that it makes outside its memory.
 
-Such a change is a name made, moved or removed, a process started, or a packet with descriptors: what a program does to
-disks, namespaces and other processes goes through one of these. `program_text` is for programs of a test; a server's
-processes are armed by `crashing_runtimes` when they are forked, and `Death` says which of them dies.
+Such a change is a name made, moved or removed, a process started, a packet with descriptors, or a word on a stream:
+what a program does to disks, namespaces and other processes goes through one of these. `program_text` is for programs
+of a test; a server's processes are armed by `crashing_runtimes` when they are forked, and `Death` says which of them
+dies.
 """
 
+import asyncio
 import functools
 import importlib
 import inspect
@@ -38,12 +40,14 @@ os.register_at_fork(after_in_child=arm)
 class Death:
     """What is written into a trigger: the step, and the process that dies there.
 
-    `name` is that of the process; `pid` the one that is meant, or that is not, if there is a minus before it.
+    `name` is that of the process; `pid` the one that is meant, or that is not, if there is a minus before it. With
+    `kind`, only changes by the function of that name are counted.
     """
 
     step: int
     name: str = ""
     pid: int = 0
+    kind: str = ""
 
     @property
     def is_mine(self) -> bool:
@@ -102,12 +106,12 @@ def arm_changes(last: int = 0, trigger: str | None = None) -> Callable[[], int]:
     """
     guard, seen = threading.Lock(), 0
 
-    def count() -> None:
+    def count(kind: str) -> None:
         nonlocal seen
         wanted = last
         if trigger is not None:
             death = Death.read(trigger)
-            if death is None or not death.is_mine:
+            if death is None or not death.is_mine or death.kind not in ("", kind):
                 return
             wanted = death.step
         with guard:
@@ -117,9 +121,14 @@ def arm_changes(last: int = 0, trigger: str | None = None) -> Callable[[], int]:
                     os.remove(trigger)  # one death is enough
                 die()
 
-    for owner, names in ((os, _CHANGES), (socket.socket, ("sendmsg",)), (subprocess.Popen, ("__init__",))):
+    for owner, names in (
+        (os, _CHANGES),
+        (socket.socket, ("sendmsg",)),
+        (subprocess.Popen, ("__init__",)),
+        (asyncio.StreamWriter, ("write",)),
+    ):
         for name in names:
-            setattr(owner, name, _counted(getattr(owner, name), count))
+            setattr(owner, name, _counted(getattr(owner, name), functools.partial(count, name)))
     return lambda: seen
 
 

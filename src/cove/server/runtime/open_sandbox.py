@@ -53,8 +53,9 @@ class SandboxOpener:
     async def create(self, request: Create, warm: tuple[Sandbox, Place] | None = None) -> OpenedSandbox | Record:
         """A new one, or the `warm` one by that id; one that exists is opened again, or only told where it runs."""
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
-        existing = await in_thread(self._directory.read, reservation.key)
-        if existing is not None and await in_thread(self._directory.is_known, existing):
+        entry = reservation.entry
+        existing = await in_thread(self._directory.read, entry.key)
+        if existing is not None and not entry.is_offered and await in_thread(self._directory.is_known, existing):
             if not request.exist_ok:
                 reservation.close()
                 raise SandboxAlreadyExists(f"sandbox {request.id} exists already", id=request.id)
@@ -63,23 +64,31 @@ class SandboxOpener:
             if existing is not None:
                 await in_thread(remove, self._directory, (await self._examine()).hierarchies, existing.key)
             await in_thread(check_room, self._directory)
-            sandbox, place = warm or await self._start_new(request, reservation)
+            sandbox, place = await (
+                self._start_new(request, reservation) if warm is None else self._adopt(warm, request, reservation)
+            )
         except BaseException:
             reservation.remove()
             raise
-        if warm is not None:
-            reservation.assign(place.key)
-            sandbox.adopt(request.id, request.spec, datetime.now(UTC))
-            await sandbox.begin_layers()
-            await sandbox.begin_network()
         return await self._record(sandbox, place, reservation, is_new=True)
+
+    async def _adopt(
+        self, warm: tuple[Sandbox, Place], request: Create, reservation: Reservation
+    ) -> tuple[Sandbox, Place]:
+        sandbox, place = warm
+        reservation.offer(place.key)
+        sandbox.adopt(request.id, request.spec, datetime.now(UTC))
+        await sandbox.begin_layers()
+        await sandbox.begin_network()
+        return warm
 
     async def start(self, request: Start) -> OpenedSandbox | Record:
         """Start one that is stopped or lost; of one that runs, return only its record."""
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
-        record = await in_thread(self._directory.find, request.id)
+        entry = reservation.entry
+        record = None if entry.is_offered else await in_thread(self._directory.find, request.id)
         if record is None:
-            if not reservation.key:
+            if not entry.key:
                 reservation.remove()
             raise SandboxNotFound(f"there is no sandbox {request.id}", id=request.id)
         return await self._open_again(reservation, record)
@@ -97,7 +106,7 @@ class SandboxOpener:
 
     async def _start_new(self, request: Create, reservation: Reservation) -> tuple[Sandbox, Place]:
         place = await in_thread(allocate, await self._examine(), request.spec)
-        reservation.assign(place.key)
+        reservation.offer(place.key)
         return await self._start_at(place, request.id, request.spec), place
 
     async def _start_at(self, place: Place, id: str, spec: SandboxSpec) -> Sandbox:

@@ -113,6 +113,7 @@ class _Process:
         if opened.is_new and taken != ACKNOWLEDGED:
             await self._opener.undo(opened)
             return None
+        opened.reservation.take()
         opened.reservation.let_go()
         return opened
 

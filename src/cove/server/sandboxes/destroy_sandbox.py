@@ -10,7 +10,7 @@ from cove.linux.pidfd import end_process, open_process, wait_for_end
 from cove.runtime.home import Home
 from cove.runtime.volumes import Volumes
 from cove.server.sandboxes.directory import Directory, Record
-from cove.server.sandboxes.reservation import forget_stale, free
+from cove.server.sandboxes.reservation import forget_stale, free, free_unknown
 
 GRACE_SECONDS = 5.0
 MOST_SECONDS = 60.0
@@ -53,7 +53,12 @@ def has_ended(directory: Directory, record: Record) -> bool:
             pass
         else:
             return False
-    holder = directory.holder(record.key)
+    return _is_gone(directory, record.key)
+
+
+def _is_gone(directory: Directory, key: str) -> bool:
+    """Wait for the process that has the place, which is dying; False when it does not end. Blocks."""
+    holder = directory.holder(key)
     pidfd = None if holder is None else open_process(*holder)
     if pidfd is None:
         return True
@@ -63,14 +68,21 @@ def has_ended(directory: Directory, record: Record) -> bool:
         os.close(pidfd)
 
 
+def discard_abandoned(directory: Directory, hierarchies: Hierarchies, id: str) -> None:
+    """Remove a sandbox whose process was killed before anybody had taken it; any other stays. Blocks."""
+    entry = directory.look_up(id)
+    record = directory.read(entry.key) if entry.is_offered else None
+    if record is not None and _is_gone(directory, record.key) and free_unknown(directory, record):
+        remove(directory, hierarchies, record.key)
+
+
 def collect_garbage(path: Path) -> None:
     """Remove the sandboxes that nobody knows, whose time is up, or whose program is gone. Blocks."""
     home, directory, hierarchies = Home(path), Directory(path), find_hierarchies()
     forget_stale(directory)
     for record in directory.unknown():
-        if directory.key_of(record.id) == record.key:
-            free(directory, record.id)
-        remove(directory, hierarchies, record.key)
+        if free_unknown(directory, record):
+            remove(directory, hierarchies, record.key)
     home.collect(hierarchies)
     Volumes(home).collect()
 

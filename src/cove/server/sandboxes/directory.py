@@ -1,7 +1,8 @@
 """The directory (registry) of a server's sandboxes: their records on disk, the only truth.
 
 `sandboxes/<key>/sandbox.json` says what a sandbox is, its lock says whether a runtime has it, and
-`ids/<digest of the id>` says which key has the id. All calls here block, but for microseconds.
+`ids/<digest of the id>` says which key has the id, and whether somebody has taken the sandbox yet. One that was only
+offered when its runtime died was never given to anybody: it is removed. All calls here block, but for microseconds.
 """
 
 import builtins
@@ -10,6 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,16 +26,29 @@ from cove.model.cluster import Member
 from cove.runtime.home import LOCK, RECORD, SOCKET
 from cove.server.sandboxes.members import Stamp, members_path, read_members, stamp_of
 
-_KEY = re.compile(rb"[a-z2-7]{%d}" % KEY_LENGTH)
+_ENTRY = re.compile(rb"([a-z2-7]{%d})(\??)" % KEY_LENGTH)
 _MOST_PATH_BYTES = 107  # unix(7)
-KEY_BYTES = 64
+ENTRY_BYTES = 64
 
 log = logging.getLogger("cove.server")
 
 
-def read_key(data: bytes) -> str:
-    """A key as the file of an id has it; nothing for what is none, as in a file that a crash of the machine spoilt."""
-    return data.decode() if _KEY.fullmatch(data) else ""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the file of an id says: the key, or nothing; and whether its sandbox is only offered."""
+
+    key: str = ""
+    is_offered: bool = False
+
+    @classmethod
+    def read(cls, data: bytes) -> "Entry":
+        """Nothing for what is none, as in a file that a crash of the machine spoilt."""
+        found = _ENTRY.fullmatch(data)
+        return cls(found[1].decode(), bool(found[2])) if found else cls()
+
+    def encode(self) -> bytes:
+        """The bytes of the file: to take an offer is to cut off the last one."""
+        return self.key.encode() + (b"?" if self.is_offered else b"")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,8 +154,9 @@ class Directory:
 
     def find(self, id: str) -> Record | None:
         """The sandbox with that id; None too for one whose lifetime ended while it was stopped."""
-        record = self.read(self.key_of(id))
-        if record is None or record.id != id or self._has_expired(record):
+        entry = self.look_up(id)
+        record = self.read(entry.key)
+        if record is None or record.id != id or self._is_left(record, entry):
             return None
         return record
 
@@ -149,7 +165,10 @@ class Directory:
         return sorted(filter(self.is_known, self._readable()), key=lambda record: record.created_at)
 
     def unknown(self) -> builtins.list[Record]:
-        """Return those to be removed: their lifetime is over, or their removal was begun by somebody who is gone."""
+        """Return those to be removed.
+
+        Their lifetime is over, their removal was begun by somebody who is gone, or nobody took them.
+        """
         return [record for record in self._readable() if not self.is_known(record)]
 
     def _readable(self) -> Iterator[Record]:
@@ -165,10 +184,12 @@ class Directory:
 
     def is_known(self, record: Record) -> bool:
         """Return whether the record is a sandbox, and not what is left of one."""
-        return self.key_of(record.id) == record.key and not self._has_expired(record)
+        entry = self.look_up(record.id)
+        return entry.key == record.key and not self._is_left(record, entry)
 
-    def _has_expired(self, record: Record) -> bool:
-        return record.is_over(datetime.now(UTC)) and not self.is_held(record.key)
+    def _is_left(self, record: Record, entry: Entry) -> bool:
+        """Return whether its lifetime is over, or nobody has taken it, and no runtime has it."""
+        return (entry.is_offered or record.is_over(datetime.now(UTC))) and not self.is_held(record.key)
 
     def status(self, record: Record) -> SandboxStatus:
         """Return the status: one that was running or paused and has no runtime is lost."""
@@ -216,14 +237,14 @@ class Directory:
         """Replace the record, all at once."""
         replace_file(self.place(record.key) / RECORD, msgspec.json.encode(record), durable=durable)
 
-    def key_of(self, id: str) -> str:
-        """The key that has the id, or nothing."""
+    def look_up(self, id: str) -> Entry:
+        """Return what the file of the id says."""
         try:
             descriptor = os.open(self.entry(id), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return ""
+            return Entry()
         try:
-            return read_key(os.read(descriptor, KEY_BYTES))
+            return Entry.read(os.read(descriptor, ENTRY_BYTES))
         finally:
             os.close(descriptor)
 

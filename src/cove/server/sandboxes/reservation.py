@@ -1,7 +1,8 @@
 """Reserve an id: a small file that names the key, locked while the sandbox is made, started or stopped.
 
 Whoever makes or starts a sandbox holds the lock, so that any number of them, in any number of processes, do it one
-after the other. Whoever destroys waits for nobody: the file is renamed away, and its owner finds that out.
+after the other. Whoever makes one offers it, and holds the lock until it is taken: an offer that nobody holds was left
+by a process that was killed. Whoever destroys waits for nobody: the file is renamed away, and its owner finds that out.
 """
 
 import fcntl
@@ -12,7 +13,7 @@ from io import FileIO
 
 from cove.core.identifier import new_identifier
 from cove.errors import SandboxNotFound, SandboxUnavailable
-from cove.server.sandboxes.directory import KEY_BYTES, Directory, Record, read_key
+from cove.server.sandboxes.directory import ENTRY_BYTES, Directory, Entry, Record
 
 _FREED = "freed-"
 
@@ -49,14 +50,18 @@ class Reservation:
             return False
 
     @property
-    def key(self) -> str:
-        """Return the key of the sandbox that has the id; nothing when it is new."""
-        return read_key(os.pread(self._file.fileno(), KEY_BYTES, 0))
+    def entry(self) -> Entry:
+        """Return which sandbox has the id; none when it is new."""
+        return Entry.read(os.pread(self._file.fileno(), ENTRY_BYTES, 0))
 
-    def assign(self, key: str) -> None:
-        """Say which sandbox has the id."""
+    def offer(self, key: str) -> None:
+        """Say which sandbox has the id, as soon as somebody takes it."""
         self._file.truncate(0)
-        os.pwrite(self._file.fileno(), key.encode(), 0)
+        os.pwrite(self._file.fileno(), Entry(key, is_offered=True).encode(), 0)
+
+    def take(self) -> None:
+        """Let the sandbox that was offered have the id, whatever becomes of its process."""
+        self._file.truncate(len(Entry(self.entry.key).encode()))
 
     def let_go(self) -> None:
         """Release the lock: whoever waits may go on."""
@@ -82,7 +87,7 @@ def rewrite(directory: Directory, id: str, change: Callable[[Record], Record]) -
     try:
         record = directory.find(id)
         if record is None:
-            if not reservation.key:
+            if not reservation.entry.key:
                 reservation.remove()
             raise SandboxNotFound(f"there is no sandbox {id}", id=id)
         if directory.is_held(record.key):
@@ -97,10 +102,25 @@ def free(directory: Directory, id: str) -> str:
     gone = directory.server / f"{_FREED}{new_identifier()}"
     with suppress(FileNotFoundError):
         directory.entry(id).rename(gone)
-        key = read_key(gone.read_bytes())
+        key = Entry.read(gone.read_bytes()).key
         gone.unlink()
         return key
     return ""
+
+
+def free_unknown(directory: Directory, record: Record) -> bool:
+    """Free the id of what is left of a sandbox; False while somebody makes or starts one by that id, or has."""
+    path = directory.entry(record.id)
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        if directory.is_known(record):
+            return False
+        if directory.look_up(record.id).key == record.key:
+            path.unlink()  # who waits for this lock finds that it is not current
+    return True
 
 
 def forget_stale(directory: Directory) -> None:
@@ -110,5 +130,5 @@ def forget_stale(directory: Directory) -> None:
     for path in directory.ids.iterdir():
         with suppress(FileNotFoundError, BlockingIOError, SandboxUnavailable), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if directory.read(read_key(file.read(KEY_BYTES))) is None:
+            if directory.read(Entry.read(file.read(ENTRY_BYTES)).key) is None:
                 path.unlink()  # who waits for this lock finds that it is not current

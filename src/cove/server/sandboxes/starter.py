@@ -16,7 +16,7 @@ from cove.local.threads import in_thread
 from cove.model import SandboxSpec, SandboxStatus
 from cove.server.configuration import Configuration
 from cove.server.sandboxes.capacity import check_room
-from cove.server.sandboxes.destroy_sandbox import remove
+from cove.server.sandboxes.destroy_sandbox import discard_abandoned, remove
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.reservation import free
 from cove.server.sandboxes.start_protocol import ACKNOWLEDGED, Create, Request, Start, encode, receive_reply
@@ -114,7 +114,7 @@ class Starter:
         return [offer.take() for offer in offers]
 
     async def _offer(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> "_Offer":
-        """Have one made. With a new id, what a process that was killed meanwhile has left is nobody's but ours."""
+        """Have one made. What a process that was killed meanwhile has left is removed: nobody was given it."""
         code, socket = await in_thread(lambda: (self.directory.code(), self._claim(spec)))
         request = Create(id=id or new_id(code), spec=spec, exist_ok=exist_ok)
         if socket is not None:
@@ -130,8 +130,11 @@ class Starter:
             raise
 
     async def _clear(self, id: str, *, is_new: bool) -> None:
-        if is_new:
-            await settled(self.destroy(id))
+        """Remove what is left of a creation that failed; with a new id it is nobody's but ours."""
+        await settled(self.destroy(id) if is_new else self._discard_abandoned(id))
+
+    async def _discard_abandoned(self, id: str) -> None:
+        await asyncio.to_thread(discard_abandoned, self.directory, await self.hierarchies(), id)
 
     def _claim(self, spec: SandboxSpec) -> Path | None:
         """Take a warm sandbox, which stands on the host's system or on the image, and runs nothing."""
