@@ -12,10 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.cancellation import cancel_after
 from support.layers import layers_of_sandboxes
+from support.programs import wait_until_gone
 from support.servers import eventually
+from support.stage import turns
 
 from cove import AsyncSandbox, AsyncSnapshot
-from cove.errors import CoveError, TransactionOpen, ValidationFailed
+from cove.errors import CoveError, SandboxDestroyed, TransactionOpen, ValidationFailed
+from cove.linux.file_lock import waiting_lock
 from cove.model import SandboxStatus
 from cove.runtime.sandbox import Sandbox
 
@@ -253,3 +256,25 @@ async def test_what_a_transaction_refuses_ends_nothing() -> None:
             assert process.outcome is None
             await change.commit()
         await snapshot.delete()
+
+
+CUT_OFF: dict[str, tuple[Callable[[AsyncSandbox], Awaitable[object]], str]] = {
+    "snapshot": (lambda sandbox: sandbox.snapshot(), "no snapshot was made"),
+    "fork": (lambda sandbox: sandbox.fork(2), "there are no copies"),
+    "transaction": (lambda sandbox: sandbox.begin_transaction(), "no transaction"),
+}
+
+
+@pytest.mark.parametrize("change", CUT_OFF)
+async def test_a_change_that_a_destruction_cuts_off_says_so(change: str, cove_home: Path) -> None:
+    call, consequence = CUT_OFF[change]
+    sandbox = await AsyncSandbox.create()
+    assert isinstance(sandbox, Sandbox)
+    with waiting_lock(cove_home / "layers.lock"):  # nothing is sealed meanwhile
+        changing = asyncio.ensure_future(call(sandbox))
+        await turns()
+        destroying = asyncio.ensure_future(sandbox.destroy())
+        assert await asyncio.to_thread(wait_until_gone, [sandbox._jail.agent_pid]) == []
+    with pytest.raises(SandboxDestroyed, match=rf"{sandbox.id} was destroyed meanwhile: {consequence}"):
+        await changing
+    await destroying

@@ -10,7 +10,7 @@ import msgspec
 from cove.api import AsyncSandbox, CodeContext, Process, Terminal
 from cove.core.command import Invocation, build_invocation, check_timeout, merge_environment
 from cove.core.mount import normalise
-from cove.errors import SnapshotNotFound, ValidationFailed
+from cove.errors import ValidationFailed
 from cove.images.commit import commit_image
 from cove.images.reference import parse_reference
 from cove.images.store import open_images
@@ -54,7 +54,8 @@ class Sandbox(SandboxLifecycle):
         self._check_files()
         check_snapshot_name(name)
         check_labels(labels or {})
-        made = await self._state.snapshot(name, labels or {}, self._spec.env, self._spec.workdir)
+        with self._ending.telling("no snapshot was made"):
+            made = await self._state.snapshot(name, labels or {}, self._spec.env, self._spec.workdir)
         return Snapshot(self.layers.store, made.info(None))
 
     async def commit(self, name: str) -> Image:
@@ -76,18 +77,20 @@ class Sandbox(SandboxLifecycle):
         id = snapshot if isinstance(snapshot, str) else snapshot.id
         self._check_files()
         check_system(await in_thread(self.layers.store.find, id), self.layers.place.system)
-        await self._state.restore(id, lambda: self._quiet("the sandbox goes back to a snapshot", id))
+        with self._ending.telling("create another one from the snapshot"):
+            await self._state.restore(id, lambda: self._quiet("the sandbox goes back to a snapshot", id))
 
     async def fork(self, count: int = 1) -> builtins.list[AsyncSandbox]:
         self._check_files()
         if not 0 < count <= MOST_COPIES:
             raise ValidationFailed(f"count must be from 1 to {MOST_COPIES}, not {count!r}")
+        with self._ending.telling("there are no copies. Fork a sandbox that is kept, or make them from a snapshot."):
+            return await self._fork(count)
+
+    async def _fork(self, count: int) -> builtins.list[AsyncSandbox]:
         snapshot = await self._state.snapshot(None, {}, self._spec.env, self._spec.workdir, self._place.key)
         try:
             return await self.on_fork(self._spec_of_copy(snapshot.id), count)
-        except SnapshotNotFound:
-            self.life.check_alive()  # it goes with its sandbox
-            raise
         finally:
             await finished(self._forget_snapshot, snapshot.id)
 
@@ -110,7 +113,8 @@ class Sandbox(SandboxLifecycle):
 
     async def begin_transaction(self, lease: float = 30.0) -> str:
         self._check_files()
-        return await self._state.begin_transaction(lease)
+        with self._ending.telling("no transaction was begun"):
+            return await self._state.begin_transaction(lease)
 
     async def renew_transaction(self, id: str, lease: float = 30.0) -> None:
         self._check_files()
@@ -126,7 +130,8 @@ class Sandbox(SandboxLifecycle):
 
     async def reset(self) -> ResetReport:
         self._check_files()
-        report = await self._state.reset(lambda: self._quiet("the sandbox is reset"), self.forget_changes)
+        with self._ending.telling("create another one"):
+            report = await self._state.reset(lambda: self._quiet("the sandbox is reset"), self.forget_changes)
         shared = await self.files.list("/dev/shm", hidden=True)
         return msgspec.structs.replace(report, processes=self._surfaces.spawner.count_busy(), shared_memory=len(shared))
 

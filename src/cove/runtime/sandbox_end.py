@@ -1,7 +1,8 @@
 """The end of a sandbox, or of its jail: what callers are told who come too late, or whose call it cut off."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from cove.errors import ConnectionLost, CoveError, SandboxDestroyed, SandboxUnavailable, ValidationFailed
 from cove.model import SandboxStatus
@@ -36,6 +37,16 @@ class SandboxEnd:
                 f"sandbox {self._id()} {what} before it had answered: the call may have had its effect"
             )
         return SandboxUnavailable(f"sandbox {self._id()} {what} before the call reached it: nothing was started")
+
+    @contextmanager
+    def telling(self, consequence: str) -> Iterator[None]:
+        """Tell a caller so whose change of the files fails because the sandbox is destroyed meanwhile."""
+        try:
+            yield
+        except CoveError as error:
+            if not self.destroying.is_started:
+                raise
+            raise SandboxDestroyed(f"sandbox {self._id()} was destroyed meanwhile: {consequence}") from error
 
     def check_running(self, *, has_jail: bool) -> None:
         """Raise what a call is told that cannot be made."""
