@@ -142,7 +142,7 @@ class Sandbox(SandboxLifecycle):
         When the body fails there are none. The caller shields it from cancel.
         """
         expelled, left = self._surfaces.sessions.expel(reason), builtins.list[Session]()
-        sleeping = await self._sleeping_in(snapshot)
+        sleeping = await self._sessions.in_snapshot(snapshot)
         try:
             await self._surfaces.spawner.end_everything(reason)
             await self._surfaces.contexts.close()

@@ -3,32 +3,25 @@
 import asyncio
 import builtins
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Literal
+from functools import partial
 
 import msgspec
 
 from cove.api import AsyncSandbox
-from cove.core.command import check_environment, merge_environment
+from cove.core.command import merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
 from cove.errors import SandboxUnavailable, ValidationFailed
 from cove.local.threads import in_thread
 from cove.model import (
-    AnyMount,
-    Network,
-    NetworkEvent,
-    NetworkPolicy,
     Outcome,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
     TreeKill,
     Usage,
-    make_spec,
 )
 from cove.runtime.activity import Activity
 from cove.runtime.backup_store import BackupStore
@@ -37,12 +30,11 @@ from cove.runtime.disk_watch import DiskWatch, Watched
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
 from cove.runtime.freezer import Freezer
-from cove.runtime.gate import gated_call, gated_stream
+from cove.runtime.gate import gated_call
 from cove.runtime.git import Git
 from cove.runtime.home import Place
 from cove.runtime.isolation import Inside, backend_of
 from cove.runtime.jail import Jail
-from cove.runtime.kept_sessions import SleepingSession, close_sessions, forget_sessions, open_sessions
 from cove.runtime.layers import SandboxLayers
 from cove.runtime.life import Life
 from cove.runtime.machine import Machine
@@ -52,9 +44,10 @@ from cove.runtime.ports import Ports, Publisher
 from cove.runtime.process import Process
 from cove.runtime.sandbox_end import SandboxEnd
 from cove.runtime.sandbox_jail import make_jail, prepare_files
-from cove.runtime.sandbox_life import SandboxLife, ends_at
+from cove.runtime.sandbox_life import ends_at
 from cove.runtime.sandbox_mounts import Host, Mounts
-from cove.runtime.session import Session
+from cove.runtime.sandbox_sessions import SandboxSessions
+from cove.runtime.sandbox_settings import SandboxSettings
 from cove.runtime.spawner import Spawner
 from cove.runtime.state import Living, SandboxState
 from cove.runtime.surfaces import Surfaces
@@ -62,18 +55,13 @@ from cove.runtime.usage import measure_usage
 from cove.runtime.users import Users
 from cove.tasks import end
 
-# In the place of a sandbox that is stopped.
-KEPT_SESSIONS = "sessions"
-# What shells have to say their state when their sandbox stops, all at the same time.
-_KEEP_SECONDS = 5.0
-
 
 async def _nobody_makes_copies(spec: SandboxSpec, count: int) -> builtins.list[AsyncSandbox]:
     """Refuse: a server makes the copies of its sandboxes."""
     raise ValidationFailed("copies of a server's sandbox are made by the server: POST /v1/sandboxes/{id}/fork")
 
 
-class SandboxLifecycle(SandboxLife):
+class SandboxLifecycle(SandboxSettings):
     """`open_first` gives it its jail, and each start after a stop another one. It ends with `destroy`."""
 
     files: Files
@@ -88,7 +76,6 @@ class SandboxLifecycle(SandboxLife):
         self._place = place
         self._has_jail = False
         self._died: str | None = None
-        self._sleeping: list[Session] = []
         self.loop = asyncio.get_running_loop()
         self.activity = Activity(lambda: self.running_processes)
         self.life = Life(self, self.activity, lambda: self.on_lost())  # noqa: PLW0108  # it changes
@@ -98,6 +85,7 @@ class SandboxLifecycle(SandboxLife):
         self._has_begun = False
         self.network = SandboxNetwork(place, machine.home.path)
         self.layers = SandboxLayers(machine, place)
+        self._sessions = SandboxSessions(place.path, self.layers, lambda: self._surfaces.sessions)
         self._state = SandboxState(self.layers, self._parts, self.life.turn, self.life.begin_again)
         self.on_fork: Callable[[SandboxSpec, int], Awaitable[builtins.list[AsyncSandbox]]] = _nobody_makes_copies
         self.on_end: Callable[[], None] = lambda: None
@@ -157,12 +145,9 @@ class SandboxLifecycle(SandboxLife):
         try:
             if restores:
                 await in_thread(self.mounts.release_others)
-            sleeping = await (
-                in_thread(open_sessions, self._kept_sessions) if restores else self._sleeping_in(self._spec.snapshot)
-            )
-            await self._restore_sessions(sleeping, self._start())
-            if restores:
-                await in_thread(forget_sessions, self._kept_sessions)
+                await self._sessions.restore_kept(self._start)
+            else:
+                await self._sessions.restore_from(self._spec.snapshot, self._start)
         except BaseException:
             if self._death is not None:
                 self._death.cancel()
@@ -175,29 +160,18 @@ class SandboxLifecycle(SandboxLife):
         if self._died is not None:
             await self._end(Outcome.LOST)
             raise SandboxUnavailable(f"sandbox {self.id} was lost while it started: {self._died}. Try again.")
-        self._surfaces.sessions.wake(self._sleeping)
-        self._sleeping = []
-        await in_thread(forget_sessions, self._kept_sessions)
+        await self._sessions.wake()
 
     async def finish(self, why: str) -> None:
         """End the jail; its sessions sleep until the next one."""
         if self._has_jail:
             self._ending.why = why
-            self._surfaces.sessions.is_ending = True
-            kept = await self._surfaces.sessions.keep(self._kept_sessions, _KEEP_SECONDS)
-            await self._end(Outcome.STOPPED)
-            for session, sleeping in kept:
-                session.sleep(sleeping)
-                self._sleeping.append(session)
+            await self._sessions.sleep(lambda: self._end(Outcome.STOPPED))
 
     def _user_inside(self) -> tuple[int, int]:
         """The numbers of the sandbox's user and its group; those of a system on which it has one user do not matter."""
         system = self.layers.place.system
         return (0, 0) if system is None else (system.user_id, system.group_id)
-
-    @property
-    def _kept_sessions(self) -> Path:
-        return self._place.path / KEPT_SESSIONS
 
     async def freeze(self) -> None:
         """Freeze the jail."""
@@ -267,15 +241,6 @@ class SandboxLifecycle(SandboxLife):
     def _watch_disk(self, watched: Watched) -> DiskWatch:
         return DiskWatch(lambda: self.layers.place.directories, self._spec.limits, watched)
 
-    async def _set_mounts(self, mounts: Sequence[AnyMount]) -> None:
-        before = self._spec.mounts
-        self._spec = msgspec.structs.replace(self._spec, mounts=tuple(mounts))
-        try:
-            await self.life.keeper.keep()
-        except BaseException:
-            self._spec = msgspec.structs.replace(self._spec, mounts=before)
-            raise
-
     def _base(self) -> str:
         self._check_running()
         return self._cwd
@@ -311,54 +276,10 @@ class SandboxLifecycle(SandboxLife):
         usage = msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._surfaces.processes.log_bytes)
         return await self.network.add_usage(usage)
 
-    @gated_call
-    async def set_env(self, env: Mapping[str, str | None]) -> None:
-        checked = check_environment(env)
-        self._env = merge_environment(self._env, checked)
-        self.env_changes |= checked
-        await self.life.keeper.keep()
-
-    @gated_call
-    async def set_network(self, network: Network | NetworkPolicy | Literal["none", "internet"]) -> None:
-        self._check_running()
-        spec = make_spec(self._spec, {"network": network})
-        if spec.network != self._spec.network and Network.HOST in (spec.network, self._spec.network):
-            raise ValidationFailed("a sandbox has the host's network from its creation to its end, or never")
-
-        async def keep(brought: Mapping[str, str]) -> None:
-            before = self._spec
-            self._spec = msgspec.structs.replace(before, network=spec.network)
-            try:
-                await self.life.keeper.keep()
-            except BaseException:
-                self._spec = before
-                raise
-            self._env = merge_environment(self._env, brought)
-
-        await self.network.change(spec.network, lambda: self._env, keep)
-
     async def begin_layers(self) -> None:
         """Stand on the snapshot of a spec that was adopted: nothing has run yet."""
         if self._spec.snapshot is not None:
-            sleeping = await self._sleeping_in(self._spec.snapshot)
-            await self._restore_sessions(sleeping, self._state.begin(self._spec.snapshot))
-
-    async def _sleeping_in(self, snapshot: str | None) -> builtins.list[SleepingSession]:
-        """Open the sessions of a snapshot: all of them, if that is still found afterwards."""
-        return [] if snapshot is None else await in_thread(open_sessions, self.layers.store.sessions(snapshot))
-
-    async def _restore_sessions(self, sleeping: builtins.list[SleepingSession], start: Awaitable[None]) -> None:
-        """Have these sessions when the start has succeeded."""
-        try:
-            await start
-        except BaseException:
-            close_sessions(sleeping)
-            raise
-        self._surfaces.sessions.restore(sleeping)
-
-    async def begin_network(self) -> None:
-        """Let the policy of the spec hold: of a jail that has just started, or of a spec that was adopted."""
-        self._env = merge_environment(self._env, await self.network.begin(self._spec.network, self._env))
+            await self._sessions.restore_from(self._spec.snapshot, partial(self._state.begin, self._spec.snapshot))
 
     def _startup(self) -> Sequence[str]:
         """The command that it is to run from its start on."""
@@ -368,15 +289,6 @@ class SandboxLifecycle(SandboxLife):
         if system is None or not system.startup:
             raise ValidationFailed("the image says nothing that it would start: give a list of words as startup")
         return system.startup
-
-    @gated_stream
-    async def network_log(
-        self, *, since: str | None = None, follow: bool = False
-    ) -> AsyncGenerator[NetworkEvent, None]:
-        self._check_running()
-        async with aclosing(self.network.events(since, follow)) as events:
-            async for event in events:
-                yield event
 
     async def close(self) -> None:
         """End everything that runs; the files and the place stay as they are. Idempotent."""
@@ -400,8 +312,7 @@ class SandboxLifecycle(SandboxLife):
         async with self.life.turn:
             self.life.status = SandboxStatus.STOPPED
             await self._end(Outcome.KILLED)
-        for session in self._sleeping:
-            session.close()
+        self._sessions.close()
         await self.ports.close()
 
     async def _end(self, outcome: Outcome) -> None:
