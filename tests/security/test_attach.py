@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from cove.attach import (
     MountOptions,
     MoveMounts,
     NetworkSetup,
+    Nursery,
     Sysctls,
     Target,
     actions,
@@ -569,6 +571,53 @@ async def test_a_servers_zygote_forks_helpers_and_without_one_they_are_started(
             async with attached(sandbox, *actions) as sockets:
                 assert len(sockets) == 3
     assert forked == [True, False]
+
+
+async def test_a_nursery_forks_helpers_that_outlive_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    forked = list[bool]()
+    async with AsyncSandbox.create() as sandbox:
+        jail = by_process(sandbox)
+        assert jail._machine is not None
+        nursery = await asyncio.to_thread(Nursery, jail._machine.attach_command)
+        jail._machine = replace(jail._machine, nursery=nursery)
+
+        def end_nursery(helper: Process) -> None:
+            forked.append(helper.process is None)
+            nursery.close()
+
+        bind = BindFile(names_file(sandbox), NAMES)
+        with monkeypatch.context() as patch:
+            before_step(patch, 2, end_nursery)
+            async with attached(sandbox, bind):
+                assert (await sandbox.exec(["cat", NAMES])).stdout == "nameserver 127.0.0.53\n"
+        with monkeypatch.context() as patch:
+            before_step(patch, 2, end_nursery)
+            async with attached(sandbox, bind):
+                pass
+    assert forked == [True, False]
+
+
+async def test_copies_that_start_at_once_share_one_interpreter_for_their_helpers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        snapshot = await sandbox.snapshot()
+        started, start = list[int](), visit._start_program
+
+        def note(command: Sequence[str], sock: socket.socket) -> "subprocess.Popen[bytes]":
+            process = start(command, sock)
+            started.append(process.pid)
+            return process
+
+        with monkeypatch.context() as patch:
+            patch.setattr(visit, "_start_program", note)
+            copies = await sandbox.fork(3)
+        assert len(started) == 2  # for the seal, and for the copies
+        for copy in copies:
+            assert (await copy.exec("echo up")).stdout == "up\n"
+            await (await copy.snapshot()).delete()
+            await copy.destroy()
+        await snapshot.delete()
 
 
 async def test_a_pid_that_has_come_to_be_another_processs_is_not_taken_for_the_agents(

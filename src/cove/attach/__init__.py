@@ -8,8 +8,8 @@
 Theory of operation. An action is a value; `plan` makes of a list of actions the list of steps that the helper performs
 (attach/performer). The agent is pinned by its pidfd while its namespaces are opened, the user namespace that owns them
 is asked of the kernel, and all go to the helper as descriptors. The helper is a process with the sandbox's own host
-user, started by its interpreter or forked by a server's zygote; it has one thread, so that it can enter a user
-namespace. It is in the host's pid namespace, so that nothing inside can signal or trace it, and it ends with our
+user, started by its interpreter or forked by a server's zygote or a nursery; it has one thread, so that it can enter a
+user namespace. It is in the host's pid namespace, so that nothing inside can signal or trace it, and it ends with our
 socket, or by its alarm. As root, what touches no path inside (the network), or is done before anything runs there
 (limits, masks), is done by a thread of ours instead, which costs no process.
 
@@ -46,6 +46,7 @@ from cove.attach.visit import (
     Attached,
     Helper,
     MountBusy,
+    Nursery,
     Process,
     Thread,
     can_enter_namespaces,
@@ -71,6 +72,7 @@ __all__ = [
     "NetworkSetup",
     "NetworkSysctls",
     "NoNamespaces",
+    "Nursery",
     "Process",
     "ReadOnly",
     "ShowLayers",

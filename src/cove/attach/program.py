@@ -4,7 +4,8 @@ It executes nothing, reads no file that lies inside and follows no link there. E
 openat2(2); what is mounted is mounted by descriptor. A step is `verb NUL field …`, with its descriptors. A packet on
 its socket has steps that are performed in turn, up to the first that fails; a line before them says for each how many
 bytes and descriptors it has. It is answered by `ok`, with descriptors, or by `error NUL errno NUL which NUL subject`.
-An alarm ends the helper, whatever it waits for.
+An alarm ends the helper, whatever it waits for. The packet `fork` with a socket has another helper forked, which serves
+that socket; it is not answered.
 
 Standard library only, and as little of that as possible: starts of jails wait for its import. Runs as a program, or in
 a fork of a process that has it imported; root performs some steps in a thread.
@@ -25,6 +26,7 @@ from cove.attach.performer import Performer
 PACKET_BYTES = 1 << 16
 MOST_DESCRIPTORS = 253  # SCM_MAX_FD
 SOL_SOCKET = 1
+FORK = b"fork"
 
 
 def serve(sock: _socket.socket) -> None:
@@ -35,6 +37,9 @@ def serve(sock: _socket.socket) -> None:
         packet, descriptors = _receive(sock)
         if not packet:
             return
+        if packet == FORK:
+            sock = _fork(sock, descriptors[0])
+            continue
         answer = b"ok"
         try:
             performer.perform_all(_split(packet, descriptors))
@@ -45,6 +50,20 @@ def serve(sock: _socket.socket) -> None:
         performer.given = []
         for descriptor in descriptors:
             posix.close(descriptor)
+
+
+def _fork(sock: _socket.socket, other: int) -> _socket.socket:
+    """Fork; returns the socket that this process serves from here on. Those that have ended meanwhile are reaped."""
+    try:
+        while posix.waitpid(-1, posix.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+    if posix.fork():
+        posix.close(other)
+        return sock
+    sock.close()
+    return _socket.socket(fileno=other)
 
 
 def _split(packet: bytes, descriptors: list[int]) -> list[tuple[bytes, list[int]]]:

@@ -175,6 +175,36 @@ class Process(Helper):
             self.process.wait()
 
 
+class Nursery:
+    """A helper that enters no jail and forks others: many that start at once pay for one interpreter."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self._process = _start_program(command, theirs)
+            except BaseException:
+                self._sock.close()
+                raise
+
+    def fork(self, user_id: int | None) -> Process | None:
+        """Have one forked, as that user; None when this one has ended. Any thread may ask."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                socket.send_fds(self._sock, [program.FORK], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                return None
+        return Process(ours, becomes=user_id)
+
+    def close(self) -> None:
+        """End it; those that it has forked go on. Idempotent. Blocks, but not for long."""
+        self._sock.close()
+        self._process.kill()
+        self._process.wait()
+
+
 def can_enter_namespaces() -> bool:
     """Return whether this process has CAP_SYS_ADMIN: root in a container may not."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -201,18 +231,17 @@ def start_process(command: Sequence[str], user_id: int | None) -> Process:
     with theirs:
         try:
             with as_user(user_id):
-                process = subprocess.Popen(
-                    command,
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env={},
-                    cwd="/",
-                )
+                process = _start_program(command, theirs)
         except BaseException:
             ours.close()
             raise
     return Process(ours, process)
+
+
+def _start_program(command: Sequence[str], sock: socket.socket) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        command, stdin=sock.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={}, cwd="/"
+    )
 
 
 @contextmanager

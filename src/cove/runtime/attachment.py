@@ -39,9 +39,13 @@ class Attachment:
     def prepare(self) -> None:
         """Begin what takes time: a fork of a server's zygote, or an interpreter, starts while the jail does."""
         if any(map(self._needs_process, self.actions)):
-            path = self.machine.attach_socket
-            forked = None if path is None else fork_process(path, self.user_id)
-            self._helper = forked or start_process(self.machine.attach_command, self.user_id)
+            self._helper = self._fork_helper() or start_process(self.machine.attach_command, self.user_id)
+
+    def _fork_helper(self) -> Process | None:
+        if self.machine.nursery is not None:
+            return self.machine.nursery.fork(self.user_id)
+        path = self.machine.attach_socket
+        return None if path is None else fork_process(path, self.user_id)
 
     def wait_ready(self) -> None:
         """Wait until the helper runs, so that nobody has to while a jail stands still."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cove.attach import can_enter_namespaces
+from cove.attach import Nursery, can_enter_namespaces
 from cove.core.jail import (
     HOST_DIRECTORY,
     INTERPRETER_DIRECTORY,
@@ -61,6 +61,7 @@ class Machine:
     snapshots: SnapshotMethod
     can_map_users: bool = False
     attach_socket: str | None = None  # where a process listens that forks helpers of this version
+    nursery: Nursery | None = None  # forks helpers while many sandboxes start at once
 
     def host(self, place: Place, directories: Sequence[Path] = (), system: System | None = None) -> Host:
         """Describe the host for the jail of a sandbox at that place, whose files are in these directories."""

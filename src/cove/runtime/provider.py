@@ -4,17 +4,20 @@ import asyncio
 import atexit
 import builtins
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from cove.api import AsyncImage, AsyncSandbox, AsyncSnapshot
+from cove.attach import Nursery
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.images.record import ImageRecord
 from cove.images.store import ImageStore, open_images
 from cove.local.bootstrap import bootstrapped
-from cove.local.threads import in_thread
+from cove.local.threads import finished, in_thread, kept_or_undone, start_in_thread
 from cove.model import (
     BuildEvent,
     BuildSpec,
@@ -56,8 +59,11 @@ class EmbeddedProvider:
             return await self.connect(id)
         if id in self._sandboxes:
             raise SandboxAlreadyExists(f"sandbox {id} exists already: choose another id, or exist_ok=True", id=id)
+        return await self._create(id, spec)
+
+    async def _create(self, id: str, spec: SandboxSpec, machine: Machine | None = None) -> AsyncSandbox:
         self._sandboxes[id] = None
-        opening = owned(self._open(id, spec))
+        opening = owned(self._open(id, spec, machine))
         try:
             return await shared(opening)
         except asyncio.CancelledError:
@@ -65,8 +71,9 @@ class EmbeddedProvider:
             raise
 
     async def _make_copies(self, spec: SandboxSpec, count: int) -> builtins.list[AsyncSandbox]:
-        """All of them, or none."""
-        return await make_all([partial(self.create, None, spec) for _ in range(count)])
+        """All of them, or none. One interpreter is started for the helpers of many."""
+        async with _helped(await self._examine(), count) as machine:
+            return await make_all([partial(self._create, new_identifier(), spec, machine) for _ in range(count)])
 
     async def count_room(self, spec: SandboxSpec) -> int:
         """Judge by the cores and the memory of this machine."""
@@ -201,9 +208,9 @@ class EmbeddedProvider:
             if sandbox is not None:
                 sandbox.abandon()
 
-    async def _open(self, id: str, spec: SandboxSpec) -> Sandbox:
+    async def _open(self, id: str, spec: SandboxSpec, machine: Machine | None) -> Sandbox:
         try:
-            sandbox = await self._start(id, spec)
+            sandbox = await self._start(id, spec, machine=machine)
         except BaseException:
             self._forget(id)
             raise
@@ -213,8 +220,10 @@ class EmbeddedProvider:
         sandbox.rest_when_idle()
         return sandbox
 
-    async def _start(self, id: str, spec: SandboxSpec, image: ImageRecord | None = None) -> Sandbox:
-        machine = await self._examine()
+    async def _start(
+        self, id: str, spec: SandboxSpec, image: ImageRecord | None = None, machine: Machine | None = None
+    ) -> Sandbox:
+        machine = machine or await self._examine()
         if spec.mounts:
             spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
         place = await in_thread(allocate, machine, spec)
@@ -242,6 +251,19 @@ class EmbeddedProvider:
         """A forked child has no sandboxes: their sockets were closed in it."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]  # a fresh start is exactly what is meant
+
+
+@asynccontextmanager
+async def _helped(machine: Machine, count: int) -> AsyncGenerator[Machine, None]:
+    """Give the machine with a nursery for so many jails that start at once; one needs none."""
+    if count == 1:
+        yield machine
+        return
+    nursery = await kept_or_undone(start_in_thread(Nursery, machine.attach_command), Nursery.close)
+    try:
+        yield replace(machine, nursery=nursery)
+    finally:
+        await finished(nursery.close)
 
 
 async def make_all(makes: Sequence[Callable[[], Awaitable[AsyncSandbox]]]) -> builtins.list[AsyncSandbox]:
