@@ -165,6 +165,12 @@ async def _until(sandbox: AsyncSandbox, status: SandboxStatus) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_an_idle_timeout_that_is_set_overrides_keep_alive(where: Where) -> None:
+    async with AsyncSandbox.create(idle_timeout=1000, keep_alive=True, **where) as sandbox:
+        await sandbox.set_idle_timeout(0.05)
+        await _until(sandbox, SandboxStatus.STOPPED)
+
+
 async def test_one_that_idleness_stopped_and_then_stop_stays_stopped(where: Where) -> None:
     async with AsyncSandbox.create(idle_timeout=0.05, **where) as sandbox:
         await _until(sandbox, SandboxStatus.STOPPED)

@@ -113,6 +113,22 @@ async def test_usage_counts_what_was_added_on_top_of_layers() -> None:
         await snapshot.delete()
 
 
+async def test_a_copy_has_nothing_of_memory_and_its_disk_limit_counts_what_it_adds() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        (await sandbox.exec("head -c 20000000 /dev/urandom > big; echo x > /dev/shm/a; mkdir /run/d")).check()
+        snapshot = await sandbox.snapshot()
+    async with AsyncSandbox.create(snapshot=snapshot, limits=Limits(disk=16 << 20)) as copy:
+        (await copy.exec("head -c 8000000 /dev/zero > more; test $(stat -c %s big) = 20000000")).check()
+        assert ((await copy.usage()).disk_bytes or 0) < 16 << 20
+        assert (await copy.exec("ls -A /dev/shm; ls -A /run | grep -v cove")).stdout == ""
+    await snapshot.delete()
+
+
+async def test_a_snapshot_brings_its_image() -> None:
+    with pytest.raises(ValidationFailed, match="not both"):
+        await AsyncSandbox.create(snapshot="s", image="debian")
+
+
 async def test_a_sandbox_without_isolation_has_no_snapshots(tmp_path: Path) -> None:
     async with AsyncSandbox.create(isolation="none") as sandbox:
         with pytest.raises(ValidationFailed):

@@ -9,7 +9,7 @@ import pytest
 from support.programs import wait_until_gone
 from support.servers import eventually, left_behind, serving
 
-from cove import AsyncSnapshot
+from cove import AsyncSandbox, AsyncSnapshot, Limits
 from cove.errors import LimitExceeded
 
 pytestmark = pytest.mark.anyio
@@ -56,3 +56,14 @@ async def test_more_copies_than_may_be_made_are_not_begun(other_home: Path) -> N
             await each.destroy()
         assert await AsyncSnapshot.list(url=server.url, api_key=server.key) == []
     configuration.unlink()
+
+
+async def test_what_a_list_says_of_a_sandbox_is_what_it_says_itself(other_home: Path) -> None:
+    """As root, one with a disk of its own has copies for snapshots."""
+    with serving(other_home) as server:
+        sandbox = await server.create("x", limits=Limits(disk=32 << 20))
+        info = await sandbox.info()
+        assert await AsyncSandbox.list(url=server.url, api_key=server.key) == [info]
+        await sandbox.stop()
+        assert (await sandbox.info()).snapshots == info.snapshots
+        await sandbox.destroy()

@@ -146,6 +146,7 @@ class SandboxOpener:
             limits_enforced=info.limits_enforced,
             users=info.users,
             warnings=info.warnings,
+            snapshots=info.snapshots,
             ends_at=sandbox.ends_at,
             env=sandbox.env_changes,
         )

@@ -21,7 +21,7 @@ from cove.core.identifier import KEY_LENGTH
 from cove.errors import SandboxUnavailable
 from cove.linux.file_lock import is_locked
 from cove.local.state import replace_file
-from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, SandboxUsers, TreeKill
+from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, SandboxUsers, SnapshotMethod, TreeKill
 from cove.model.cluster import Member
 from cove.runtime.home import LOCK, RECORD, SOCKET
 from cove.server.sandboxes.members import Stamp, members_path, read_members, stamp_of
@@ -72,6 +72,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str | None] = {}
     origin: SandboxSpec | None = None
     users: SandboxUsers = SandboxUsers.ONE
+    snapshots: SnapshotMethod = SnapshotMethod.OVERLAY
 
     @property
     def created_spec(self) -> SandboxSpec:
@@ -100,6 +101,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             tree_kill=self.tree_kill,
             limits_enforced=self.limits_enforced,
             warnings=self.warnings,
+            snapshots=self.snapshots,
             ends_at=self.deadline,
             users=self.users,
             node=node,
