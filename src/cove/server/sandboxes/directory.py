@@ -35,14 +35,14 @@ log = logging.getLogger("cove.server")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the file of an id says: the key, or nothing; and whether its sandbox is only offered."""
+    """The content of the file of an id: the key, or nothing; and whether its sandbox is only offered."""
 
     key: str = ""
     is_offered: bool = False
 
     @classmethod
     def read(cls, data: bytes) -> "Entry":
-        """Nothing for what is none, as in a file that a crash of the machine spoilt."""
+        """Read it; nothing for what is none, as in a file that a crash of the machine spoilt."""
         found = _ENTRY.fullmatch(data)
         return cls(found[1].decode(), bool(found[2])) if found else cls()
 
