@@ -2,12 +2,11 @@
 
 import secrets
 import shutil
-import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,13 +46,13 @@ class Cluster:
 
     def node_of(self, id: str) -> str:
         """The node that an id was made on."""
-        return next(name for name in NAMES if id.endswith(code_of(name)))
+        return next(name for name in self.servers if id.endswith(code_of(name)))
 
     def another(self, node: str) -> Server:
-        return self.servers[next(name for name in NAMES if name != node)]
+        return self.servers[next(name for name in self.servers if name != node)]
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody else has now. Each is held until all are known, so that no two are the same."""
     with ExitStack() as stack:
         held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
@@ -61,15 +60,15 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def cluster_of_three(settings: str = "") -> Iterator[Cluster]:
-    """Three nodes that know one another; at the end they are told to stop."""
+def cluster_of(*names: str, settings: str = "", fakes: Mapping[str, int] | None = None) -> Iterator[Cluster]:
+    """Nodes that know one another, and as members what tests let listen on ports; at the end they are told to stop."""
     root = Path(tempfile.mkdtemp(prefix="cove-cluster-", dir="/tmp"))
     root.chmod(0o711)
     key = root / "peer-key"
     key.touch(mode=0o600)
     key.write_text(secrets.token_urlsafe(32))
-    ports = dict(zip(NAMES, _free_ports(len(NAMES)), strict=True))
-    members = ", ".join(f'{name} = "http://127.0.0.1:{port}"' for name, port in ports.items())
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    members = ", ".join(f'{name} = "http://127.0.0.1:{port}"' for name, port in {**ports, **(fakes or {})}.items())
     cluster = Cluster({}, {}, key.read_text())
     for name, port in ports.items():
         home = cluster.homes[name] = root / name
@@ -81,14 +80,15 @@ def cluster_of_three(settings: str = "") -> Iterator[Cluster]:
             f"[cluster]\nnode = {name!r}\npeer_key_file = {str(key)!r}\nmembers = {{{members}}}\n"
         )
     try:
-        with ThreadPoolExecutor(len(NAMES)) as threads:
-            list(threads.map(cluster.start, NAMES))
+        with ThreadPoolExecutor(len(names)) as threads:
+            list(threads.map(cluster.start, names))
         yield cluster
     finally:
-        for name in NAMES:
-            server = cluster.servers.get(name)
-            if server is not None:
-                server.process.send_signal(signal.SIGCONT)
-            if name in cluster.stacks:
-                cluster.stop(name)
+        for name in list(cluster.stacks):
+            cluster.stop(name)
         shutil.rmtree(root)
+
+
+def cluster_of_three() -> AbstractContextManager[Cluster]:
+    """The nodes a, b and c."""
+    return cluster_of(*NAMES)

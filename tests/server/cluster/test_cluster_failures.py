@@ -1,0 +1,158 @@
+"""Nodes of a cluster that are full, killed, silent or restarted: what callers are told, and when."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+import pytest
+from support.clusters import API_KEY, NAMES, Cluster, cluster_of
+from support.raw_http import connect
+from support.servers import Server
+
+from cove import AsyncSandbox, ConnectionLost, NoCapacity, NodeLost, NodeUnavailable, SandboxUnavailable
+from cove.server.cluster.nodes import Health, NodeState, Report, judge
+from cove.tasks import owned
+
+pytestmark = pytest.mark.anyio
+
+IN_TIME = 15.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with cluster_of(*NAMES, settings="max_sandboxes = 3") as found:
+        yield found
+
+
+async def on_node(cluster: Cluster, node: str) -> AsyncSandbox:
+    """A sandbox on that node: its own id says so, whoever makes it."""
+    while True:
+        made = await cluster[node].create()
+        if cluster.node_of(made.id) == node:
+            return made
+        await made.destroy()
+
+
+def port_of(server: Server) -> int:
+    port = urlsplit(server.url).port
+    assert port is not None
+    return port
+
+
+async def test_a_full_cluster_says_so_and_when_to_try_again(cluster: Cluster) -> None:
+    made = [await cluster["a"].create() for _ in range(9)]
+    assert sorted(cluster.node_of(each.id) for each in made) == sorted(NAMES * 3)
+    with pytest.raises(NoCapacity):
+        await cluster["b"].create()
+    async with connect(port_of(cluster["b"])) as client:
+        reply = await client.ask("/v1/sandboxes", method="POST", body=b"{}", Authorization=f"Bearer {API_KEY}")
+    assert (reply.status, json.loads(reply.body)["code"]) == (503, "NO_CAPACITY")
+    assert int(reply.headers["retry-after"]) > 0
+    await made.pop().destroy()
+    made.append(await cluster["c"].create())
+    for each in made:
+        await each.destroy()
+
+
+async def eventually_written(sandbox: AsyncSandbox, path: str) -> None:
+    while not await sandbox.files.exists(path):
+        await asyncio.sleep(0.02)
+
+
+async def eventually_answering(server: Server, id: str) -> None:
+    """Other workers of a node read what one of them has found."""
+    while True:
+        try:
+            assert (await (await server.connect(id)).exec("echo back")).stdout == "back\n"
+            return
+        except NodeUnavailable:
+            await asyncio.sleep(0.1)
+
+
+async def test_a_node_that_is_killed_ends_its_calls_alone_and_is_found_again() -> None:
+    with cluster_of("a", "b") as cluster:
+        there, here = await on_node(cluster, "b"), await on_node(cluster, "a")
+        sandbox = await cluster["a"].connect(there.id)
+        running = owned(sandbox.exec("echo begun > /workspace/begun; sleep 60"))
+        await eventually_written(sandbox, "/workspace/begun")
+        await asyncio.to_thread(cluster["b"].kill_all)
+        with pytest.raises(NodeLost) as lost:
+            await running
+        assert isinstance(lost.value, ConnectionLost)
+        assert lost.value.node == "b"
+        assert (await here.exec("echo unmoved")).stdout == "unmoved\n"
+        cluster.stop("b")
+        await asyncio.to_thread(cluster.start, "b")
+        await eventually_answering(cluster["a"], there.id)
+
+
+@pytest.mark.cluster
+async def test_a_silent_node_ends_calls_in_time_and_is_found_again() -> None:
+    with cluster_of("a", "b") as cluster:
+        there, another = await on_node(cluster, "b"), cluster["a"]
+        sandbox = await another.connect(there.id)
+        running = owned(sandbox.exec("echo begun > /workspace/begun; sleep 60"))
+        await eventually_written(sandbox, "/workspace/begun")
+        pids = [cluster["b"].process.pid, *cluster["b"].children()]
+        begun = time.monotonic()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(NodeLost):
+                await running
+            with pytest.raises(NodeUnavailable) as refused:
+                await another.connect(sandbox.id)
+            assert time.monotonic() - begun < IN_TIME
+            assert isinstance(refused.value, SandboxUnavailable)
+            assert refused.value.node == "b"
+            assert sandbox.id not in [each.id for each in await AsyncSandbox.list(url=another.url, api_key=API_KEY)]
+            async with connect(port_of(another)) as client:
+                reply = await client.ask("/v1/sandboxes", body=None, Authorization=f"Bearer {API_KEY}")
+            assert (reply.status, reply.headers["cove-unreachable"]) == (200, "b")
+            made = await another.create()
+            assert cluster.node_of(made.id) == "a"
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+        await eventually_answering(another, sandbox.id)
+
+
+@pytest.mark.cluster
+async def test_a_node_that_stays_away_is_unavailable_in_time() -> None:
+    with cluster_of("a", "b") as cluster:
+        made = await on_node(cluster, "b")
+        await asyncio.to_thread(cluster["b"].kill_all)
+        cluster.stop("b")
+        begun = time.monotonic()
+        with pytest.raises(NodeUnavailable):
+            await cluster["a"].connect(made.id)
+        assert time.monotonic() - begun < IN_TIME
+        await asyncio.to_thread(cluster.start, "b")
+
+
+@pytest.mark.pure
+def test_a_node_is_down_after_three_misses_and_up_at_once() -> None:
+    up = judge(Health(), report=Report(name="b", free=5))
+    once = judge(up, problem="silent")
+    twice = judge(once, problem="silent")
+    assert (once.state, twice.state) == (NodeState.UP, NodeState.UP)
+    down = judge(twice, problem="silent")
+    assert down.state is NodeState.DOWN
+    assert judge(down, problem="refused", is_refused=True).state is NodeState.DOWN
+    assert judge(down, report=Report(name="b")).state is NodeState.UP
+
+
+@pytest.mark.pure
+def test_a_node_whose_machine_refuses_is_restarting_for_ten_seconds() -> None:
+    refused = judge(judge(Health(), report=Report(name="b")), problem="refused", is_refused=True)
+    for _ in range(5):
+        refused = judge(refused, problem="refused", is_refused=True)
+        assert refused.state is NodeState.RESTARTING
+    assert refused.since is not None
+    long_ago = Health(state=NodeState.RESTARTING, since=datetime.now(UTC) - timedelta(seconds=11))
+    assert judge(long_ago, problem="refused", is_refused=True).state is NodeState.DOWN

@@ -1,0 +1,126 @@
+"""One node, and a second one that a test plays: what a hop carries, and what happens when it fails."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import pytest
+from support.clusters import API_KEY, Cluster, cluster_of, free_ports
+from support.raw_http import Reply, connect
+
+from cove.core.cluster import code_of, new_id
+from cove.tasks import owned
+
+pytestmark = [pytest.mark.anyio, pytest.mark.pure]
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+REPORT = json.dumps({"name": "d", "free": -1000}).encode()
+(PORT,) = free_ports(1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with cluster_of("a", fakes={"d": PORT}) as found:
+        yield found
+
+
+@dataclass
+class PlayedNode:
+    """Answers probes, and every other request with `answer`, or by closing the connection."""
+
+    answer: bytes = OK
+    heads: list[bytes] = field(default_factory=list)
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"/v1/cluster/node" in head:
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(REPORT), REPORT))
+            elif b"/v1/cluster/has" in head:
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfalse")
+            else:
+                self.heads.append(head)
+                writer.write(self.answer)
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def played(answer: bytes = OK) -> AsyncIterator[PlayedNode]:
+    node = PlayedNode(answer)
+    listener = socket.create_server(("127.0.0.1", PORT))
+    server = await asyncio.start_server(node.talk, sock=listener)
+    try:
+        yield node
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def ask(cluster: Cluster, path: str, *, method: str = "GET", body: bytes | None = None) -> Reply:
+    port = urlsplit(cluster["a"].url).port
+    assert port is not None
+    async with connect(port) as client:
+        return await client.ask(path, method=method, body=body, Authorization=f"Bearer {API_KEY}", X_Mine="1")
+
+
+async def ask_until_up(cluster: Cluster, path: str) -> Reply:
+    """Ask until every worker has seen that the node is there: two answers of each of two."""
+    while True:
+        replies = [await ask(cluster, path) for _ in range(8)]
+        if all(reply.status == 200 for reply in replies):
+            return replies[0]
+        await asyncio.sleep(0.1)
+
+
+async def test_a_hop_has_the_peer_key_in_the_place_of_the_callers(cluster: Cluster) -> None:
+    path = f"/v1/sandboxes/{new_id(code_of('d'))}/usage"
+    async with played() as node:
+        await ask_until_up(cluster, path)
+    head = node.heads[-1].lower()
+    assert head.startswith(f"get {path} http/1.1\r\n".encode())
+    assert API_KEY.encode() not in head
+    assert b"authorization" not in head
+    assert b"\r\ncove-peer: %b\r\n" % cluster.peer_key.lower().encode() in head
+    assert b"\r\ncove-hop: vouched\r\n" in head
+    assert b"\r\nx-mine: 1\r\n" in head
+
+
+async def test_what_a_lost_node_may_have_read_is_not_sent_again(cluster: Cluster) -> None:
+    path = f"/v1/sandboxes/{new_id(code_of('d'))}/exec"
+    async with played() as node:
+        await ask_until_up(cluster, path)
+        node.answer = b""
+        node.heads.clear()
+        reply = await ask(cluster, path, method="POST", body=b"{}")
+        assert (reply.status, json.loads(reply.body)["code"]) == (502, "NODE_LOST")
+        assert json.loads(reply.body)["details"] == {"node": "d"}
+        assert len(node.heads) == 1
+
+
+async def test_a_node_that_is_restarted_is_waited_for(cluster: Cluster) -> None:
+    path = f"/v1/sandboxes/{new_id(code_of('d'))}/usage"
+    async with played():
+        await ask_until_up(cluster, path)
+    waiting = owned(ask(cluster, path))
+    done, _ = await asyncio.wait([waiting], timeout=0.3)
+    assert not done
+    async with played():
+        assert (await waiting).status == 200
+
+
+async def test_a_sandbox_that_is_nowhere_is_searched_once_and_not_found(cluster: Cluster) -> None:
+    path = f"/v1/sandboxes/{new_id(code_of('d'))}/usage"
+    async with played() as node:
+        await ask_until_up(cluster, path)
+        node.answer = b"HTTP/1.1 421 Misdirected Request\r\ncontent-length: 2\r\n\r\n{}"
+        node.heads.clear()
+        reply = await ask(cluster, path)
+        assert (reply.status, json.loads(reply.body)["code"]) == (404, "SANDBOX_NOT_FOUND")
+        assert len(node.heads) == 1
