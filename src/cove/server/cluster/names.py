@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from cove.core.cluster import birth_code
 from cove.errors import PlacementUnavailable
 from cove.local.threads import in_thread
-from cove.model.cluster import Claim
+from cove.model.cluster import Claim, Member
 from cove.server.cluster.placement import Placement
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import ClaimedElsewhere
@@ -18,9 +18,15 @@ class ClaimedNames:
         self._placement = placement
         self._directory = directory
 
+    def _here(self) -> Member:
+        members = self._placement.members()
+        if not members.members:
+            raise PlacementUnavailable("this node does not know its cluster yet: try again")
+        return members.here
+
     async def claim(self, id: str) -> None:
         """Claim a name; raises ClaimedElsewhere, and PlacementUnavailable if nobody can say."""
-        here = self._placement.members().here
+        here = self._here()
         if birth_code(id) != here.code:
             claim = await self._placement.claim(id, here.name)
             if claim.node != here.name:
@@ -34,7 +40,7 @@ class ClaimedNames:
 
     async def destroying(self, id: str) -> Callable[[], Coroutine[object, object, None]]:
         """Return what frees the name. A claim that nobody can be asked about stays: it says that the name is here."""
-        here, claim = self._placement.members().here, None
+        here, claim = self._here(), None
         if birth_code(id) != here.code:
             try:
                 claim = await self._placement.find(id)

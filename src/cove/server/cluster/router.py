@@ -22,7 +22,7 @@ import msgspec
 
 import cove
 from cove.core.cluster import claim_keepers
-from cove.errors import LimitExceeded, NoCapacity, NotFound, SandboxNotFound, ValidationFailed
+from cove.errors import LimitExceeded, NoCapacity, NotFound, PlacementUnavailable, SandboxNotFound, ValidationFailed
 from cove.http import Answer, Handler, Request, Response
 from cove.local.threads import in_thread
 from cove.server.cluster.gathering import Gathering
@@ -167,7 +167,7 @@ class Router:
 
     async def _search_and_answer(self, request: Request, target: Target) -> Answer:
         node = await self._whereabouts.search(target.name)
-        if node is None and target.kind is Kind.MADE_BY_USE:
+        if node is None and target.kind is Kind.MADE_BY_USE and self._nodes.members:
             node = claim_keepers(target.name, self._nodes.members.values())[0].name
         if node is None or node == self._nodes.node:
             return await _settle(self._handler(request))
@@ -235,6 +235,8 @@ class Router:
         return await _settle(self._handler(request))
 
     async def _create(self, request: Request) -> Answer:
+        if not self._nodes.members:
+            raise PlacementUnavailable("this node does not know its cluster yet: try again")
         body = await request.read(_MOST_BODY_BYTES)
         request.unread(body)
         try:

@@ -133,10 +133,9 @@ class ServerAnswers:
     async def create(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool) -> SandboxInfo:
         """Make a sandbox, and answer by its facts."""
         check_spec(spec)
-        node = await in_thread(self.directory.node)
         record = await self.starter.create(id, spec, exist_ok=exist_ok)
         # Nothing is awaited from here on: whoever were cancelled would leave a sandbox that nobody has heard of.
-        return record.info(record.status, node)
+        return record.info(record.status, self.directory.node())
 
     async def list(
         self, *, labels: Mapping[str, str] | None, status: SandboxStatus | str | None
