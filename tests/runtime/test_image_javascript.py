@@ -1,5 +1,8 @@
 """JavaScript contexts in sandboxes on images: the image's Node.js where it is new enough, the host's otherwise."""
 
+import os
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -61,6 +64,31 @@ async def test_the_node_of_an_image_is_used_where_it_is_new_enough(
         first, second = [await sandbox.create_code_context("javascript") for _ in range(2)]
         assert ((await first.run("6 * 7")).text, (await second.run("'é'")).text) == ("42", "'é'")
         assert {info.interpreter for info in await sandbox.list_code_contexts()} == {interpreter}
+    await image.delete()
+
+
+@pytest.fixture
+def node_root(tmp_path: Path) -> Path:
+    """A root that has Node.js, its libraries and a shell."""
+    program = os.path.realpath(find_node() or "")
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    for source in (program, "/bin/busybox", *{word for word in listed.split() if word.startswith("/")}):
+        target = tmp_path / "root" / ("usr/local/bin/node" if source == program else source.lstrip("/"))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        target.chmod(0o755)
+    (tmp_path / "root/bin/sh").symlink_to("busybox")
+    return tmp_path / "root"
+
+
+async def test_a_real_node_of_an_image_runs_javascript_by_the_libraries_of_the_image(node_root: Path) -> None:
+    image = await AsyncImage.load(node_root, name="real-node")
+    async with AsyncSandbox.create(image="real-node") as sandbox:
+        context = await sandbox.create_code_context("typescript")
+        assert (await context.run("const where: string = process.execPath; where")).text == "'/usr/local/bin/node'"
+        assert [info.interpreter for info in await sandbox.list_code_contexts()] == ["image"]
+        version = (await sandbox.exec(["node", "--version"])).stdout.strip()
+        assert (await context.run("process.version")).text == f"'{version}'"
     await image.delete()
 
 

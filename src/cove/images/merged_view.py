@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cove.archive import tar
 from cove.archive.tar import Refused
@@ -84,13 +84,13 @@ class MergedView:
         """Return the names in a directory, in order. The parts are real ones: see `resolve`."""
         at = self.place(parts)
         seen: dict[bytes, bool] = {}
-        for top in self.tops:
+        for number, top in enumerate(self.tops):
             with _parent(top, (*at, b"")) as directory:
                 for name in [] if directory is None else map(os.fsencode, os.listdir(directory)):
                     if name not in seen and directory is not None:
                         there = look_at(directory, name)
                         seen[name] = there is not None and not is_whiteout(there)
-            if _hides(top, at):
+            if number + 1 < len(self.tops) and _hides(top, at):
                 break
         return sorted(name for name, is_there in seen.items() if is_there)
 
@@ -142,9 +142,22 @@ class MergedView:
                 if found is not None and directory is not None:
                     yield directory, found, number
                     return
-            if _hides(top, at[:-1]):
+            if number + 1 < len(self.tops) and _hides(top, at[:-1]):
                 break
         yield None
+
+
+@dataclass(frozen=True, slots=True)
+class StillView(MergedView):
+    """Layers that nobody changes: each link is read once."""
+
+    links: dict[Parts, bytes | None] = field(default_factory=dict)
+
+    def read_link(self, parts: Parts) -> bytes | None:
+        """Return the target, as it was found first."""
+        if parts not in self.links:
+            self.links[parts] = MergedView.read_link(self, parts)
+        return self.links[parts]
 
 
 @contextmanager
@@ -153,7 +166,7 @@ def opened_view(paths: Sequence[str]) -> Iterator[MergedView]:
     held: list[int] = []
     try:
         held += [os.open(path, OPEN_DIRECTORY) for path in reversed(paths)]
-        yield MergedView(tuple(held))
+        yield StillView(tuple(held))
     finally:
         for fd in held:
             os.close(fd)

@@ -6,7 +6,6 @@ written before anything is moved: `recover` finishes what a killed program had b
 """
 
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -148,13 +147,14 @@ class PlaceLayers:
         return id
 
     def _furnish_upper(self, data: Path, layers: Sequence[str], system: System | None) -> None:
+        tops = self._tops(layers)
         for part in PARTS:
-            self._make(data / part)
-            like = next((path for path in self._tops(layers, part) if path.is_dir()), None)
+            path = f"{data}/{part}"
+            self._make(path)
+            like = next((found for top in tops if (found := _look(f"{top}/{part}")) is not None), None)
             if like is not None:
-                shutil.copymode(like, data / part)
-                found = like.stat()
-                os.utime(data / part, ns=(found.st_atime_ns, found.st_mtime_ns))
+                os.chmod(path, stat.S_IMODE(like.st_mode))
+                os.utime(path, ns=(like.st_atime_ns, like.st_mtime_ns))
         if system is not None:
             self._furnish_root(data / ROOT, is_new=is_of_image(layers[-1]))
             self._give_parts(data, system)
@@ -188,17 +188,18 @@ class PlaceLayers:
     def _furnish_root(self, root: Path, *, is_new: bool) -> None:
         """Make the mount points; on an image that nobody has written to, also the files of this machine's network."""
         for name, mode in _ROOT_DIRECTORIES.items():
-            self._make(root / name)
-            (root / name).chmod(mode)
+            path = f"{root}/{name}"
+            self._make(path)
+            os.chmod(path, mode)
         if is_new:
             (root.parent / "tmp").chmod(_ROOT_DIRECTORIES["tmp"])
         for name in ROOT_FILES if is_new else ():
             self._write(root / "etc" / name, SYNTHETIC_ETC[name].encode())
 
-    def _tops(self, layers: Sequence[str], part: str) -> list[Path]:
-        """Find a part in the layers, top first: the topmost may still be the upper that it was."""
-        own = [self.upper_path(layers[-1]) / "data" / part] if layers else []
-        return [*own, *(self.store.data(id) / part for id in reversed(layers))]
+    def _tops(self, layers: Sequence[str]) -> list[str]:
+        """Return where the files of layers are, top first: the topmost may still be the upper that it was."""
+        own = [f"{self.upper_path(layers[-1])}/data"] if layers else []
+        return [*own, *(str(self.store.data(id)) for id in reversed(layers))]
 
     def _new_upper(self) -> str:
         self._uppers.mkdir(mode=0o700, exist_ok=True)
@@ -213,8 +214,8 @@ class PlaceLayers:
             raise
         return id
 
-    def _make(self, path: Path) -> None:
-        path.mkdir(mode=0o700)
+    def _make(self, path: Path | str) -> None:
+        os.mkdir(path, 0o700)
         if self.user_id is not None:
             os.chown(path, self.user_id, self.user_id)
 
@@ -298,6 +299,15 @@ class PlaceLayers:
         for part in PARTS:
             if not (data / part).exists() and (top / part).is_dir():
                 _move(top / part, data / part)
+
+
+def _look(path: str) -> os.stat_result | None:
+    """Return the facts of a directory; None where there is none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if stat.S_ISDIR(found.st_mode) else None
 
 
 def _move(source: Path, target: Path) -> None:

@@ -33,13 +33,17 @@ class Attachment:
 
     machine: Machine
     user_id: int | None
-    actions: Sequence[Action]
+    actions: Sequence[Action] = ()
     _helper: Process | None = None
 
     def prepare(self) -> None:
         """Begin what takes time: a fork of a server's zygote, or an interpreter, starts while the jail does."""
-        if any(map(self._needs_process, self.actions)):
-            self._helper = self._fork_helper() or start_process(self.machine.attach_command, self.user_id)
+        if self._helper is None and any(map(self._needs_process, self.actions)):
+            self.start_helper()
+
+    def start_helper(self) -> None:
+        """Start the helper before it is known what there is to do: something is."""
+        self._helper = self._fork_helper() or start_process(self.machine.attach_command, self.user_id)
 
     def _fork_helper(self) -> Process | None:
         if self.machine.nursery is not None:

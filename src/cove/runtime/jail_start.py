@@ -64,6 +64,7 @@ async def start_jail(
     groups: SandboxGroups,
     on_lost: Callable[[str], None],
     attach: Sequence[Action] = (),
+    attachment: Attachment | None = None,
     directories: Sequence[Path] = (),
     on_settled: Callable[[Jail], None] = lambda _: None,
     system: System | None = None,
@@ -71,7 +72,8 @@ async def start_jail(
 ) -> Jail:
     """Start the agent, confined as the spec says, and wait for its first word. The caller shields it from cancel.
 
-    What is to be attached is, before anything runs inside; the sockets are the jail's. `layers` are shown, if there are
+    What is to be attached is, before anything runs inside, by the `attachment` if one has begun; the sockets are the
+    jail's. `layers` are shown, if there are
     any. `on_settled` is called when the agent is in its control groups, and so will be what it forks: from then on it
     can be asked for launchers. With the `system` of an image that is when it has its root.
     """
@@ -101,7 +103,8 @@ async def start_jail(
             block=None if block is None else block[0],
         )
         placeholder: list[Action] = [] if layers is None else [ShowLayers((), "", {})]
-        pid, pidfd, attachment = await in_starter_thread(_launch, launch, stack, errors[1], [*placeholder, *attach])
+        actions = [*placeholder, *attach]
+        pid, pidfd, attachment = await in_starter_thread(_launch, launch, stack, errors[1], actions, attachment)
         undo.pop_all()
         link = Link(ours, lambda reason: jail.lose(reason))  # noqa: PLW0108  # the jail is made in the next line
         jail = Jail(pid, link, groups, errors[0], _watch(pidfd, pid), _machine=machine, _user_id=place.user_id)
@@ -179,7 +182,7 @@ def _pipe(read_stack: ExitStack, write_stack: ExitStack) -> tuple[int, int]:
 
 
 def _launch(
-    launch: Launch, stack: ExitStack, errors: int, attach: Sequence[Action]
+    launch: Launch, stack: ExitStack, errors: int, attach: Sequence[Action], attachment: Attachment | None
 ) -> tuple[int, int, Attachment | None]:
     """Start our child and, beside it, what will attach to its jail: one visit to the thread."""
     backend = backend_of(launch.spec.isolation)
@@ -187,7 +190,8 @@ def _launch(
     pid, pidfd = _popen(command, keep, errors, launch.place.user_id if backend.has_user_of_its_own else None)
     if not backend.tells_agent_pid:
         return pid, pidfd, None
-    attachment = Attachment(launch.machine, launch.place.user_id, _actions(launch, attach))
+    attachment = attachment or Attachment(launch.machine, launch.place.user_id)
+    attachment.actions = _actions(launch, attach)
     try:
         attachment.prepare()
         return pid, pidfd, attachment

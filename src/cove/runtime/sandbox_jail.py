@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 
 from cove.attach import Action
 from cove.errors import SandboxUnavailable
+from cove.local.threads import in_thread
 from cove.model import Outcome, SandboxSpec
+from cove.model.spec import HOST_IMAGE
+from cove.runtime.attachment import Attachment
 from cove.runtime.cgroups import SandboxGroups, make_groups
 from cove.runtime.disk import attach_disk
 from cove.runtime.home import Place
@@ -14,6 +17,21 @@ from cove.runtime.layers import SandboxLayers
 from cove.runtime.machine import Machine
 from cove.runtime.memory_kills import MemoryKills
 from cove.runtime.spawner import Spawner
+
+
+def begin_attachment(machine: Machine, place: Place, spec: SandboxSpec) -> Attachment | None:
+    """Start what will show an image to the jail, while its files are prepared. The caller closes it. Blocks."""
+    if spec.image == HOST_IMAGE:
+        return None
+    attachment = Attachment(machine, place.user_id)
+    attachment.start_helper()
+    return attachment
+
+
+async def close_attachment(attachment: Attachment | None) -> None:
+    """End what was started by `begin_attachment`. Idempotent."""
+    if attachment is not None:
+        await in_thread(attachment.close)
 
 
 def prepare_files(id: str, machine: Machine, place: Place, spec: SandboxSpec, layers: SandboxLayers) -> SandboxGroups:
@@ -34,6 +52,7 @@ async def make_jail(
     groups: SandboxGroups,
     *,
     attach: Sequence[Action],
+    attachment: Attachment | None,
     on_lost: Callable[[str], None],
 ) -> tuple[Jail, Spawner]:
     """Start the jail on those layers, and what starts processes in it. The caller shields it from cancel."""
@@ -46,6 +65,7 @@ async def make_jail(
             groups,
             on_lost,
             attach=attach,
+            attachment=attachment,
             directories=layers.place.directories,
             on_settled=lambda jail: begun.append(_spawn(jail)),
             system=layers.place.system,

@@ -43,7 +43,7 @@ from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.process import Process
 from cove.runtime.sandbox_end import SandboxEnd
-from cove.runtime.sandbox_jail import make_jail, prepare_files
+from cove.runtime.sandbox_jail import begin_attachment, close_attachment, make_jail, prepare_files
 from cove.runtime.sandbox_life import ends_at
 from cove.runtime.sandbox_mounts import Host, Mounts
 from cove.runtime.sandbox_sessions import SandboxSessions
@@ -185,16 +185,29 @@ class SandboxLifecycle(SandboxSettings):
         self._died = None
         attach = await self.network.attachments(self._spec.network)
         machine, place = self._machine, self._place
-        groups = await in_thread(prepare_files, self.id, machine, place, self._spec, self.layers)
+        attachment = await in_thread(begin_attachment, machine, place, self._spec)
+        try:
+            groups = await in_thread(prepare_files, self.id, machine, place, self._spec, self.layers)
+        except BaseException:
+            await close_attachment(attachment)
+            raise
         try:
             system = self.layers.place.system
             if system is not None and not self._has_begun:
                 self._settle_in(await in_thread(backend_of(self._spec.isolation).inside, machine, place, system))
             self._has_begun = True
             jail, spawner = await make_jail(
-                machine, place, self._spec, self.layers, groups, attach=attach, on_lost=self.lose
+                machine,
+                place,
+                self._spec,
+                self.layers,
+                groups,
+                attach=attach,
+                attachment=attachment,
+                on_lost=self.lose,
             )
         except BaseException:
+            await close_attachment(attachment)
             self.layers.close()
             await in_thread(groups.remove)
             raise
