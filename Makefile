@@ -33,8 +33,9 @@ test: setup ## Run the tests; when run as root, once more as a plain user
 clients: setup ## Drive clients that others wrote against a server, at length
 	$(BIN)/python -m pytest tests/clients/test_real_clients.py -m "slow or not slow"
 
-cluster: setup ## Run the contract through a node of a cluster that does not have the sandbox
+cluster: setup ## Run the contract through a node that does not have the sandbox, and let machines fail
 	$(BIN)/python -m pytest tests/contract -m "cluster and not slow" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest tests/cluster -m "cluster or not slow"
 
 check: setup ## Format, lint, types, import layers, shell scripts, generated files
 	$(BIN)/ruff format --check .
