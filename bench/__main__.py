@@ -33,6 +33,7 @@ SUBJECTS = {
     "state_export": "bench.state_export",
     "images": "bench.images",
     "fleet": "bench.fleet",
+    "cluster": "bench.cluster",
     "bombs": "bench.bombs",
     "scale": "bench.scale",
 }
