@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from support.image_files import Item, make_layer, make_oci
 from support.programs import program
-from support.registry import reply, running_fake
+from support.registry import REGISTRY, TokenServer, push, reply, running_fake, running_registry
 from support.servers import eventually
 
-from cove import AsyncImage
+from cove import AsyncImage, TransferProgress
 from cove.images.blobs import MOST_AGE_SECONDS, Blobs
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ DIGEST = json.loads(MANIFEST)["layers"][0]["digest"]
 LAYER = blob(DIGEST)
 PULL = """
 import asyncio
-from cove import AsyncImage
+from cove import AsyncImage, TransferProgress
 asyncio.run(AsyncImage.pull("{address}/made:1"))
 """
 
@@ -142,3 +142,39 @@ def test_blobs_that_nobody_comes_back_for_are_removed(tmp_path: Path) -> None:
         blobs.collect()
         assert new.exists()
     assert list((tmp_path / "blobs").iterdir()) == []
+
+
+@pytest.mark.skipif(REGISTRY is None, reason="docker-registry is not installed")
+async def test_a_real_registry_lets_in_who_brings_the_token_that_it_asks_for(cove_home: Path, tmp_path: Path) -> None:
+    tokens = TokenServer(tmp_path)
+    with running_registry(tmp_path) as address:
+        push(address, "team/made", "1", IMAGE)
+    with running_fake(tokens.answer) as server:
+        with running_registry(tmp_path, **tokens.settings(server)) as address:
+            told: list[TransferProgress] = []
+            image = await AsyncImage.pull(f"{address}/team/made:1", progress=told.append)
+        assert ((await image.info()).layers, told[-1].layers, told[-1].total_layers) == (1, 1, 1)
+        await image.delete()
+    assert {"scope=repository%3Ateam%2Fmade%3Apull" in path for path in tokens.asked} == {True}
+
+
+async def test_layers_come_side_by_side(cove_home: Path) -> None:
+    """One after the other, the first would wait for the second until both are given up."""
+    image = make_oci([make_layer([Item(f"file-{number}", os.urandom(1000))]) for number in range(3)])
+    manifest = image.files[f"blobs/sha256/{json.loads(image.files['index.json'])['manifests'][0]['digest'][7:]}"]
+    layers = {each["digest"] for each in json.loads(manifest)["layers"]}
+    all_ask = threading.Barrier(len(layers), timeout=30)
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        name = request.path.rpartition("/")[2]
+        if "/manifests/" in request.path:
+            reply(request, 200, manifest, {"Content-Type": json.loads(manifest)["mediaType"]})
+            return
+        if name in layers:
+            all_ask.wait()
+        reply(request, 200, image.files[f"blobs/sha256/{name.removeprefix('sha256:')}"])
+
+    with running_fake(answer) as address:
+        pulled = await AsyncImage.pull(f"{address}/side-by-side:1")
+    assert (await pulled.info()).layers == 3
+    await pulled.delete()

@@ -117,6 +117,8 @@ async def test_nobody_else_is_served(image: str) -> None:
     [
         ("0:0\\0001\\0id", 3),
         ("0:0\\0001\\0id", 0),
+        ("0:0\\0001\\0id", 5),
+        pytest.param("0:0\\0001\\0id\\0A=" + "x" * 70_000, 4, id="long"),
         ("0", 4),
         ("0:0", 4),
         ("\\0001\\0id", 4),

@@ -9,9 +9,16 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.x509.oid import NameOID
 
 from support.image_files import ImageFiles
 
@@ -19,17 +26,16 @@ REGISTRY = shutil.which("docker-registry")
 
 
 @contextlib.contextmanager
-def running_registry(directory: Path) -> Iterator[str]:
-    """Run Debian's registry; gives its address."""
+def running_registry(directory: Path, **settings: object) -> Iterator[str]:
+    """Run Debian's registry with more settings; gives its address."""
     assert REGISTRY is not None
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     configuration = directory / "registry.yml"
     storage = {"filesystem": {"rootdirectory": str(directory / "registry")}}
-    configuration.write_text(
-        json.dumps({"version": 0.1, "log": {"level": "error"}, "storage": storage, "http": {"addr": address}})
-    )
+    basics = {"version": 0.1, "log": {"level": "error"}, "storage": storage, "http": {"addr": address}}
+    configuration.write_text(json.dumps({**basics, **settings}))
     process = subprocess.Popen([REGISTRY, "serve", str(configuration)], stderr=subprocess.DEVNULL)
     try:
         _wait_for(address)
@@ -111,6 +117,48 @@ def reply(
         handler.send_header(name, value)
     handler.end_headers()
     handler.wfile.write(body)
+
+
+class TokenServer:
+    """Gives tokens that Debian's registry takes: signed by a key whose certificate it has."""
+
+    def __init__(self, directory: Path) -> None:
+        self.asked: list[str] = []
+        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tokens")])
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder(name, name, self._key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        self._certificate = builder.sign(self._key, hashes.SHA256())
+        self.bundle = directory / "tokens.pem"
+        self.bundle.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
+
+    def settings(self, address: str) -> dict[str, object]:
+        """Return what the registry is to be told."""
+        where = {"realm": f"http://{address}/token", "service": "made", "issuer": "tokens"}
+        return {"auth": {"token": {**where, "rootcertbundle": str(self.bundle)}}}
+
+    def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        """Answer by a token for what is asked for."""
+        self.asked.append(request.path)
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(request.path).query)
+        kind, name, actions = query["scope"][0].split(":")
+        now = int(time.time())
+        claims = {"iss": "tokens", "sub": "", "aud": query["service"][0], "exp": now + 300, "nbf": now - 60, "iat": now}
+        access = [{"type": kind, "name": name, "actions": actions.split(",")}]
+        token = self._sign({**claims, "jti": str(len(self.asked)), "access": access})
+        reply(request, 200, json.dumps({"token": token}).encode())
+
+    def _sign(self, claims: dict[str, object]) -> str:
+        chain = [base64.b64encode(self._certificate.public_bytes(serialization.Encoding.DER)).decode()]
+        head = {"typ": "JWT", "alg": "RS256", "x5c": chain}
+        text = ".".join(_encode(json.dumps(each).encode()) for each in (head, claims))
+        return f"{text}.{_encode(self._key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def basic(username: str, password: str) -> str:

@@ -89,7 +89,7 @@ class Broker:
     def hear(self, fd: int) -> None:
         """Take a request, or later a signal; the end of the client is that of its program."""
         try:
-            packet, descriptors = kernel.receive(self.clients[fd], LIMIT, DESCRIPTORS)
+            packet, descriptors = kernel.receive(self.clients[fd], LIMIT + 1, DESCRIPTORS + 1)
         except BlockingIOError:
             return
         except OSError:
@@ -101,7 +101,7 @@ class Broker:
                 self.drop(fd)
             elif started:
                 kernel.signal_all(started, signal_number(packet))
-            elif len(descriptors) == DESCRIPTORS:
+            elif len(descriptors) == DESCRIPTORS and len(packet) <= LIMIT:
                 self.start(fd, packet, descriptors)
             else:
                 self.refuse(fd, errno.EINVAL)
