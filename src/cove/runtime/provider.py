@@ -36,6 +36,7 @@ from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, count_room, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
+from cove.runtime.sandbox_lifecycle import Seal
 from cove.runtime.snapshot import Snapshot
 from cove.runtime.snapshot_transfer import load_archive, load_snapshot
 from cove.runtime.volume import Volume
@@ -70,9 +71,10 @@ class EmbeddedProvider:
             await settled(_undo(opening))
             raise
 
-    async def _make_copies(self, spec: SandboxSpec, count: int) -> builtins.list[AsyncSandbox]:
-        """All of them, or none. One interpreter is started for the helpers of many."""
+    async def _make_copies(self, seal: Seal, count: int) -> builtins.list[AsyncSandbox]:
+        """All of them, or none. One interpreter, for the helpers of many, starts while the files are sealed."""
         async with _helped(await self._examine(), count) as machine:
+            spec = await seal()
             return await make_all([partial(self._create, new_identifier(), spec, machine) for _ in range(count)])
 
     async def count_room(self, spec: SandboxSpec) -> int:

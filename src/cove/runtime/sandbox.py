@@ -88,11 +88,18 @@ class Sandbox(SandboxLifecycle):
             return await self._fork(count)
 
     async def _fork(self, count: int) -> builtins.list[AsyncSandbox]:
-        snapshot = await self._state.snapshot(None, {}, self._spec.env, self._spec.workdir, self._place.key)
+        made = builtins.list[str]()
+
+        async def seal() -> SandboxSpec:
+            snapshot = await self._state.snapshot(None, {}, self._spec.env, self._spec.workdir, self._place.key)
+            made.append(snapshot.id)
+            return self._spec_of_copy(snapshot.id)
+
         try:
-            return await self.on_fork(self._spec_of_copy(snapshot.id), count)
+            return await self.on_fork(seal, count)
         finally:
-            await finished(self._forget_snapshot, snapshot.id)
+            for id in made:
+                await finished(self._forget_snapshot, id)
 
     def _spec_of_copy(self, snapshot: str) -> SandboxSpec:
         """The snapshot brings the image and its user."""

@@ -55,8 +55,11 @@ from cove.runtime.usage import measure_usage
 from cove.runtime.users import Users
 from cove.tasks import end
 
+# Seals the files as they are; returns the spec of copies that stand on them.
+Seal = Callable[[], Awaitable[SandboxSpec]]
 
-async def _nobody_makes_copies(spec: SandboxSpec, count: int) -> builtins.list[AsyncSandbox]:
+
+async def _nobody_makes_copies(seal: Seal, count: int) -> builtins.list[AsyncSandbox]:
     """Refuse: a server makes the copies of its sandboxes."""
     raise ValidationFailed("copies of a server's sandbox are made by the server: POST /v1/sandboxes/{id}/fork")
 
@@ -87,7 +90,7 @@ class SandboxLifecycle(SandboxSettings):
         self.layers = SandboxLayers(machine, place)
         self._sessions = SandboxSessions(place.path, self.layers, lambda: self._surfaces.sessions)
         self._state = SandboxState(self.layers, self._parts, self.life.turn, self.life.begin_again)
-        self.on_fork: Callable[[SandboxSpec, int], Awaitable[builtins.list[AsyncSandbox]]] = _nobody_makes_copies
+        self.on_fork: Callable[[Seal, int], Awaitable[builtins.list[AsyncSandbox]]] = _nobody_makes_copies
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
         self.mounts = Mounts(

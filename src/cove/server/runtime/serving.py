@@ -11,8 +11,9 @@ from cove.api import AsyncSandbox
 from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable
 from cove.http import HttpLimits, HttpServer
 from cove.local.threads import in_thread
-from cove.model import IdleAction, SandboxSpec, SandboxStatus
+from cove.model import IdleAction, SandboxStatus
 from cove.runtime.activity import Activity
+from cove.runtime.sandbox_lifecycle import Seal
 from cove.server.bridge.runtime import with_bridge
 from cove.server.e2b.runtime import E2bRuntime
 from cove.server.error_response import describe_error
@@ -64,9 +65,9 @@ class Serving:
             await in_thread(self._directory.socket(self._opened.record).unlink, missing_ok=True)
             self._told_to_stop.set()
 
-    async def _make_copies(self, spec: SandboxSpec, count: int) -> list[AsyncSandbox]:
+    async def _make_copies(self, seal: Seal, count: int) -> list[AsyncSandbox]:
         """Give the facts of the copies, by which they are told to whoever asked: see `wire/replies`."""
-        records = await Starter(self._directory.home).create_many(spec, count)
+        records = await Starter(self._directory.home).create_many(await seal(), count)
         return cast(list[AsyncSandbox], [record.info(record.status) for record in records])
 
     async def run(self) -> None:
