@@ -43,9 +43,13 @@ async def add_a_mount(sandbox: AsyncSandbox, server: Server) -> None:
 
 
 async def fork(sandbox: AsyncSandbox, server: Server) -> None:
-    for copy in await sandbox.fork(2):
-        assert (await copy.exec("cat f")).stdout == "2\n"
-        await copy.destroy()
+    copies = await sandbox.fork(2)
+    try:
+        for copy in copies:
+            assert (await copy.exec("cat f")).stdout == "2\n"
+    finally:
+        for copy in copies:
+            await copy.destroy()
 
 
 # What is done before, the change, and what the file may hold after it.

@@ -24,6 +24,7 @@ from pathlib import Path
 from support.programs import program, read_line
 
 TESTS = Path(__file__).parent.parent
+_WORD = "write"
 _CHANGES = ("rename", "mkdir", "unlink", "rmdir", "link", "symlink")
 _ARM_RUNTIMES = """
 import os
@@ -41,7 +42,7 @@ class Death:
     """What is written into a trigger: the step, and the process that dies there.
 
     `name` is that of the process; `pid` the one that is meant, or that is not, if there is a minus before it. With
-    `kind`, only changes by the function of that name are counted.
+    `kind`, only changes by the function of that name are counted: words on a stream are, if they are asked for.
     """
 
     step: int
@@ -52,6 +53,9 @@ class Death:
     @property
     def is_mine(self) -> bool:
         return self._has_name and (self.pid in (0, os.getpid()) or (self.pid < 0 and -self.pid != os.getpid()))
+
+    def counts(self, kind: str) -> bool:
+        return self.kind == kind if self.kind else kind != _WORD
 
     @property
     def _has_name(self) -> bool:
@@ -108,10 +112,10 @@ def arm_changes(last: int = 0, trigger: str | None = None) -> Callable[[], int]:
 
     def count(kind: str) -> None:
         nonlocal seen
-        wanted = last
+        wanted = last if kind != _WORD else 0
         if trigger is not None:
             death = Death.read(trigger)
-            if death is None or not death.is_mine or death.kind not in ("", kind):
+            if death is None or not death.is_mine or not death.counts(kind):
                 return
             wanted = death.step
         with guard:
@@ -125,7 +129,7 @@ def arm_changes(last: int = 0, trigger: str | None = None) -> Callable[[], int]:
         (os, _CHANGES),
         (socket.socket, ("sendmsg",)),
         (subprocess.Popen, ("__init__",)),
-        (asyncio.StreamWriter, ("write",)),
+        (asyncio.StreamWriter, (_WORD,)),
     ):
         for name in names:
             setattr(owner, name, _counted(getattr(owner, name), functools.partial(count, name)))
