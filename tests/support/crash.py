@@ -112,15 +112,12 @@ def arm_changes(last: int = 0, trigger: str | None = None) -> Callable[[], int]:
 
     def count(kind: str) -> None:
         nonlocal seen
-        wanted = last if kind != _WORD else 0
-        if trigger is not None:
-            death = Death.read(trigger)
-            if death is None or not death.is_mine or not death.counts(kind):
-                return
-            wanted = death.step
+        death = Death(last) if trigger is None else Death.read(trigger)
+        if death is None or not death.is_mine or not death.counts(kind):
+            return
         with guard:
             seen += 1
-            if seen == wanted:
+            if seen == death.step:
                 if trigger is not None:
                     os.remove(trigger)  # one death is enough
                 die()
