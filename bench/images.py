@@ -119,9 +119,14 @@ async def _create(plan: Plan, name: str, url: str | None = None) -> Figure:
 
 
 async def _create_on_server(plan: Plan, archive: Path) -> Figure:
-    """Without a warm pool, which would serve the host's system alone."""
+    """Without a warm pool, which would serve the host's system alone.
+
+    No limit on processors either: what runs at a priority of real time may not be in a group that has one.
+    """
     before = os.environ.get("COVE_HOME")
-    with server("--warm", "0") as (url, home, _):
+    settings = archive.with_name("cove.toml")
+    settings.write_text('[default_limits]\ncpus = "unlimited"\n')
+    with server("--warm", "0", "--config", str(settings)) as (url, home, _):
         os.environ["COVE_HOME"] = home
         try:
             await AsyncImage.load(archive, name=_NAME, url=url)

@@ -3,7 +3,7 @@
 import pytest
 
 from cove.errors import ValidationFailed
-from cove.images.dockerfile import DEFAULT_PATH, Copy, Run, Set, Stage, parse_dockerfile
+from cove.images.dockerfile import DEFAULT_PATH, Copy, Run, Set, Stage, needed_stages, parse_dockerfile
 from cove.images.dockerfile_parser import MOST_BYTES
 from cove.images.dockerfile_variables import MOST_NESTED, Unreplaceable, expand
 
@@ -175,3 +175,18 @@ def test_many_variables_are_read_in_a_time_that_grows_with_them() -> None:
     pairs = " ".join(f"A{number}=${{A1}}" for number in range(4000))
     (stage,) = parse_dockerfile(f"FROM scratch\nENV {pairs}\nLABEL {pairs}\n", {})
     assert [len(step.value) for step in stage.steps if isinstance(step, Set)] == [4000, 4000]
+
+
+@pytest.mark.parametrize(
+    "line", ["WORKDIR /a\0b", "# a\0b", 'COPY ["a\\u0000b", "/"]', "COPY $GIVEN /", "ENV A=$GIVEN"]
+)
+def test_a_nul_byte_is_refused_with_its_line(line: str) -> None:
+    with pytest.raises(ValidationFailed, match=r"line 3\b.* NUL byte"):
+        parse_dockerfile(f"FROM scratch\nARG GIVEN\n{line}\nRUN true\n", {"GIVEN": "a\0b"})
+
+
+def test_a_number_of_many_digits_is_the_name_of_an_image() -> None:
+    stages = parse_dockerfile(f"FROM scratch\nFROM {'1' * 5000}\nFROM 0\nCOPY --from=01 a /\n", {})
+    assert needed_stages(stages, None) == [0, 2]
+    with pytest.raises(ValidationFailed, match="no stage"):
+        needed_stages(stages, "1" * 5000)

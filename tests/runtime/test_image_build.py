@@ -252,6 +252,9 @@ async def test_wrong_requests_say_what_to_do(builder: Builder, tmp_path: Path) -
     with pytest.raises(ValidationFailed, match="no Dockerfile"):
         await builder.build()
     assert (await builder.build(dockerfile=str(tmp_path / "outside"))).name == "made:latest"
+    for wrong in ("a\0b", "\ud800"):
+        with pytest.raises(ValidationFailed, match="build_args"):
+            await builder.build(dockerfile=str(tmp_path / "outside"), build_args={"A": wrong})
 
 
 async def test_a_build_has_no_network_and_ends_in_time(builder: Builder) -> None:

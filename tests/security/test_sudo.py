@@ -60,8 +60,12 @@ async def test_what_sudo_starts_ends_with_the_command_that_asked(image: str) -> 
     async with AsyncSandbox.create(image=image, user="1000:1000", sudo=True) as sandbox:
         result = await sandbox.exec("sudo sh -c 'trap : TERM; sleep 1000; sleep 1000'", timeout=1)
         assert result.outcome is Outcome.TIMED_OUT
-        process = await sandbox.start_process("sudo sh -c 'setsid sleep 1234 & sleep 1234'")
+        session = await sandbox.create_session()
         look = "grep -sqzx '123[4]' /proc/[0-9]*/cmdline"
+        stubborn = await session.exec("sudo sh -c 'trap : TERM INT HUP; sleep 1234; sleep 1234'", timeout=1)
+        assert (stubborn.outcome, (await session.exec("sudo id -u")).stdout) == (Outcome.TIMED_OUT, "0\n")
+        assert (await sandbox.exec(look)).exit_code != 0
+        process = await sandbox.start_process("sudo sh -c 'setsid sleep 1234 & sleep 1234'")
         assert (await sandbox.exec(f"until {look}; do :; done", timeout=20)).exit_code == 0
         await process.terminate(grace=0)
         await process.wait()

@@ -38,8 +38,8 @@ def make_order(directory: str | None, spec: BuildSpec) -> Order:
     if name is None:
         raise ValidationFailed("give the image a name")
     arguments = dict(spec.build_args)
-    if not all(isinstance(text, str) for pair in arguments.items() for text in pair):
-        raise ValidationFailed("build_args are names with values, both strings")
+    if not all(isinstance(text, str) and _is_text(text) for pair in arguments.items() for text in pair):
+        raise ValidationFailed("build_args are names with values, both strings of UTF-8 without NUL")
     if spec.base is not None:
         arguments[BASE] = spec.base
     return Order(
@@ -53,6 +53,13 @@ def make_order(directory: str | None, spec: BuildSpec) -> Order:
         timeout=spec.timeout,
         uses_cache=spec.cache,
     )
+
+
+def _is_text(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def sandbox_of(spec: BuildSpec) -> SandboxSpec:

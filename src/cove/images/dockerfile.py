@@ -114,7 +114,7 @@ def find_stage(stages: Sequence[Stage], name: str, before: int) -> int | None:
     named = [at for at in range(before) if stages[at].name == wanted]
     if named:
         return named[-1]
-    return int(wanted) if wanted.isascii() and wanted.isdigit() and int(wanted) < before else None
+    return next((at for at in range(before) if str(at) == wanted), None)
 
 
 def needed_stages(stages: Sequence[Stage], target: str | None, name: str = DEFAULT_NAME) -> list[int]:
@@ -160,6 +160,8 @@ class _Reader:
         handler = _HANDLERS.get(name)
         if handler is None:
             raise _wrong(command, f"{name} is no instruction")
+        if command.json and "\\u0000" in command.original:  # where the parser cuts a value off
+            raise _wrong(command, f"{name} with a NUL byte")
         if not self.stages and name not in ("FROM", "ARG"):
             raise _wrong(command, f"{name} before the first FROM")
         try:
@@ -288,6 +290,8 @@ class _Reader:
         self._left -= len(value)
         if self._left < 0:
             raise Unreplaceable(f"the values have more than {MOST_VALUES} characters when variables are replaced")
+        if "\0" in value:
+            raise Unreplaceable("a value with a NUL byte")
         return value
 
 

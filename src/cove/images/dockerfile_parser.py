@@ -63,6 +63,8 @@ def parse_commands(text: str, name: str = DEFAULT_NAME) -> Sequence[Command]:
     data = text.encode("utf-8", "replace")
     if len(data) > MOST_BYTES:
         raise ValidationFailed(f"{name} has {len(data)} bytes; {MOST_BYTES} is the most")
+    if b"\0" in data:  # where the parser would end
+        raise ValidationFailed(f"{name} is no text: line {data[: data.index(0)].count(10) + 1} has a NUL byte")
     parsed = _run(data, name)
     if parsed.missing:
         raise InterpreterNotReady("building images needs one package more: `pip install 'cove[build]'`")
