@@ -48,6 +48,7 @@ async def sandbox_env(request):
 
 def test_the_sandbox_is_found_by_its_name():
     assert registry_find_sandboxenv("cove") is CoveSandboxEnvironment
+    assert CoveSandboxEnvironment.default_concurrency() >= len(os.sched_getaffinity(0))
 
 
 async def test_output_beyond_the_limit_is_an_error_with_what_there_was(sandbox_env):

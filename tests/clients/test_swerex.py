@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.client_packages import harness_client, installed_cove, swerex_tests
+from support.servers import Server, left_behind
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -50,6 +51,19 @@ def run_tests(directory: Path, more: Mapping[str, str]) -> None:
 
 def test_swe_rexs_own_tests_pass_and_mini_swe_agent_works(directory: Path) -> None:
     run_tests(directory, {})
+
+
+def test_a_deployment_on_a_server_is_driven_as_swe_agent_does(directory: Path, shared_server: Server) -> None:
+    told = {"PYTHONPATH": installed_cove(directory), "COVE_API_KEY": shared_server.key}
+    done = subprocess.run(
+        [harness_client(), HERE / "swerex_agent.py", shared_server.url],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **told},
+        timeout=200,
+    )
+    assert done.stdout.endswith("all is well\n"), done.stderr[-3000:]
+    assert left_behind(shared_server.home) == []
 
 
 def test_the_examples_of_the_guide_run(directory: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from support.serving import MakeSandbox, Where
 
-from cove import AsyncSandbox, Network, NetworkPolicy, ProcessNotFound, SessionNotFound, TransactionOpen
+from cove import AsyncSandbox, Network, NetworkPolicy, ProcessNotFound, ResetReport, SessionNotFound, TransactionOpen
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +46,23 @@ async def test_nothing_of_a_hostile_task_outlives_a_reset(make_sandbox: MakeSand
             await sandbox.get_process(process.id)
         with pytest.raises(SessionNotFound):
             await sandbox.get_session("s")
+
+
+async def test_the_proof_of_a_reset_names_the_layers_that_the_sandbox_stands_on(where: Where) -> None:
+    async with AsyncSandbox.create(**where) as first:
+        await first.exec("echo base > f")
+        snapshot = await first.snapshot()
+    try:
+        proofs = []
+        for _ in range(2):
+            async with AsyncSandbox.create(snapshot=snapshot.id, **where) as sandbox:
+                await sandbox.exec("rm f; echo x > g; echo y > /dev/shm/z; (setsid sleep 1000 &) > /dev/null 2>&1")
+                proofs += [await sandbox.reset(), await sandbox.reset()]
+                assert (await sandbox.exec("cat *; ls -A /dev/shm; pgrep -c sleep")).stdout == "base\n0\n"
+    finally:
+        await snapshot.delete()
+    assert proofs[0].layers
+    assert proofs == [ResetReport(method="layers", layers=proofs[0].layers)] * 4
 
 
 async def test_a_reset_takes_back_what_was_set_since_the_creation(make_sandbox: MakeSandbox) -> None:

@@ -1,16 +1,21 @@
 """E2B's protocol as clients never speak it: wrong keys and tokens, forged frames, what is not to be had."""
 
+import base64
 import http.client
 import json
 import shutil
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from support.bridge_client import bridge_server
 from support.e2b_client import CODE, E2bClient, Inside, envelope, start
 from support.servers import Server, serving
+
+from cove.core.e2b_access import sign_file
 
 CONFIGURATION = """
 [e2b_spec]
@@ -270,6 +275,49 @@ def test_a_signature_that_is_wrong_opens_nothing(client: E2bClient, sandbox: Ins
     for query in ("", "&signature=", "&signature=v1_x", "&signature=v1_" + "A" * 43):
         assert client.send("GET", f"/files?path=/etc/passwd{query}").refusal[0] == 401
         assert sandbox.send("GET", f"/files?path=/etc/passwd{query}", token="").refusal[0] == 401
+
+
+def test_a_signed_url_gives_what_it_names_and_nothing_else(client: E2bClient, sandbox: Inside) -> None:
+    def sign(path: str, operation: str = "read", user: str = "", expiry: str | None = None) -> str:
+        signature = sign_file(path, operation, user, sandbox.made["envdAccessToken"], expiry)
+        until = "" if expiry is None else f"&signature_expiration={expiry}"
+        return f"&signature={quote(signature, safe='')}{until}"
+
+    def status(query: str, method: str = "GET", **headers: str) -> int:
+        found = {
+            sandbox.send(method, f"/files?{query}", token="", headers=headers).status,
+            client.send(method, f"/files?{query}", headers=headers).status,  # the signature alone names the sandbox
+        }
+        assert len(found) == 1, found
+        return found.pop()
+
+    assert sandbox.send("POST", "/files?path=f", b"x", headers={"Content-Type": "application/octet-stream"}).json
+    later, before = str(int(time.time()) + 1000), str(int(time.time()) - 1)
+    assert status(f"path=f{sign('f')}") == 200
+    assert status(f"path=f{sign('f', expiry=later)}") == 200
+    # A name in a header is not covered by the signature.
+    root = "Basic " + base64.b64encode(b"root:").decode()
+    assert status(f"path=f{sign('f')}", Authorization=root) == 200
+    for wrong in (
+        f"path=/etc/passwd{sign('f')}",
+        f"path=../user/f{sign('f')}",
+        f"path=f&username=root{sign('f')}",
+        f"path=f{sign('f', expiry=before)}",
+        f"path=f{sign('f', expiry=later).partition('&signature_expiration')[0]}",
+        f"path=f{sign('f', expiry=before).replace(before, later)}",
+        f"path=f{sign('f', operation='write')}",
+        f"path=f{sign('f', expiry='1e99')}",
+    ):
+        assert status(wrong) == 401, wrong
+    assert status(f"path=f{sign('f')}", "POST") == 401
+    with client.sandbox() as other:
+        assert other.send("GET", f"/files?path=f{sign('f')}", token="").status == 401
+
+
+def test_what_is_no_file_is_not_read(sandbox: Inside) -> None:
+    assert sandbox.run("mkfifo pipe")[1]["exitCode"] == 0
+    for path in ("/dev/zero", "pipe", "/proc/self/mem", "a%00b"):
+        assert 400 <= sandbox.send("GET", f"/files?path={path}").refusal[0] <= 500, path
 
 
 def test_a_client_that_leaves_ends_no_process(client: E2bClient) -> None:

@@ -73,7 +73,17 @@ async def test_files_are_resources_and_mistakes_are_answered() -> None:
         assert isinstance(blob, BlobResourceContents)
         (template,) = (await client.list_resource_templates()).resource_templates
         assert template.uri_template == "sandbox:///{+path}"
-        for wrong in ("sandbox:///workspace/missing", "file:///etc/passwd", "sandbox:///workspace"):
+        await run(client, "mkfifo pipe; ln -s /proc/1/root/etc/shadow link")
+        for wrong in (
+            "sandbox:///workspace/missing",
+            "file:///etc/passwd",
+            "sandbox:///workspace",
+            "sandbox:///workspace/pipe",
+            "sandbox:///workspace/link",
+            "sandbox:///dev/zero",
+            "sandbox:///..%00/x",
+            "sandbox://etc/passwd",
+        ):
             with pytest.raises(MCPError):
                 await client.read_resource(wrong)
         mistakes: list[tuple[str, dict[str, object]]] = [

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import cast
 
 import pytest
 from support.inside import commands_inside
@@ -10,6 +11,7 @@ from support.serving import MakeSandbox
 from cove import AsyncSandbox, AsyncSnapshot, Sandbox, SandboxDestroyed, ValidationFailed
 from cove.blocking.portal import get_portal
 from cove.tools import BlockingToolset, ToolLimits, ToolResult, Toolset
+from cove.tools.conversation import Conversation
 
 pytestmark = pytest.mark.anyio
 
@@ -98,6 +100,17 @@ async def test_long_output_is_cut_and_can_be_read_on() -> None:
             text += content
             follows = json.loads(note.partition(": ")[2][:-1]) if note != "the end]" else None
         assert text == "".join(f"{number}\n" for number in range(1, 10001)) + "[stderr]\nend\n[exit code 4]"
+
+
+async def test_what_was_cut_is_kept_within_a_budget() -> None:
+    state = Conversation(cast("AsyncSandbox", None), ToolLimits())  # nothing here asks the sandbox
+    for letter in "abcde":
+        assert "read_output" in state.fit(letter * (4 << 20))
+    assert state.read_kept("output-1", 0) is None
+    assert (state.read_kept("output-2", 0) or "").startswith("bbb")
+    state.fit("f" * (100 << 20))
+    kept = state.read_kept("output-6", (2 << 20) - 10) or ""
+    assert kept.startswith(f"{'f' * 10}\n[{96 << 20} characters were not kept: ask for less at once]\nfff")
 
 
 async def test_more_output_than_is_kept_is_said() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Protocol
 
 from cove.http.errors import BodyTooLarge, HttpError
@@ -121,6 +122,13 @@ class Request:
         self._chunks.clear()
         self._buffered = 0
         return data
+
+    async def discard(self, limit: int = 1 << 30) -> None:
+        """Hear a client out that is refused, up to a limit: while it sends, it may not see that."""
+        size = 0
+        with suppress(HttpError):  # the rest does not come
+            while size <= limit and (data := await self._take()):
+                size += len(data)
 
     def unread(self, body: bytes) -> None:
         """Put back a whole body that was read: whoever asks next gets it again."""

@@ -14,9 +14,18 @@ from cove.errors import ConnectionLost, NotFound, SandboxDestroyed, SandboxStopp
 from cove.tools.result import ToolFailed
 
 _MOST_OUTPUTS: Final = 16
+_MOST_TEXT_CHARACTERS, _MOST_KEPT_CHARACTERS = 1 << 22, 1 << 24
 _MOST_PROCESSES: Final = 100
 _MOST_SNAPSHOTS: Final = 32
 _GONE: Final = (NotFound, SandboxDestroyed, SandboxStopped, ConnectionLost, Unreachable)
+
+
+def _bounded(text: str) -> str:
+    """Leave out the middle of what is too much to be looked through at once, or to be kept."""
+    cut = cut_middle(text, _MOST_TEXT_CHARACTERS)
+    if cut.is_whole:
+        return text
+    return f"{cut.head}\n[{cut.end - cut.start} characters were not kept: ask for less at once]\n{cut.tail}"
 
 
 class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +130,7 @@ class Conversation:
 
     def fit(self, text: str, advice: str = "ask for less at once") -> str:
         """Cut a text to what a model should see; what is left out is kept for read_output, if it has that tool."""
-        text = make_readable(text)
+        text = make_readable(_bounded(text))
         cut = cut_middle(text, self.limits.max_characters)
         if cut.is_whole:
             return text
@@ -130,7 +139,9 @@ class Conversation:
             return f"{cut.head}\n{left_out}\n{cut.tail}"
         name = self._new_name("output")
         self._outputs[name] = text
-        while len(self._outputs) > _MOST_OUTPUTS:
+        while len(self._outputs) > 1 and (
+            len(self._outputs) > _MOST_OUTPUTS or sum(map(len, self._outputs.values())) > _MOST_KEPT_CHARACTERS
+        ):
             self._outputs.popitem(last=False)
         note = f"[{cut.end - cut.start} of {len(text)} characters left out here; to read them: read_output"
         return f'{cut.head}\n{note} with {{"id": "{name}", "offset": {cut.start}}}]\n{cut.tail}'

@@ -1,7 +1,6 @@
 """The runtime's half of the bridge protocol: route requests, and map errors to its own words."""
 
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from functools import partial
 
 from cove.errors import CoveError
@@ -48,7 +47,7 @@ class Bridge:
             answer = refusal.response()
         except (HttpError, CoveError) as error:
             answer = refusal_of(error).response()
-        await _hear_out(request)
+        await request.discard()
         return answer
 
     def _find(self, request: Request) -> Coroutine[object, object, Answer]:
@@ -57,13 +56,6 @@ class Bridge:
         if route is None or split(request.path)[0] != self._sandbox.id:
             raise not_found()
         return route(request, argument)
-
-
-async def _hear_out(request: Request) -> None:
-    """A client that is still sending its body may not see that it is refused."""
-    with suppress(HttpError):  # the rest does not come
-        async for _ in request.chunks():
-            pass
 
 
 def with_bridge(sandbox: Sandbox, native: Handler) -> Handler:

@@ -118,12 +118,12 @@ class FilesystemService:
                 except (FileNotFound, NotDirectory):
                     if directory == top:
                         raise
+                if len(found) + len(below) > _MOST_ENTRIES:
+                    raise ConnectError(
+                        Code.RESOURCE_EXHAUSTED,
+                        f"{top} has more than {_MOST_ENTRIES} entries: list its directories one by one",
+                    )
             found += below
-            if len(found) > _MOST_ENTRIES:
-                raise ConnectError(
-                    Code.RESOURCE_EXHAUSTED,
-                    f"{top} has more than {_MOST_ENTRIES} entries: list its directories one by one",
-                )
             level = [each.path for each in below if each.kind is FileKind.DIRECTORY]
             if not level:
                 break

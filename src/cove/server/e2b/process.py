@@ -374,5 +374,6 @@ def signal_name(number: int) -> str:
 
 def _note_end(started: _Started) -> None:
     started.ended_at = time.monotonic()
+    started.config = _Config()  # nobody lists it any more, and it may be large
     if started.timer is not None:
         started.timer.cancel()

@@ -1,7 +1,6 @@
 """The runtime's half of E2B's protocol: route what the gateway has let pass, by the port that it is for."""
 
 from collections.abc import Coroutine, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -83,7 +82,7 @@ class E2bRuntime:
             answered = refusal.response()
         except (HttpError, CoveError) as error:
             answered = Refusal.of(error).response()
-        await _hear_out(request)
+        await request.discard()
         return answered
 
     async def _inside(self, request: Request, path: str) -> Response:
@@ -124,10 +123,3 @@ def split(path: str) -> tuple[str, str, str]:
 def _check_post(request: Request) -> None:
     if request.method != "POST":
         raise Refusal(405, f"calls are made by POST, not {request.method}")
-
-
-async def _hear_out(request: Request) -> None:
-    """A client that is still sending its body may not see that it is refused."""
-    with suppress(HttpError):  # the rest does not come
-        async for _ in request.chunks():
-            pass

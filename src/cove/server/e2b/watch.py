@@ -1,6 +1,7 @@
 """Watch directories: as a stream, or as watchers whose events are fetched from time to time."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
@@ -17,7 +18,10 @@ from cove.tasks import Tasks
 from cove.wire.connect import Code, ConnectError
 
 _MOST_EVENTS: Final = 10_000
+_MOST_EVENT_BYTES: Final = 8 << 20
+_EVENT_BYTES: Final = 512
 _MOST_WATCHERS: Final = 64
+_UNASKED_SECONDS: Final = 600.0
 _TYPES: Final[Mapping[FileEventKind, str]] = {
     FileEventKind.CREATE: "EVENT_TYPE_CREATE",
     FileEventKind.MODIFY: "EVENT_TYPE_WRITE",
@@ -38,9 +42,11 @@ class _Chosen(Wire):
 
 @dataclass(slots=True, eq=False)
 class _Watcher:
-    """Events that nobody has fetched yet; `failure` is why there will be no more."""
+    """Events that nobody has fetched yet, and about their bytes; `failure` is why there will be no more."""
 
+    asked_at: float
     events: deque[Message] = field(default_factory=deque)
+    size: int = 0
     failure: ConnectError | None = None
     task: asyncio.Task[None] | None = None
 
@@ -88,6 +94,7 @@ class WatchService:
         return described
 
     async def _create(self, body: bytes, caller: Caller) -> Message:
+        await self._forget_unasked()
         if len(self._watchers) >= _MOST_WATCHERS:
             raise ConnectError(Code.RESOURCE_EXHAUSTED, f"there are {_MOST_WATCHERS} watchers already: remove some")
         events = self._watch(decode(body, _Watch), caller)
@@ -96,7 +103,7 @@ class WatchService:
         except BaseException:
             await events.aclose()
             raise
-        id, watcher = new_identifier(), _Watcher()
+        id, watcher = new_identifier(), _Watcher(time.monotonic())
         self._watchers[id] = watcher
         watcher.task = self._tasks.start(_collect(watcher, events))
         return {"watcherId": id}
@@ -107,16 +114,28 @@ class WatchService:
             raise watcher.failure
         events = [*watcher.events]
         watcher.events.clear()
+        watcher.size, watcher.asked_at = 0, time.monotonic()
         return {"events": events}
 
     async def _remove(self, body: bytes, caller: Caller) -> Message:
         id = decode(body, _Chosen).watcher_id
-        watcher = self._find(id)
+        await self._end(id, self._find(id))
+        return {}
+
+    async def _end(self, id: str, watcher: _Watcher) -> None:
         del self._watchers[id]
         if watcher.task is not None:
             watcher.task.cancel()
             await asyncio.wait([watcher.task])
-        return {}
+
+    async def _forget_unasked(self) -> None:
+        """Make room where it is needed: the client of a watcher that nobody has asked for long is gone."""
+        if len(self._watchers) < _MOST_WATCHERS:
+            return
+        until = time.monotonic() - _UNASKED_SECONDS
+        for id, watcher in [*self._watchers.items()]:
+            if watcher.asked_at < until and id in self._watchers:
+                await self._end(id, watcher)
 
     def _find(self, id: str) -> _Watcher:
         watcher = self._watchers.get(id)
@@ -129,10 +148,11 @@ async def _collect(watcher: _Watcher, events: AsyncGenerator[Message, None]) -> 
     async with aclosing(events):
         try:
             async for event in events:
-                if len(watcher.events) >= _MOST_EVENTS:
-                    raise ConnectError(Code.INTERNAL, _LOST)
                 message = event["filesystem"]
                 assert isinstance(message, dict)
+                watcher.size += _EVENT_BYTES + 2 * len(message["name"])
+                if len(watcher.events) >= _MOST_EVENTS or watcher.size > _MOST_EVENT_BYTES:
+                    raise ConnectError(Code.INTERNAL, _LOST)
                 watcher.events.append(message)
             watcher.failure = ConnectError(Code.NOT_FOUND, "the directory is not there any more")
         except ConnectError as error:
