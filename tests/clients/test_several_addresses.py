@@ -220,6 +220,16 @@ async def test_what_a_server_says_of_its_nodes_is_raised_and_not_waited_for(
             assert node.asked == 1
 
 
+async def test_silence_counts_from_when_a_machine_was_last_heard() -> None:
+    long_ago = asyncio.get_running_loop().time() - 1000
+    silent, refused = Unreachable("no answer in time", is_silent=True), Unreachable("Connection refused")
+    with pytest.raises(Unreachable, match="no answer in time"):
+        await retry.Backoff(None, long_ago).pause(silent)
+    backoff = retry.Backoff(None, long_ago)
+    await backoff.pause(refused)
+    await backoff.pause(silent)
+
+
 async def test_a_sandbox_is_used_through_whichever_address_answers(shared_server: Server) -> None:
     url = f"{REFUSING},{shared_server.url}"
     async with AsyncSandbox.create(url=url, api_key=shared_server.key) as sandbox:

@@ -1,13 +1,19 @@
 """What clients see of three machines when one of them fails: what kind of end, how soon, and nothing on the others."""
 
 import asyncio
+import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from support.cluster_machines import API_KEY, ClusterMachine, MachineCluster, machine_cluster, needs_machines
+from support.programs import wait_until_gone
 
 from cove import AsyncFleet, AsyncSandbox, ConnectionLost, CoveError, NodeLost, NodeUnavailable
 from cove.model import Output, SandboxStatus
@@ -228,3 +234,32 @@ async def test_a_fleet_loses_a_machine_midway_and_no_task(cluster: MachineCluste
         assert result.value == (7 if result.item % 10 == 0 else 0, f"{result.item}\n")
     assert any(result.attempts > 1 for result in results)
     assert await AsyncSandbox.list(url=cluster["a"].url, api_key=API_KEY) == []
+
+
+_TEST_PROGRAM = """
+import time
+from support.cluster_machines import machine_cluster
+with machine_cluster("ab") as cluster:
+    running = [pid for machine in cluster.machines.values() for pid in machine.processes()]
+    print(cluster["a"].home.parent, *running, flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.cluster
+def test_nothing_runs_on_when_who_started_the_machines_is_killed() -> None:
+    tests = str(Path(__file__).parents[1])
+    with subprocess.Popen(
+        [sys.executable, "-c", _TEST_PROGRAM],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": tests},
+    ) as program:
+        assert program.stdout is not None
+        root, *pids = program.stdout.readline().split()
+        program.kill()
+    try:
+        assert len(pids) >= 8
+        assert wait_until_gone([int(pid) for pid in pids]) == []
+    finally:
+        shutil.rmtree(root)

@@ -71,7 +71,9 @@ class Backoff:
         now = asyncio.get_running_loop().time()
         if self._deadline is None:
             self._deadline = now + RETRY_SECONDS if self._limit is None else min(now + RETRY_SECONDS, self._limit)
-        if now >= self._deadline or (is_silent(error) and now >= self._heard + SILENT_SECONDS):
+        if not is_silent(error):
+            self._heard = now
+        if now >= self._deadline or now >= self._heard + SILENT_SECONDS:
             raise error
         await asyncio.sleep(min(self._pause, self._deadline - now))  # backoff: nothing tells that a server is back
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
