@@ -31,6 +31,7 @@ CLASSES = [
     ("transaction.py", "AsyncTransaction", "Transaction"),
     ("sandbox.py", "AsyncSandbox", "Sandbox"),
     ("volume.py", "AsyncVolume", "Volume"),
+    ("api_key.py", "AsyncApiKey", "ApiKey"),
     ("image.py", "AsyncImage", "Image"),
     ("fleet.py", "AsyncFleet", "Fleet"),
 ]

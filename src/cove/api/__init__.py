@@ -1,5 +1,6 @@
 """The public interfaces, asynchronous: read this package first."""
 
+from cove.api.api_key import AsyncApiKey
 from cove.api.backups import Backups
 from cove.api.code import CodeContext
 from cove.api.files import Files
@@ -19,6 +20,7 @@ from cove.api.transaction import AsyncTransaction
 from cove.api.volume import AsyncVolume
 
 __all__ = [
+    "AsyncApiKey",
     "AsyncFleet",
     "AsyncImage",
     "AsyncSandbox",

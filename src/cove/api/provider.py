@@ -3,11 +3,14 @@
 import builtins
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Mapping, Sequence
+from datetime import datetime
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from cove.model import (
+    ApiKeyInfo,
+    ApiKeyMade,
     BuildEvent,
     BuildSpec,
     ImageInfo,
@@ -15,6 +18,7 @@ from cove.model import (
     Limits,
     Network,
     NetworkPolicy,
+    Quota,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
@@ -55,6 +59,29 @@ class Provider(Protocol):
 
     async def list_volumes(self) -> builtins.list[VolumeInfo]:
         """List all volumes."""
+
+    async def create_key(
+        self,
+        name: str,
+        *,
+        tenant: str | None = None,
+        is_admin: bool = False,
+        expires_at: datetime | None = None,
+        quota: Quota | None = None,
+    ) -> ApiKeyMade:
+        """Make an API key."""
+
+    async def list_keys(self) -> builtins.list[ApiKeyInfo]:
+        """List all API keys."""
+
+    async def get_key(self, name: str) -> ApiKeyInfo:
+        """Describe an API key."""
+
+    async def rotate_key(self, name: str) -> ApiKeyMade:
+        """Replace an API key by a new one."""
+
+    async def delete_key(self, name: str) -> None:
+        """Revoke an API key."""
 
     async def get_snapshot(self, id: str) -> "AsyncSnapshot":
         """Find a snapshot."""

@@ -15,7 +15,8 @@ from cove.model import ExportInfo, SnapshotInfo, TransferProgress
 class AsyncSnapshot(Named, ABC):
     """A snapshot, made by `sandbox.snapshot()`. It stays until it is deleted, also when the sandbox is gone.
 
-    `name` and `labels` are what it was given; `parent` is the id of the snapshot that its sandbox stood on.
+    `name` and `labels` are what it was given; `parent` is the id of the snapshot that its sandbox stood on,
+    `owner` the tenant it belongs to.
     """
 
     id: str
@@ -24,10 +25,12 @@ class AsyncSnapshot(Named, ABC):
     created_at: datetime
     parent: str | None
     size: int | None
+    owner: str | None
 
     def __init__(self, info: SnapshotInfo) -> None:
         self.id, self.name, self.labels = info.id, info.name, info.labels
         self.created_at, self.parent, self.size = info.created_at, info.parent, info.size
+        self.owner = info.owner
 
     @classmethod
     async def get(cls, id: str, *, url: str | None = None, api_key: str | None = None) -> "AsyncSnapshot":

@@ -1,6 +1,7 @@
 """The blocking (synchronous) API."""
 
 from cove.blocking.facade import (
+    ApiKey,
     CodeContext,
     Fleet,
     Image,
@@ -15,6 +16,7 @@ from cove.blocking.facade import (
 )
 
 __all__ = [
+    "ApiKey",
     "CodeContext",
     "Fleet",
     "Image",

@@ -21,6 +21,8 @@ from cove import api
 from cove.blocking.portal import Portal, get_portal
 from cove.model import (
     AnyMount,
+    ApiKeyInfo,
+    ApiKeyMade,
     BackupInfo,
     BuildEvent,
     Changes,
@@ -48,6 +50,7 @@ from cove.model import (
     Outcome,
     ProcessExit,
     ProcessStatus,
+    Quota,
     ResetReport,
     SandboxInfo,
     SandboxSpec,
@@ -905,7 +908,8 @@ class CodeContext:
 class Snapshot:
     """A snapshot, made by `sandbox.snapshot()`. It stays until it is deleted, also when the sandbox is gone.
 
-    `name` and `labels` are what it was given; `parent` is the id of the snapshot that its sandbox stood on.
+    `name` and `labels` are what it was given; `parent` is the id of the snapshot that its sandbox stood on,
+    `owner` the tenant it belongs to.
     """
 
     def __init__(self, inner: api.AsyncSnapshot, portal: Portal, *, owned: bool = True) -> None:
@@ -939,6 +943,10 @@ class Snapshot:
     @property
     def size(self) -> int | None:
         return self._inner.size
+
+    @property
+    def owner(self) -> str | None:
+        return self._inner.owner
 
     @classmethod
     def get(cls, id: str, *, url: str | None = None, api_key: str | None = None) -> "Snapshot":
@@ -1512,6 +1520,57 @@ class Volume:
     def delete(self) -> None:
         """Remove it with all that is in it. VolumeInUse while a sandbox, running or stopped, has it mounted."""
         self._portal.call(lambda: self._inner.delete())
+
+
+class ApiKey:
+    """The keys of a server, for its admins; without a `url` those of this user's state directory."""
+
+    def __init__(self, inner: api.AsyncApiKey, portal: Portal, *, owned: bool = True) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._owned = owned
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        *,
+        tenant: str | None = None,
+        is_admin: bool = False,
+        expires_at: datetime | None = None,
+        quota: Quota | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> ApiKeyMade:
+        """Make a key, whose text is told this once. Its tenant is called as the key, unless it is said.
+
+        Raises ApiKeyAlreadyExists.
+        """
+        return get_portal().call(
+            lambda: api.AsyncApiKey.create(
+                name, tenant=tenant, is_admin=is_admin, expires_at=expires_at, quota=quota, url=url, api_key=api_key
+            )
+        )
+
+    @classmethod
+    def list(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[ApiKeyInfo]:
+        """Describe all keys, oldest first."""
+        return get_portal().call(lambda: api.AsyncApiKey.list(url=url, api_key=api_key))
+
+    @classmethod
+    def get(cls, name: str, *, url: str | None = None, api_key: str | None = None) -> ApiKeyInfo:
+        """Describe one key. Raises ApiKeyNotFound."""
+        return get_portal().call(lambda: api.AsyncApiKey.get(name, url=url, api_key=api_key))
+
+    @classmethod
+    def rotate(cls, name: str, *, url: str | None = None, api_key: str | None = None) -> ApiKeyMade:
+        """Replace a key by a new one with the same rights; the old one stops working at once."""
+        return get_portal().call(lambda: api.AsyncApiKey.rotate(name, url=url, api_key=api_key))
+
+    @classmethod
+    def delete(cls, name: str, *, url: str | None = None, api_key: str | None = None) -> None:
+        """Revoke a key: it stops working at once, also in streams that are open. What it made stays its tenant's."""
+        get_portal().call(lambda: api.AsyncApiKey.delete(name, url=url, api_key=api_key))
 
 
 class Image:

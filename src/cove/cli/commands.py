@@ -36,6 +36,7 @@ GROUPS: Final = {
         Command("setup", "setup", "Make the Python environment that sandboxes see."),
         Command("image", "image", "Images for sandboxes: load, pull, build, ls, and more."),
         Command("serve", "serve", "Serve sandboxes over HTTP until told to stop."),
+        Command("key", "key", "API keys of a server: create, ls, rotate, rm."),
         Command("version", "version", "Print the version."),
     ),
     "Sandboxes of a server": (

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from cove.core.quota import check_network
 from cove.errors import PermissionDenied
 from cove.model.network import Network, NetworkPolicy, NetworkRule
 from cove.model.secret import SecretSource
@@ -10,16 +11,19 @@ from cove.model.secret import SecretSource
 class NetworkGrants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Private hosts that a rule may name (`name` or `name:port`), secrets, and a name server for all lookups.
 
-    `policies` are the server's own, by name: they may lead to private hosts that no other may name.
+    `policies` are the server's own, by name: they may lead to private hosts that no other may name. `most` is what a
+    tenant may reach at most.
     """
 
     private: tuple[str, ...] = ()
     secrets: dict[str, SecretSource] = {}
     resolver: str | None = None
     policies: dict[str, NetworkPolicy] = {}
+    most: Network | NetworkPolicy | None = None
 
     def check(self, network: Network | NetworkPolicy) -> None:
         """Raise PermissionDenied for what the configuration does not grant, naming the rule."""
+        check_network(self.most, network)
         is_own = network in self.policies.values()
         for rule in network.rules if isinstance(network, NetworkPolicy) else ():
             if rule.private and not is_own and not self._grants_private(rule):

@@ -61,6 +61,8 @@ from cove.errors.refused import (
 )
 from cove.errors.resource import (
     AlreadyExists,
+    ApiKeyAlreadyExists,
+    ApiKeyNotFound,
     BackupNotFound,
     ContextAlreadyExists,
     ContextNotFound,
@@ -95,6 +97,8 @@ from cove.errors.resource import (
 
 __all__ = [
     "AlreadyExists",
+    "ApiKeyAlreadyExists",
+    "ApiKeyNotFound",
     "BackupExpired",
     "BackupNotFound",
     "CommandFailed",

@@ -59,6 +59,12 @@ class ImageNotFound(NotFound):
     code = "IMAGE_NOT_FOUND"
 
 
+class ApiKeyNotFound(NotFound):
+    """The server has no key of this name."""
+
+    code = "API_KEY_NOT_FOUND"
+
+
 class VolumeNotFound(NotFound):
     """No volume has this name."""
 
@@ -121,6 +127,12 @@ class ImageAlreadyExists(AlreadyExists):
     """An image has this name."""
 
     code = "IMAGE_ALREADY_EXISTS"
+
+
+class ApiKeyAlreadyExists(AlreadyExists):
+    """A key has this name."""
+
+    code = "API_KEY_ALREADY_EXISTS"
 
 
 class VolumeAlreadyExists(AlreadyExists):

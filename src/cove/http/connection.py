@@ -226,6 +226,11 @@ class HttpConnection(Endpoint):
         return self._is_busy or bool(self._queue) or self._queue.parser.is_in_head
 
     @property
+    def is_answering(self) -> bool:
+        """Return whether `request` is being answered."""
+        return self._is_busy
+
+    @property
     def is_waiting(self) -> bool:
         """Return whether it is idle: nothing is being answered, and only its client could miss it."""
         return not self._is_busy and not self._queue

@@ -10,6 +10,7 @@ from cove.http.connection import HttpConnection
 from cove.http.dead_peer import DeadPeerDetector, keep_alive
 from cove.http.errors import HttpError
 from cove.http.parser import HttpLimits
+from cove.http.request import Request
 from cove.http.response import Handler, Response
 
 _PLAIN = ((b"content-type", b"text/plain; charset=utf-8"),)
@@ -105,6 +106,12 @@ class HttpServer:
         """End all connections at once."""
         for connection in list(self._connections):
             connection.abort()
+
+    def abort_unless(self, is_allowed: Callable[[Request], bool]) -> None:
+        """End the connections whose request, which is being answered, is not allowed any more."""
+        for connection in list(self._connections):
+            if connection.is_answering and not is_allowed(connection.request):
+                connection.abort()
 
     @property
     def is_in_use(self) -> bool:

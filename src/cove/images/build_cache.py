@@ -109,6 +109,8 @@ class BuildCache:
         ages: list[tuple[int, str]] = []
         for entry in os.scandir(self._path) if self._path.exists() else ():
             with suppress(FileNotFoundError):
+                if (entry.name.partition("~")[0] if "~" in entry.name else "") != self._layers.tenant:
+                    continue
                 ages.append((entry.stat().st_mtime_ns, entry.path))
         for _, path in sorted(ages, reverse=True)[kept:]:
             Path(path).unlink(missing_ok=True)
@@ -121,7 +123,9 @@ class BuildCache:
         building.rename(self._file(key))
 
     def _file(self, key: str) -> Path:
-        return self._path / f"{key}.json"
+        """A tenant takes no step's result from another, who may have made it by means of his own."""
+        tenant = self._layers.tenant
+        return self._path / (f"{tenant}~{key}.json" if tenant else f"{key}.json")
 
 
 def _sync(directory: Path) -> None:

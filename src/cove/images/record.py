@@ -16,3 +16,4 @@ class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[str, ...]
     config: ImageConfig
     size: int
+    tenant: str = ""

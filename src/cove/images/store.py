@@ -21,7 +21,7 @@ import msgspec
 from cove.archive.remove_tree import remove_tree
 from cove.archive.tar import Refused
 from cove.core.users import FIRST_RANGE, IMAGE_OWNER, RANGE_USERS, RANGES
-from cove.errors import ImageInUse, ImageInvalid, ImageNotFound
+from cove.errors import ImageInUse, ImageInvalid, ImageNotFound, PermissionDenied
 from cove.images.layer_stream import Blob, LayerStream, Told
 from cove.images.layer_unpack import unpack_layer
 from cove.images.manifest import ImageConfig, RootFs, Settings, chain_ids, digest_of, machine_architecture
@@ -67,7 +67,10 @@ class _Counted:
 
 
 class ImageStore:
-    """Everything below `images`; the layers are in `layers`."""
+    """Everything below `images`; the layers are in `layers`.
+
+    A tenant has names of its own, and sees the server's too, which it cannot change.
+    """
 
     def __init__(self, home: Path, layers: LayerStore) -> None:
         self.path = home / IMAGES
@@ -205,29 +208,37 @@ class ImageStore:
             config=config,
             size=sum(self.layers.read(id).size or 0 for id in ids),
         )
-        self.keep(record)
+        return self.keep(record)
+
+    def keep(self, record: ImageRecord) -> ImageRecord:
+        """Write an image down, for good: from here on its layers are kept. One of the same name is replaced."""
+        record = msgspec.structs.replace(record, tenant=self._tenant)
+        with waiting_lock(self.path / _LOCK):  # two may write the same name
+            replace_file(self._file(record), msgspec.json.encode(record), durable=True)
         return record
 
-    def keep(self, record: ImageRecord) -> None:
-        """Write an image down, for good: from here on its layers are kept. One of the same name is replaced."""
-        with waiting_lock(self.path / _LOCK):  # two may write the same name
-            replace_file(self._file(record.name), msgspec.json.encode(record), durable=True)
+    @property
+    def _tenant(self) -> str:
+        return self.layers.tenant
 
     def find(self, name: str) -> ImageRecord:
-        """Return the image of a name. Raises ImageNotFound."""
+        """Return the image of a name: the tenant's, or else the server's. Raises ImageNotFound."""
         reference = str(parse_reference(name))
-        try:
-            return msgspec.json.decode(self._file(reference).read_bytes(), type=ImageRecord)
-        except FileNotFoundError:
-            raise ImageNotFound(
-                f"there is no image {reference}: `cove image ls` shows those there are, `cove image load` and "
-                "`cove image pull` bring others",
-                name=reference,
-            ) from None
+        for tenant in (self._tenant, ""):
+            with suppress(FileNotFoundError):
+                return msgspec.json.decode((self.path / _file_name(tenant, reference)).read_bytes(), type=ImageRecord)
+        raise ImageNotFound(
+            f"there is no image {reference}: `cove image ls` shows those there are, `cove image load` and "
+            "`cove image pull` bring others",
+            name=reference,
+        )
 
     def list(self) -> builtins.list[ImageRecord]:
-        """Return all images by their names."""
-        return sorted(self._records(), key=lambda record: record.name)
+        """Return all images by their names: of a tenant its own, and those of the server that it has no other for."""
+        found = [record for record in self._records() if not self._tenant or record.tenant in ("", self._tenant)]
+        own = {record.name for record in found if record.tenant == self._tenant}
+        seen = [record for record in found if not self._tenant or record.tenant or record.name not in own]
+        return sorted(seen, key=lambda record: (record.name, record.tenant))
 
     def _records(self) -> Iterator[ImageRecord]:
         for path in self.path.glob("[!.]*.json"):
@@ -237,19 +248,22 @@ class ImageStore:
     def delete(self, name: str, *, force: bool = False) -> None:
         """Forget a name; layers that nothing else stands on go with it. Raises ImageInUse unless it is forced."""
         record = self.find(name)
+        if record.tenant != self._tenant:
+            raise PermissionDenied(f"{record.name} is the server's image: only an admin can remove it")
         if not force and self.is_used(record):
             raise ImageInUse(
                 f"a sandbox or a snapshot stands on {record.name}: remove that first; forced, only its name goes"
             )
-        self._file(record.name).unlink(missing_ok=True)
+        self._file(record).unlink(missing_ok=True)
         self.layers.collect()
 
     def forget_unused(self) -> builtins.list[str]:
         """Forget all images that no sandbox and no snapshot stands on; returns their names."""
-        gone = [record.name for record in self.list() if not self.is_used(record)]
-        for name in gone:
-            self._file(name).unlink(missing_ok=True)
-        return gone
+        own = (record for record in self.list() if record.tenant == self._tenant)
+        gone = [record for record in own if not self.is_used(record)]
+        for record in gone:
+            self._file(record).unlink(missing_ok=True)
+        return [record.name for record in gone]
 
     def is_used(self, record: ImageRecord) -> bool:
         """Return whether a sandbox, running or stopped, or a snapshot was made on it."""
@@ -258,8 +272,13 @@ class ImageStore:
             system.image == record.name and layers[:count] == record.layers for system, layers in self.layers.systems()
         )
 
-    def _file(self, name: str) -> Path:
-        return self.path / f"{urllib.parse.quote(name, safe='')}.json"
+    def _file(self, record: ImageRecord) -> Path:
+        return self.path / _file_name(record.tenant, record.name)
+
+
+def _file_name(tenant: str, name: str) -> str:
+    """No reference has a tilde."""
+    return f"{tenant}~{urllib.parse.quote(name, safe='')}.json".removeprefix("~")
 
 
 def open_images(home: Path, layers: LayerStore) -> ImageStore:

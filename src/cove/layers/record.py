@@ -85,6 +85,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = "/workspace"
     system: System | None = None
     holder: str | None = None
+    tenant: str = ""
 
     def info(self, size: int | None) -> SnapshotInfo:
         """Describe it for a caller."""
@@ -95,6 +96,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             labels=self.labels,
             size=size,
             parent=self.parent,
+            owner=self.tenant or None,
         )
 
 

@@ -8,7 +8,7 @@ whoever gets the exclusive one. All calls here block.
 
 import builtins
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -42,9 +42,11 @@ class _Named(msgspec.Struct, frozen=True):
 
 
 class LayerStore:
-    """Everything below `layers` and `snapshots` of one state directory."""
+    """Everything below `layers` and `snapshots` of one state directory. A tenant's sees its own snapshots only."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, tenant: str = "") -> None:
+        self.tenant = tenant
+        self.admit: Callable[[], None] = lambda: None  # raises where there may be no snapshot more
         self.path = home / "layers"
         self.snapshots = home / "snapshots"
         self._sandboxes = home / "sandboxes"
@@ -95,14 +97,15 @@ class LayerStore:
 
     def find(self, id: str) -> Snapshot:
         """Return a snapshot by its id. Raises SnapshotNotFound."""
-        try:
-            return msgspec.json.decode(self._record(check_id("snapshot", id)).read_bytes(), type=Snapshot)
-        except FileNotFoundError:
-            raise SnapshotNotFound(f"there is no snapshot {id}", id=id) from None
+        with suppress(FileNotFoundError):
+            found = msgspec.json.decode(self._record(check_id("snapshot", id)).read_bytes(), type=Snapshot)
+            if self.tenant in ("", found.tenant):
+                return found
+        raise SnapshotNotFound(f"there is no snapshot {id}", id=id)
 
     def list(self) -> builtins.list[Snapshot]:
         """Return all snapshots, oldest first, but for those that are there while a sandbox is copied."""
-        found = [each for each in self._read_all() if each.holder is None]
+        found = [each for each in self._read_all() if each.holder is None and self.tenant in ("", each.tenant)]
         return sorted(found, key=lambda snapshot: snapshot.created_at)
 
     def _read_all(self) -> Iterator[Snapshot]:
@@ -115,9 +118,11 @@ class LayerStore:
             return msgspec.json.decode(path.read_bytes(), type=Snapshot)
         return None
 
-    def keep(self, snapshot: Snapshot) -> None:
+    def keep(self, snapshot: Snapshot) -> Snapshot:
         """Write a snapshot down: from here on its layers are kept. `sync` makes that outlive a crash of the machine."""
-        replace_file(self._record(snapshot.id), msgspec.json.encode(snapshot))
+        owned = msgspec.structs.replace(snapshot, tenant=self.tenant or snapshot.tenant)
+        replace_file(self._record(snapshot.id), msgspec.json.encode(owned))
+        return owned
 
     def sync(self, id: str) -> None:
         """Wait until the disk has the record of a snapshot."""
@@ -228,7 +233,7 @@ class LayerStore:
                 stack = read_stack(self._sandboxes / name)
                 if stack is not None and stack.system is not None:
                     yield stack.system, stack.layers
-        for snapshot in self.list():
+        for snapshot in self._read_all():
             if snapshot.system is not None:
                 yield snapshot.system, snapshot.layers
 

@@ -1,5 +1,6 @@
 """Values that travel between caller, runtime and server; no behaviour."""
 
+from cove.model.api_key import ApiKeyInfo, ApiKeyMade, Quota
 from cove.model.backup import BackupInfo, ExportInfo, TransferProgress
 from cove.model.build import BuildEvent, BuildOutput, BuildSpec, BuildStep
 from cove.model.code import (
@@ -58,6 +59,8 @@ from cove.model.snapshot import ResetReport, SnapshotInfo, SnapshotMethod
 from cove.model.spec import IdleAction, Isolation, Limits, SandboxSpec, SpecFields, make_spec
 
 __all__ = [
+    "ApiKeyInfo",
+    "ApiKeyMade",
     "ExportInfo",
     "ImageInfo",
     "ImageMade",
@@ -65,6 +68,7 @@ __all__ = [
     "BuildOutput",
     "BuildSpec",
     "BuildStep",
+    "Quota",
     "TaskResult",
     "TransferProgress",
     "BackupInfo",

@@ -24,6 +24,7 @@ class ImageInfo(msgspec.Struct, frozen=True, kw_only=True):
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     labels: dict[str, str] = {}
+    owner: str | None = None
 
 
 class ImageMade(msgspec.Struct, frozen=True, kw_only=True, tag="image"):

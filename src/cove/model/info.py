@@ -39,6 +39,7 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     `snapshots` says how those are made: by layers on one another, whatever there is, or by copies of its files.
     `users` says whether `user=` of a call can name others than the sandbox's own. `spec` is what holds now. `ends_at`
     is when its lifetime is over and it is destroyed. `node` is the machine of a cluster that has it; None without one.
+    `owner` is the tenant it belongs to; None for the server's own.
     """
 
     id: str
@@ -53,6 +54,7 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     ends_at: datetime | None = None
     users: SandboxUsers = SandboxUsers.ONE
     node: str | None = None
+    owner: str | None = None
 
 
 class MemoryMeasure(StrEnum):

@@ -38,6 +38,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     size: int | None = None
     parent: str | None = None
+    owner: str | None = None
 
 
 class ResetReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,16 +98,25 @@ class Place:
 
 
 class Home:
-    """The state directory of this user."""
+    """The state directory of this user; with a `tenant`, only what belongs to the tenant is seen."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tenant: str = "") -> None:
         self.path = path
         self.sandboxes = path / "sandboxes"
         self.empty = path / "empty"
-        self.layers = LayerStore(path)
+        self.layers = LayerStore(path, tenant)
         self._users = UserIds(path / "users")
         self._ranges = UserRanges(self._users, self.sandboxes.name)
         self._is_root = os.geteuid() == 0
+
+    @property
+    def tenant(self) -> str:
+        """The tenant whose things are seen."""
+        return self.layers.tenant
+
+    def belong_to(self, tenant: str) -> None:
+        """Show what belongs to that tenant from here on."""
+        self.layers.tenant = tenant
 
     def open(self) -> None:
         """Make the directories; as root they must be passable for the sandboxes' users."""

@@ -148,4 +148,5 @@ def describe(record: ImageRecord) -> ImageInfo:
         entrypoint=tuple(settings.Entrypoint or ()),
         command=tuple(settings.Cmd or ()),
         labels=settings.Labels or {},
+        owner=record.tenant or None,
     )

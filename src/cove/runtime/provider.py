@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -16,12 +17,17 @@ from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.images.record import ImageRecord
 from cove.images.store import ImageStore, open_images
+from cove.local.api_keys import ApiKeys
 from cove.local.bootstrap import bootstrapped
+from cove.local.state import default_home
 from cove.local.threads import finished, in_thread, kept_or_undone, start_in_thread
 from cove.model import (
+    ApiKeyInfo,
+    ApiKeyMade,
     BuildEvent,
     BuildSpec,
     ImageInfo,
+    Quota,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
@@ -31,6 +37,7 @@ from cove.model import (
     VolumeInfo,
 )
 from cove.runtime.build import Report, build_image
+from cove.runtime.home import Home
 from cove.runtime.image import Image, describe, list_images, load_image, prune_images, pull_image
 from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, count_room, examine_machine
@@ -119,6 +126,40 @@ class EmbeddedProvider:
     async def list_volumes(self) -> builtins.list[VolumeInfo]:
         """All volumes of this user's state directory."""
         return await in_thread((await self._volumes()).list)
+
+    async def create_key(
+        self,
+        name: str,
+        *,
+        tenant: str | None = None,
+        is_admin: bool = False,
+        expires_at: datetime | None = None,
+        quota: Quota | None = None,
+    ) -> ApiKeyMade:
+        """A new key of the server that has this user's state directory."""
+        make = partial((await self._keys()).create, name, tenant=tenant, is_admin=is_admin)
+        return await in_thread(partial(make, expires_at=expires_at, quota=quota))
+
+    async def list_keys(self) -> builtins.list[ApiKeyInfo]:
+        """All keys in this user's state directory."""
+        return await in_thread((await self._keys()).list)
+
+    async def get_key(self, name: str) -> ApiKeyInfo:
+        """One of them."""
+        return await in_thread((await self._keys()).info, name)
+
+    async def rotate_key(self, name: str) -> ApiKeyMade:
+        """Replace one of them."""
+        return await in_thread((await self._keys()).rotate, name)
+
+    async def delete_key(self, name: str) -> None:
+        """Revoke one of them."""
+        await in_thread((await self._keys()).delete, name)
+
+    async def _keys(self) -> ApiKeys:
+        home = Home(default_home())
+        await in_thread(home.open)
+        return ApiKeys(home.path)
 
     async def _volumes(self) -> Volumes:
         return Volumes((await self._examine()).home)

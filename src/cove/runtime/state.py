@@ -93,6 +93,8 @@ class SandboxState:
         """Keep the files as they are now; with a `holder`, while that is copied. A cancelled call leaves nothing."""
         async with self._turn:
             self._check_transaction()
+            if holder is None:
+                await in_thread(self._layers.store.admit)
             parent = None if self._stack is None else self._stack.snapshot
             made = Snapshot(
                 id=new_identifier(ID_LENGTH),
@@ -122,8 +124,7 @@ class SandboxState:
             kept = msgspec.structs.replace(made, layers=layers)
             if sessions:
                 close_sessions(keep_sessions(store.sessions(kept.id), sessions))
-            store.keep(kept)
-        return kept
+            return store.keep(kept)
 
     def _settle(self, kept: Snapshot) -> None:
         """Do what nobody has to wait for. Blocks."""

@@ -47,11 +47,12 @@ class UsedVolume:
 
 
 class Volumes:
-    """The volumes of a state directory."""
+    """The volumes of a state directory; of a tenant's, its own, which nobody else's names can meet."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._path = home.path / "volumes"
+        self._prefix = f"{home.tenant}~" if home.tenant else ""
 
     def create(self, name: str, size: int | None) -> VolumeInfo:
         """Make a volume. Raises VolumeAlreadyExists; what fails leaves nothing."""
@@ -63,14 +64,14 @@ class Volumes:
             self._check_free(name)
             try:
                 info = self._make(building, name, size)
-                building.rename(self._path / name)
+                building.rename(self._place(name))
             except OSError as error:
                 _remove(building)
                 raise SandboxUnavailable(f"cannot make volume {name}: {error.strerror}") from error
         return info
 
     def _check_free(self, name: str) -> None:
-        if (self._path / name).exists():
+        if self._place(name).exists():
             raise VolumeAlreadyExists(f"volume {name} exists already: choose another name, or delete it")
 
     def _make(self, building: Path, name: str, size: int | None) -> VolumeInfo:
@@ -81,7 +82,8 @@ class Volumes:
         if not has_image:
             _make_data(building / _DATA, owner)
         is_measured = size is not None and not has_image
-        info = VolumeInfo(name=name, created_at=datetime.now(UTC), size=size, is_measured=is_measured)
+        created_at, tenant = datetime.now(UTC), self._home.tenant or None
+        info = VolumeInfo(name=name, created_at=created_at, size=size, is_measured=is_measured, owner=tenant)
         replace_file(building / _RECORD, msgspec.json.encode(info), durable=True)
         return info
 
@@ -98,19 +100,20 @@ class Volumes:
             names = sorted(name for name in os.listdir(self._path) if not name.startswith("."))
         except FileNotFoundError:
             return []
-        return [info for name in names if (info := self._read(name)) is not None]
+        places = [self._path / name for name in names if name.startswith(self._prefix)]
+        return [info for place in places if (info := _read(place)) is not None]
 
     def delete(self, name: str) -> None:
         """Remove a volume with all that is in it. Raises VolumeInUse, VolumeNotFound."""
         self.get(name)
         gone = self._path / f".deleted-{new_identifier()}"
         with self._changing():
-            if users := self._users(name):
+            if users := self._users(self._place(name)):
                 raise VolumeInUse(
                     f"volume {name} is used by {len(users)} sandboxes: destroy them, or remove it from their mounts"
                 )
             with suppress(FileNotFoundError):  # somebody else was faster
-                (self._path / name).rename(gone)
+                self._place(name).rename(gone)
         _remove(gone)
 
     def use(self, name: str, key: str) -> UsedVolume:
@@ -122,7 +125,7 @@ class Volumes:
             info = self._read(name)
             if info is None:
                 raise VolumeNotFound(f"there is no volume {name}")
-            path = self._path / name
+            path = self._place(name)
             (path / _USERS / key).touch(mode=0o600)
             owner = self._home.volume_owner()
             if not (path / _IMAGE).exists():
@@ -133,19 +136,19 @@ class Volumes:
     def release(self, name: str, key: str) -> None:
         """The sandbox uses it no longer; after the last, its file system is taken away."""
         with self._changing():
-            (self._path / name / _USERS / key).unlink(missing_ok=True)
-            self._rest(name)
+            (self._place(name) / _USERS / key).unlink(missing_ok=True)
+            self._rest(self._place(name))
 
     def release_all(self, key: str, *, but: Collection[str] = ()) -> None:
         """The sandbox with that key uses nothing, or nothing but these."""
         for info in self.list():
-            if info.name not in but and (self._path / info.name / _USERS / key).exists():
+            if info.name not in but and (self._place(info.name) / _USERS / key).exists():
                 self.release(info.name, key)
 
     def rest(self, name: str, key: str) -> None:
         """The sandbox with that key has stopped: it needs no file system until it is started again."""
         with self._changing():
-            self._rest(name, stopped=key)
+            self._rest(self._place(name), stopped=key)
 
     def collect(self) -> None:
         """Remove what programs that were killed left behind."""
@@ -154,21 +157,24 @@ class Volumes:
         with self._changing():
             for path in self._path.glob(".*-*"):
                 _remove(path)
-            for info in self.list():
-                self._rest(info.name)
+            for place in self._path.glob("[!.]*"):
+                self._rest(place)
 
-    def _rest(self, name: str, stopped: str | None = None) -> None:
+    def _place(self, name: str) -> Path:
+        return self._path / f"{self._prefix}{check_volume_name(name)}"
+
+    def _rest(self, place: Path, stopped: str | None = None) -> None:
         """Forget users that are gone; take the file system away when nobody who lives uses it."""
-        living = [key for key in self._users(name) if key != stopped and self._home.is_running(key)]
+        living = [key for key in self._users(place) if key != stopped and self._home.is_running(key)]
         if not living:
             with suppress(ImageUnavailable):
-                unmount(str(self._path / name / _POINT))
+                unmount(str(place / _POINT))
 
-    def _users(self, name: str) -> builtins.list[str]:
+    def _users(self, place: Path) -> builtins.list[str]:
         """The keys of the sandboxes that use it, running or stopped."""
         users = []
         with suppress(FileNotFoundError):
-            for path in (self._path / name / _USERS).iterdir():
+            for path in (place / _USERS).iterdir():
                 if self._home.is_used(path.name):
                     users.append(path.name)
                 else:
@@ -176,16 +182,10 @@ class Volumes:
         return users
 
     def _read(self, name: str) -> VolumeInfo | None:
-        check_volume_name(name)
-        try:
-            return msgspec.json.decode((self._path / name / _RECORD).read_bytes(), type=VolumeInfo)
-        except FileNotFoundError:
-            return None
-        except msgspec.DecodeError as error:
-            raise SandboxUnavailable(f"the record of volume {name} cannot be read: {error}") from None
+        return _read(self._place(name))
 
     def _used_bytes(self, name: str) -> int | None:
-        path = self._path / name
+        path = self._place(name)
         with suppress(FileNotFoundError):
             image = path / _IMAGE
             return image.stat().st_blocks * _BLOCK if image.exists() else measure_disk([str(path / _DATA)]).bytes
@@ -195,6 +195,15 @@ class Volumes:
     def _changing(self) -> Iterator[None]:
         with waiting_lock(self._home.path / "volumes.lock"):
             yield
+
+
+def _read(place: Path) -> VolumeInfo | None:
+    try:
+        return msgspec.json.decode((place / _RECORD).read_bytes(), type=VolumeInfo)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise SandboxUnavailable(f"the record of volume {place.name} cannot be read: {error}") from None
 
 
 def _check_size(size: object) -> None:

@@ -1,5 +1,6 @@
 """Map exceptions to HTTP error responses: a status, a code, a message and the facts, as JSON."""
 
+import math
 from collections.abc import Iterable
 
 from cove.errors import CoveError, SandboxUnavailable
@@ -31,7 +32,9 @@ def describe_cove_error(error: CoveError) -> Response:
 
 def error_response(status: int, body: ErrorBody, headers: Headers = ()) -> Response:
     """Render an error as every error looks on the wire; a client that may try again is told when (Retry-After)."""
-    retry = ((b"retry-after", _RETRY_SECONDS),) if status in _RETRY_STATUSES else ()
+    after = body.details.get("retry_after")
+    seconds = b"%d" % math.ceil(after) if isinstance(after, int | float) else _RETRY_SECONDS
+    retry = ((b"retry-after", seconds),) if status in _RETRY_STATUSES else ()
     return Response(status, (_JSON, *retry, *headers), encode_json(body))
 
 

@@ -272,7 +272,7 @@ class Supervisor:
         if self._configuration.on_stop is OnStop.DESTROY:
             hierarchies = find_hierarchies()
             for record in self._directory.list():
-                destroy(self._directory, hierarchies, record.id)
+                destroy(self._directory.of(record.tenant), hierarchies, record.id)
 
     def _wait_for_starting(self) -> None:
         """Wait until no process is about to be a runtime: each serves its sandbox, or has undone it and is gone.

@@ -14,22 +14,21 @@ import uvloop
 from cove.http import Handler, HttpLimits, HttpServer
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.local.threads import in_thread
-from cove.server.bridge.gateway import BridgeGateway
 from cove.server.cluster.peer import load_peer_key
 from cove.server.cluster.router import Router
 from cove.server.configuration import Configuration
-from cove.server.e2b.gateway import E2bGateway
 from cove.server.error_response import describe_error
 from cove.server.gateway.auth import Authenticator, load_token_secret
 from cove.server.gateway.documents import make_documents
-from cove.server.gateway.handler import Gateway
-from cove.server.mcp.gateway import McpGateway
+from cove.server.gateway.key_ring import KeyRing
 from cove.server.preview.exposures import address_of
 from cove.server.preview.handler import Preview
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
-from cove.tasks import together
+from cove.server.tenants import TenantGateways
+from cove.tasks import Tasks, together
 
+_REVOKED_SECONDS = 0.2
 _ROUNDS = 256  # the loop accepts one connection in each
 
 
@@ -63,7 +62,11 @@ async def _serve(work: Work) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
     configuration = work.configuration
     authenticator = Authenticator(
-        work.key, is_loopback=configuration.is_loopback, names=configuration.names, origins=configuration.origins
+        work.key,
+        is_loopback=configuration.is_loopback,
+        names=configuration.names,
+        origins=configuration.origins,
+        ring=KeyRing(work.home) if configuration.cluster is None else None,
     )
     limits = limits_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     starter = Starter(work.home, configuration)
@@ -73,14 +76,15 @@ async def _serve(work: Work) -> None:
     router = await _make_router(work, directory, starter, authenticator)
     async with (
         nullcontext() if router is None else router,
-        BridgeGateway(directory, starter, authenticator, configuration) as bridge,
-        McpGateway(directory, starter, authenticator, configuration) as mcp,
-        Gateway(directory, starter, authenticator, make_documents()) as gateway,
-        E2bGateway(directory, starter, authenticator, configuration, secret=secret, key=work.key) as e2b,
+        TenantGateways(
+            authenticator, starter, configuration, make_documents(), secret=secret, key=work.key
+        ) as gateways,
         Preview(directory, address, work.key) as preview,
-        _serve_api(router, e2b.before(mcp.before(bridge.before(gateway))), preview, work.api, limits) as api,
+        _serve_api(router, gateways, preview, work.api, limits) as api,
         _serve_previews(router, preview, work.previews, limits) as previews,
+        Tasks() as tasks,
     ):
+        tasks.start(_end_revoked(api, gateways))
         os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()
         await _stop(api, previews)
@@ -105,6 +109,13 @@ def _serve_api(
 
 def _serve_previews(router: Router | None, preview: Preview, listener: socket.socket, limits: HttpLimits) -> HttpServer:
     return HttpServer(preview if router is None else router.visit, [listener], describe=describe_error, limits=limits)
+
+
+async def _end_revoked(server: HttpServer, gateways: TenantGateways) -> None:
+    """End the answers under way to those whose key was revoked, or is over: streams would go on for ever."""
+    while True:
+        await asyncio.sleep(_REVOKED_SECONDS)
+        server.abort_unless(gateways.is_allowed)
 
 
 async def _stop(*servers: HttpServer) -> None:

@@ -25,7 +25,14 @@ STATUS: Mapping[str, int] = {
         (
             *("SANDBOX_NOT_FOUND", "SESSION_NOT_FOUND", "PROCESS_NOT_FOUND", "TERMINAL_NOT_FOUND", "CONTEXT_NOT_FOUND"),
             *("FILE_NOT_FOUND", "PORT_NOT_EXPOSED", "GIT_NOT_FOUND", "GIT_BRANCH_NOT_FOUND", "NOT_FOUND"),
-            *("SNAPSHOT_NOT_FOUND", "IMAGE_NOT_FOUND", "VOLUME_NOT_FOUND", "MOUNT_NOT_FOUND", "BACKUP_NOT_FOUND"),
+            *(
+                "SNAPSHOT_NOT_FOUND",
+                "IMAGE_NOT_FOUND",
+                "VOLUME_NOT_FOUND",
+                "API_KEY_NOT_FOUND",
+                "MOUNT_NOT_FOUND",
+                "BACKUP_NOT_FOUND",
+            ),
         ),
         404,
     ),
@@ -35,7 +42,13 @@ STATUS: Mapping[str, int] = {
         (
             *("SANDBOX_ALREADY_EXISTS", "SESSION_ALREADY_EXISTS", "PROCESS_ALREADY_EXISTS", "CONTEXT_ALREADY_EXISTS"),
             *("FILE_EXISTS", "IS_DIRECTORY", "NOT_DIRECTORY", "PORT_ALREADY_EXPOSED", "PORT_IN_USE"),
-            *("SNAPSHOT_ALREADY_EXISTS", "IMAGE_ALREADY_EXISTS", "VOLUME_ALREADY_EXISTS", "MOUNT_EXISTS"),
+            *(
+                "SNAPSHOT_ALREADY_EXISTS",
+                "IMAGE_ALREADY_EXISTS",
+                "VOLUME_ALREADY_EXISTS",
+                "API_KEY_ALREADY_EXISTS",
+                "MOUNT_EXISTS",
+            ),
             *("SNAPSHOT_IN_USE", "IMAGE_IN_USE", "VOLUME_IN_USE"),
             *("SANDBOX_STOPPED", "SANDBOX_PAUSED", "TRANSACTION_OPEN", "FORK_REFUSED"),
             *("GIT_BRANCH_EXISTS", "GIT_CONFLICT", "GIT_REJECTED", "GIT_NOTHING_TO_COMMIT"),

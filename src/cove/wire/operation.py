@@ -10,6 +10,7 @@ from cove.wire.target import Target
 
 SANDBOXES: Final = "/v1/sandboxes"
 SNAPSHOTS: Final = "/v1/snapshots"
+KEYS: Final = "/v1/keys"
 IMAGES: Final = "/v1/images"
 ROOT: Final = f"{SANDBOXES}/{{sandbox}}"
 _OF_SESSION: Final = f"{ROOT}/sessions/{{session}}"
@@ -49,6 +50,7 @@ class Caller(Enum):
     """The right that a call needs."""
 
     ANYONE = auto()
+    ADMIN = auto()
     KEY_HOLDER = auto()
     READER = auto()  # who has the key, also as `?token=`: a browser sends no headers that a link could name
 

@@ -11,6 +11,8 @@ from typing import Final
 
 from cove.model import (
     AnyMount,
+    ApiKeyInfo,
+    ApiKeyMade,
     BackupInfo,
     Changes,
     CodeContextInfo,
@@ -35,7 +37,7 @@ from cove.model import (
     VolumeInfo,
 )
 from cove.wire import replies, requests
-from cove.wire.operation import IMAGES, SANDBOXES, SNAPSHOTS, AnyOperation, By, Caller, Form, Operation, row
+from cove.wire.operation import IMAGES, KEYS, SANDBOXES, SNAPSHOTS, AnyOperation, By, Caller, Form, Operation, row
 from cove.wire.replies import NOTHING, plain
 from cove.wire.requests import Nothing
 from cove.wire.target import Target
@@ -179,6 +181,12 @@ CREATE_VOLUME = row("create_volume", "POST /v1/volumes", Target.SERVER, "create_
 LIST_VOLUMES = row("list_volumes", "GET /v1/volumes", Target.SERVER, "list_volumes", "All volumes", Nothing, plain(list[VolumeInfo]), by=By.GATEWAY)
 GET_VOLUME = row("get_volume", "GET /v1/volumes/{volume}", Target.VOLUME, "info", "What a volume is, and what it holds", Nothing, plain(VolumeInfo), by=By.GATEWAY)
 DELETE_VOLUME = row("delete_volume", "DELETE /v1/volumes/{volume}", Target.VOLUME, "delete", "Remove a volume with all that is in it", Nothing, NOTHING, by=By.GATEWAY)
+
+CREATE_KEY = row("create_key", f"POST {KEYS}", Target.SERVER, "create_key", "Make an API key, which is told this once", requests.CreateKey, plain(ApiKeyMade), by=By.GATEWAY, caller=Caller.ADMIN, success=201)
+LIST_KEYS = row("list_keys", f"GET {KEYS}", Target.SERVER, "list_keys", "All API keys", Nothing, plain(list[ApiKeyInfo]), by=By.GATEWAY, caller=Caller.ADMIN)
+GET_KEY = row("get_key", f"GET {KEYS}/{{key}}", Target.SERVER, "get_key", "One API key", Nothing, plain(ApiKeyInfo), by=By.GATEWAY, caller=Caller.ADMIN)
+ROTATE_KEY = row("rotate_key", f"POST {KEYS}/{{key}}/rotate", Target.SERVER, "rotate_key", "Replace an API key by a new one", Nothing, plain(ApiKeyMade), by=By.GATEWAY, caller=Caller.ADMIN)
+DELETE_KEY = row("delete_key", f"DELETE {KEYS}/{{key}}", Target.SERVER, "delete_key", "Revoke an API key", Nothing, NOTHING, by=By.GATEWAY, caller=Caller.ADMIN)
 
 LIST_IMAGES = row("list_images", f"GET {IMAGES}", Target.SERVER, "list_images", "All images", Nothing, plain(list[ImageInfo]), by=By.GATEWAY)
 LOAD_IMAGE = row("load_image", f"POST {IMAGES}", Target.SERVER, "load_image_events", "Load an archive of an image, or of a root file system", requests.LoadImage, replies.IMAGE_EVENT, Form.STREAM_WORK, by=By.GATEWAY, success=201)

@@ -40,6 +40,7 @@ from cove.wire.operation import By, Caller
 _MOST_REMEMBERED: Final = 10_000
 _PREFIXES: Final = (BELOW, pool.BELOW)
 _DOCUMENTS: Final = "/v1/openapi"
+_POOL: Final = "pool"
 
 
 class BridgeRelay(SocketRelay):
@@ -122,6 +123,8 @@ class BridgeGateway:
                 take_key_from_query(request)
         self._authenticate(request)
         operation, _ = find_operation(request.method, request.path)
+        if self._directory.tenant and operation.name.startswith(_POOL):
+            raise Refusal(403, "invalid_request", "the pool is the server's: only an admin's key may use it")
         if operation.by is By.GATEWAY:
             return self._finish(self._own[operation.name](request))
         path = self._sockets.get(id)

@@ -315,7 +315,7 @@ class Control:
 
     async def _list_snapshots(self, request: Request) -> Response:
         query = read_query(request.query)
-        found = await in_thread(lambda: LayerStore(self._directory.home).list())
+        found = await in_thread(lambda: LayerStore(self._directory.home, self._directory.tenant).list())
         wanted = [each for each in found if _is_wanted(each, query)]
         token = query.get("nextToken", "")
         ids = [each.id for each in wanted]
@@ -327,7 +327,7 @@ class Control:
         return answer([_describe_snapshot(each.id, each.name) for each in shown], headers=headers)
 
     async def _delete_snapshot(self, id: str) -> Response:
-        await in_thread(lambda: LayerStore(self._directory.home).delete(id))
+        await in_thread(lambda: LayerStore(self._directory.home, self._directory.tenant).delete(id))
         return Response(204)
 
     async def _fork(self, id: str, request: Request) -> Response:

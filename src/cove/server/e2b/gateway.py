@@ -86,6 +86,7 @@ class _Place:
     """A sandbox as it was found: where its runtime listens, and what its maker chose."""
 
     id: str
+    tenant: str
     key: str
     socket: str
     chosen: E2bRecord | None
@@ -217,11 +218,11 @@ class E2bGateway:
         if place is not None and (right := self._right(request, port, place)) is not None:
             return place, right
         self._places.pop(id, None)
-        record = await in_thread(self._directory.find, id) if re.fullmatch(SANDBOX_ID, id) else None
-        if record is None:
+        places = await in_thread(self._find_places, id)
+        if not places:
             return None, False
-        place = await in_thread(self._look, record)
-        right = self._right(request, port, place)
+        rights = [(place, self._right(request, port, place)) for place in places]
+        place, right = max(rights, key=lambda found: found[1] is not None)
         if right is None and port in (FILES_PORT, CODE_PORT):
             raise Refusal(401, "the access token of the sandbox is missing or wrong")
         if right is None:
@@ -243,9 +244,13 @@ class E2bGateway:
         shown = request.headers.get(header)
         return shown is not None and self._tokens.check(shown.decode("latin-1"), kind, place.id, place.key)
 
+    def _find_places(self, id: str) -> list[_Place]:
+        found = self._directory.find_all(id) if re.fullmatch(SANDBOX_ID, id) else []
+        return [self._look(record) for record in found]
+
     def _look(self, record: Record) -> _Place:
         chosen = read_record(self._directory.place(record.key))
-        return _Place(record.id, record.key, str(self._directory.socket(record)), chosen)
+        return _Place(record.id, record.tenant, record.key, str(self._directory.socket(record)), chosen)
 
     async def _reach(self, place: _Place, *, is_known: bool) -> str:
         """Return the socket of its runtime; one that idleness stopped is started for who showed a right."""
@@ -255,7 +260,7 @@ class E2bGateway:
 
     async def _find_again(self, place: _Place, *, may_start: bool) -> str:
         self._places.pop(place.id, None)
-        record = await in_thread(self._directory.find, place.id)
+        record = await in_thread(self._directory.of(place.tenant).find, place.id)
         if record is None or record.key != place.key:
             raise SandboxNotFound(f"there is no sandbox {place.id}", id=place.id)
         status = await in_thread(self._directory.status, record)

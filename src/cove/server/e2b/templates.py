@@ -35,7 +35,7 @@ class Templates:
         usual = self._configuration.e2b_spec
         if name in DEFAULT_TEMPLATES:
             return usual
-        store = LayerStore(self._directory.home)
+        store = LayerStore(self._directory.home, self._directory.tenant)
         snapshot = self._find_snapshot(store, name)
         if snapshot is not None:
             return replace(usual, snapshot=snapshot, image=HOST_IMAGE, user=None)

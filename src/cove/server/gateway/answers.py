@@ -6,19 +6,22 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
 from cove.core.identifier import check_sandbox_id
-from cove.errors import SandboxNotFound
+from cove.errors import PermissionDenied, SandboxNotFound
 from cove.images.build_order import sandbox_of
 from cove.images.registry_guard import RegistryGuard
 from cove.images.store import ImageStore, open_images
 from cove.layers.store import LayerStore
+from cove.local.api_keys import ApiKeys
 from cove.local.threads import finished, in_thread
 from cove.model import (
+    ApiKeyInfo,
+    ApiKeyMade,
     BuildEvent,
     BuildSpec,
     IdleAction,
@@ -27,6 +30,7 @@ from cove.model import (
     Limits,
     Network,
     NetworkPolicy,
+    Quota,
     SandboxInfo,
     SandboxSpec,
     SandboxStatus,
@@ -52,6 +56,7 @@ from cove.server.gateway.metrics import collect_metrics
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.image_build import build_events
 from cove.server.sandboxes.image_jobs import image_job
+from cove.server.sandboxes.quotas import check_snapshot_quota, check_volume_quota
 from cove.server.sandboxes.reservation import rewrite
 from cove.server.sandboxes.starter import Starter
 
@@ -93,18 +98,18 @@ class VolumeAnswers:
 class ImageAnswers:
     """The operations of one image; the methods are those of `api.AsyncImage`."""
 
-    home: Path
+    directory: Directory
     most_jobs: int
     name: str
 
     async def info(self) -> ImageInfo:
         """Describe it."""
-        store = await open_images_of(self.home)
+        store = await open_images_of(self.directory)
         return describe(await in_thread(store.find, self.name))
 
     async def read_archive(self) -> AsyncGenerator[bytes, None]:
         """Give it as one archive."""
-        store = await open_images_of(self.home)
+        store = await open_images_of(self.directory)
         with ExitStack() as held:
             await finished(held.enter_context, image_job(store, self.most_jobs))
             async with aclosing(read_image(store, self.name)) as chunks:
@@ -113,13 +118,13 @@ class ImageAnswers:
 
     async def delete(self, *, force: bool) -> None:
         """Forget it; layers that nothing else stands on go with it, which takes its time where they are large."""
-        store = await open_images_of(self.home)
+        store = await open_images_of(self.directory)
         await asyncio.to_thread(store.delete, self.name, force=force)
 
 
-async def open_images_of(home: Path) -> ImageStore:
-    """Open the images of a state directory."""
-    return await in_thread(open_images, home, LayerStore(home))
+async def open_images_of(directory: Directory) -> ImageStore:
+    """Open the images of a state directory, as a tenant sees them."""
+    return await in_thread(open_images, directory.home, LayerStore(directory.home, directory.tenant))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,9 @@ class ServerAnswers:
 
     async def create_volume(self, name: str, *, size: int | None) -> VolumeInfo:
         """Make a volume, and answer by its facts."""
-        return await in_thread(self._volumes.create, name, self.starter.configuration.admit_size(size))
+        admitted = self.starter.configuration.admit_size(size)
+        await in_thread(check_volume_quota, self.directory, admitted)
+        return await in_thread(self._volumes.create, name, admitted)
 
     async def list_volumes(self) -> builtins.list[VolumeInfo]:
         """List all volumes."""
@@ -161,10 +168,40 @@ class ServerAnswers:
 
     @property
     def _volumes(self) -> Volumes:
-        return Volumes(Home(self.directory.home))
+        return Volumes(Home(self.directory.home, self.directory.tenant))
+
+    async def create_key(
+        self, name: str, *, tenant: str | None, is_admin: bool, expires_at: datetime | None, quota: Quota | None
+    ) -> ApiKeyMade:
+        """Make a key. Nodes of a cluster would not know it: there is none yet that holds on all of them."""
+        if self.starter.configuration.cluster is not None:
+            raise PermissionDenied("a cluster has one key: further keys hold on a single server only")
+        make = partial(self._keys.create, name, tenant=tenant, is_admin=is_admin)
+        return await in_thread(partial(make, expires_at=expires_at, quota=quota))
+
+    async def list_keys(self) -> builtins.list[ApiKeyInfo]:
+        """List all keys."""
+        return await in_thread(self._keys.list)
+
+    async def get_key(self, name: str) -> ApiKeyInfo:
+        """Describe a key."""
+        return await in_thread(self._keys.info, name)
+
+    async def rotate_key(self, name: str) -> ApiKeyMade:
+        """Replace a key."""
+        return await in_thread(self._keys.rotate, name)
+
+    async def delete_key(self, name: str) -> None:
+        """Revoke a key."""
+        await in_thread(self._keys.delete, name)
+
+    @property
+    def _keys(self) -> ApiKeys:
+        return ApiKeys(self.directory.home)
 
     async def load_archive(self, chunks: AsyncIterable[bytes]) -> SnapshotInfo:
         """Load an export that comes in pieces."""
+        await in_thread(check_snapshot_quota, self.directory.home, self.directory.tenant)
         return (await load_archive(self.layers, chunks)).info(None)
 
     async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
@@ -228,15 +265,15 @@ class ServerAnswers:
 
     def image(self, name: str) -> ImageAnswers:
         """One image, whether it is there or not."""
-        return ImageAnswers(self.directory.home, self.starter.configuration.max_image_jobs, name)
+        return ImageAnswers(self.directory, self.starter.configuration.max_image_jobs, name)
 
     async def _images(self) -> ImageStore:
-        return await open_images_of(self.directory.home)
+        return await open_images_of(self.directory)
 
     @property
     def layers(self) -> LayerStore:
         """The snapshots of this state directory."""
-        return LayerStore(self.directory.home)
+        return LayerStore(self.directory.home, self.directory.tenant)
 
     async def health(self) -> bytes:
         """Say that the server answers."""

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 from collections.abc import Collection
+from copy import copy
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -15,10 +16,12 @@ from cove.errors import SandboxUnavailable, ValidationFailed
 from cove.http import Request, Response
 from cove.local.state import sync_directory
 from cove.server.error_response import error_response
+from cove.server.gateway.key_ring import KeyRing, Principal
 from cove.wire.errors import ErrorBody
 from cove.wire.operation import Caller
 
 KEY_FILE = "key"
+SERVER_KEY = "server"
 _GIVEN_KEY = Path("server", "key")
 _TOKEN_SECRET = Path("server", "token-secret")
 _RANDOM_BYTES = 32
@@ -27,6 +30,7 @@ _HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _LOOPBACK = (b"localhost", b"127.0.0.1", b"[::1]")
 _ELSEWHERE = (b"cross-site", b"same-site")
 _MOST_REMEMBERED = 64
+_SERVER = Principal(SERVER_KEY)
 _ADVICE = (
     "the server's key is missing or wrong: send `Authorization: Bearer KEY` "
     "(COVE_API_KEY, or in Python api_key=, on the command line --api-key)"
@@ -108,7 +112,7 @@ def _make_key(path: Path) -> None:
 
 
 class Authenticator:
-    """Decides about a head alone. Without a key everybody on this machine is let in.
+    """Decides about a head alone. Without a key everybody on this machine is let in, as an admin.
 
     A web page can make a browser send requests to this machine, and by a name of its own that it points here (DNS
     rebinding) even read the answers. Such requests carry a Host that is not ours, an Origin that is not the Host, or,
@@ -116,9 +120,18 @@ class Authenticator:
     """
 
     def __init__(
-        self, key: str | None, *, is_loopback: bool, names: Collection[str] = (), origins: Collection[str] = ()
+        self,
+        key: str | None,
+        *,
+        is_loopback: bool,
+        names: Collection[str] = (),
+        origins: Collection[str] = (),
+        ring: KeyRing | None = None,
+        tenant: str = "",
     ) -> None:
         self._key = None if key is None else key.encode()
+        self._ring = ring
+        self._tenant = tenant
         self._is_loopback = is_loopback
         self._names = frozenset(name.lower().encode() for name in names)
         self._origins = frozenset(origin.lower().encode() for origin in origins)
@@ -137,10 +150,25 @@ class Authenticator:
             return _forbid("requests from other origins are not served")
         if origin is None and request.headers.get(b"sec-fetch-site") in _ELSEWHERE and not is_reader:
             return _forbid("requests from other sites are not served")
-        if self._key is not None and not self._shows_key(request, is_reader=is_reader):
+        principal = self.identify(_shown(request, is_reader=is_reader))
+        if principal is None or principal.tenant not in ("", self._tenant):
             challenge = ((b"www-authenticate", b"Bearer"),)
             return error_response(401, ErrorBody(_ADVICE, "UNAUTHORIZED"), challenge)
+        if caller is Caller.ADMIN and not principal.is_admin:
+            return _forbid("only an admin's key may do this")
         return None
+
+    def of(self, tenant: str) -> "Authenticator":
+        """Return one that lets in a tenant, and admins."""
+        other = copy(self)
+        other._tenant = tenant
+        return other
+
+    def identify(self, shown: bytes) -> Principal | None:
+        """Return whose the key is that was shown."""
+        if self._key is None or hmac.compare_digest(shown, self._key):
+            return _SERVER
+        return None if self._ring is None else self._ring.find(shown.decode("latin-1"))
 
     def _is_our_host(self, host: bytes) -> bool:
         match = _HOST.fullmatch(host)
@@ -154,14 +182,12 @@ class Authenticator:
     def _is_our_origin(self, origin: bytes, host: bytes) -> bool:
         return origin in self._origins or (bool(host) and origin in (b"http://" + host, b"https://" + host))
 
-    def _shows_key(self, request: Request, *, is_reader: bool) -> bool:
-        assert self._key is not None
-        scheme, _, shown = request.headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() == b"bearer":
-            return hmac.compare_digest(shown.strip(), self._key)
-        if is_reader:
-            return hmac.compare_digest(_token(request.query), self._key)
-        return False
+
+def _shown(request: Request, *, is_reader: bool) -> bytes:
+    scheme, _, shown = request.headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer":
+        return shown.strip()
+    return _token(request.query) if is_reader else b""
 
 
 def _token(query: str) -> bytes:

@@ -121,7 +121,7 @@ class _Admission:
     @classmethod
     def of(cls, label: Label, record: Record, directory: Directory) -> "_Admission":
         """Make a preview that is to be checked."""
-        files = str(exposures_path(directory.place(label.key))), str(directory.entry(record.id))
+        files = str(exposures_path(directory.place(label.key))), str(directory.of(record.tenant).entry(record.id))
         target = f"{SANDBOXES}/{record.id}/ports/{label.port}/connect?token={label.token}"
         return cls(str(directory.socket(record)), target, files, tuple(map(_stamp, files)))
 

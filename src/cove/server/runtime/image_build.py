@@ -4,8 +4,9 @@ import asyncio
 from contextlib import suppress
 
 from cove.errors import CoveError
+from cove.local.threads import in_thread
 from cove.model import BuildEvent, ImageMade
-from cove.runtime.machine import Machine
+from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.provider import EmbeddedProvider
 from cove.server.sandboxes.start_protocol import Build
 from cove.tasks import race
@@ -26,6 +27,9 @@ async def _build(request: Build, writer: asyncio.StreamWriter, machine: Machine 
         await writer.drain()
 
     try:
+        if machine is None:
+            machine = await in_thread(examine_machine)
+        machine.home.belong_to(request.tenant)
         image = await EmbeddedProvider(machine).build(request.directory, request.spec, report)
         await report(ImageMade(image=image))
     except CoveError as error:

@@ -10,6 +10,9 @@ from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+import msgspec
+
+from cove.core.network_grants import NetworkGrants
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec
@@ -24,6 +27,7 @@ from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.destroy_sandbox import has_ended, remove
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.network_grants import read_grants, read_mount_grants
+from cove.server.sandboxes.quotas import check_snapshot_quota, enter, quota_of
 from cove.server.sandboxes.reservation import Reservation
 from cove.server.sandboxes.start_protocol import Create, Start, listen
 
@@ -52,6 +56,7 @@ class SandboxOpener:
 
     async def create(self, request: Create, warm: tuple[Sandbox, Place] | None = None) -> OpenedSandbox | Record:
         """A new one, or the `warm` one by that id; one that exists is opened again, or only told where it runs."""
+        await self._belong_to(request.tenant)
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
         entry = reservation.entry
         existing = await in_thread(self._directory.read, entry.key)
@@ -76,6 +81,7 @@ class SandboxOpener:
         self, warm: tuple[Sandbox, Place], request: Create, reservation: Reservation
     ) -> tuple[Sandbox, Place]:
         sandbox, place = warm
+        await in_thread(enter, self._directory, place.key, request.spec.limits)
         reservation.offer(place.key)
         sandbox.adopt(request.id, request.spec, datetime.now(UTC))
         await sandbox.begin_layers()
@@ -84,6 +90,7 @@ class SandboxOpener:
 
     async def start(self, request: Start) -> OpenedSandbox | Record:
         """Start one that is stopped or lost; of one that runs, return only its record."""
+        await self._belong_to(request.tenant)
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
         entry = reservation.entry
         record = None if entry.is_offered else await in_thread(self._directory.find, request.id)
@@ -92,6 +99,13 @@ class SandboxOpener:
                 reservation.remove()
             raise SandboxNotFound(f"there is no sandbox {request.id}", id=request.id)
         return await self._open_again(reservation, record)
+
+    async def _belong_to(self, tenant: str) -> None:
+        """See from here on what the tenant sees, and nothing else: this process has one sandbox only."""
+        self._directory = self._directory.of(tenant)
+        home = (await self._examine()).home
+        home.belong_to(tenant)
+        home.layers.admit = partial(check_snapshot_quota, home.path, tenant)
 
     async def prepare(self, spec: SandboxSpec) -> tuple[Sandbox, Place]:
         """Start a warm sandbox: it has no id yet, and no record."""
@@ -115,6 +129,7 @@ class SandboxOpener:
         machine = await self._examine()
         try:
             log_to(place.path)
+            await in_thread(enter, self._directory, place.key, spec.limits)
             spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
             sandbox = self._make(id, spec, machine, place, created_at)
             await sandbox.open_first()
@@ -125,9 +140,13 @@ class SandboxOpener:
 
     def _make(self, id: str, spec: SandboxSpec, machine: Machine, place: Place, created_at: datetime) -> Sandbox:
         sandbox = Sandbox(id, spec, machine, place, created_at=created_at)
-        sandbox.network.read_grants = partial(read_grants, machine.home.path)
+        sandbox.network.read_grants = partial(self._read_network_grants, machine.home.path)
         sandbox.mounts.sandbox.read_grants = partial(_read_grants, machine.home.path)
         return sandbox
+
+    def _read_network_grants(self, home: Path) -> NetworkGrants:
+        most = quota_of(home, self._directory.tenant).network
+        return msgspec.structs.replace(read_grants(home), most=most)
 
     async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> OpenedSandbox:
         """Listen and write the record: the sandbox exists."""
@@ -137,6 +156,7 @@ class SandboxOpener:
         info = await sandbox.info()
         record = Record(
             id=sandbox.id,
+            tenant=self._directory.tenant,
             key=place.key,
             spec=info.spec,
             origin=sandbox.origin,
@@ -170,6 +190,7 @@ class SandboxOpener:
         sandbox = self._make(record.id, record.spec, machine, place, record.created_at)
         sandbox.go_on(record.deadline, record.env, record.created_spec)
         try:
+            await in_thread(enter, self._directory, place.key, record.spec.limits)
             await sandbox.open_first(restores=True)
         except BaseException:
             machine.home.keep(place)

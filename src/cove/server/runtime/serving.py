@@ -67,7 +67,8 @@ class Serving:
 
     async def _make_copies(self, seal: Seal, count: int) -> list[AsyncSandbox]:
         """Give the facts of the copies, by which they are told to whoever asked: see `wire/replies`."""
-        records = await Starter(self._directory.home).create_many(await seal(), count)
+        starter = Starter(self._directory.home, tenant=self._opened.record.tenant)
+        records = await starter.create_many(await seal(), count)
         return cast(list[AsyncSandbox], [record.info(record.status) for record in records])
 
     async def run(self) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ import msgspec
 from cove.core.identifier import KEY_LENGTH
 from cove.errors import SandboxUnavailable
 from cove.linux.file_lock import is_locked
+from cove.local.api_keys import TENANTS
 from cove.local.state import replace_file
 from cove.model import SandboxInfo, SandboxSpec, SandboxStatus, SandboxUsers, SnapshotMethod, TreeKill
 from cove.model.cluster import Member
@@ -73,6 +75,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     origin: SandboxSpec | None = None
     users: SandboxUsers = SandboxUsers.ONE
     snapshots: SnapshotMethod = SnapshotMethod.OVERLAY
+    tenant: str = ""
 
     @property
     def created_spec(self) -> SandboxSpec:
@@ -105,14 +108,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             ends_at=self.deadline,
             users=self.users,
             node=node,
+            owner=self.tenant or None,
         )
 
 
 class Directory:
-    """Reads and writes records. A record that its id does not lead to belongs to a sandbox that is being removed."""
+    """Reads and writes records. A record that its id does not lead to belongs to a sandbox that is being removed.
 
-    def __init__(self, home: Path) -> None:
+    That of a tenant finds and lists the tenant's sandboxes only: ids are its own, whoever else has the same. That of
+    no tenant lists all.
+    """
+
+    def __init__(self, home: Path, tenant: str = "") -> None:
         self.home = home
+        self.tenant = tenant
         self.ids = home / "ids"
         self.server = home / "server"
         self.zygote = self.server / "zygote.sock"
@@ -138,6 +147,10 @@ class Directory:
         here = self.here()
         return "" if here is None else here.code
 
+    def of(self, tenant: str) -> "Directory":
+        """Return the same as that tenant sees it."""
+        return self if tenant == self.tenant else Directory(self.home, tenant)
+
     def helpers(self, version: str) -> Path:
         """Return where the zygote forks helpers of that version: runtimes of another one start their own."""
         return self._helpers.with_suffix(f".{version}.sock")
@@ -162,9 +175,17 @@ class Directory:
             return None
         return record
 
+    def find_all(self, id: str) -> builtins.list[Record]:
+        """The sandboxes of all tenants with that id: for those who show a right to one of them, and not a key."""
+        tenants = [""]
+        with suppress(FileNotFoundError):
+            tenants += os.listdir(self.home / TENANTS)
+        return [record for tenant in tenants if (record := self.of(tenant).find(id)) is not None]
+
     def list(self) -> builtins.list[Record]:
         """All sandboxes, oldest first."""
-        return sorted(filter(self.is_known, self._readable()), key=lambda record: record.created_at)
+        known = (record for record in self._readable() if self.tenant in ("", record.tenant) and self.is_known(record))
+        return sorted(known, key=lambda record: record.created_at)
 
     def unknown(self) -> builtins.list[Record]:
         """Return those to be removed.
@@ -186,7 +207,7 @@ class Directory:
 
     def is_known(self, record: Record) -> bool:
         """Return whether the record is a sandbox, and not what is left of one."""
-        entry = self.look_up(record.id)
+        entry = self.of(record.tenant).look_up(record.id)
         return entry.key == record.key and not self._is_left(record, entry)
 
     def _is_left(self, record: Record, entry: Entry) -> bool:
@@ -252,8 +273,9 @@ class Directory:
 
     def entry(self, id: str) -> Path:
         """The file that stands for the id."""
-        return self.ids / hashlib.sha256(id.encode()).hexdigest()[:32]
+        name = f"{self.tenant}/{id}" if self.tenant else id
+        return self.ids / hashlib.sha256(name.encode()).hexdigest()[:32]
 
     def count(self) -> int:
-        """Count the ids that are taken."""
+        """Count the ids that are taken, by whomever."""
         return len(os.listdir(self.ids))

@@ -42,7 +42,7 @@ async def build_events(
     with ExitStack() as held:
         await finished(held.enter_context, store.layers.holding())
         if spec.preset is not None:
-            async with aclosing(_ask(zygote, Build(spec=spec))) as events:
+            async with aclosing(_ask(zygote, Build(spec=spec, tenant=store.layers.tenant))) as events:
                 async for event in events:
                     yield event
             return
@@ -50,7 +50,9 @@ async def build_events(
         async with _received(store, chunks, most) as directory:
             if outside is not None:
                 spec = await finished(_take_apart, directory, spec, outside)
-            async with aclosing(_ask(zygote, Build(directory=str(directory), spec=spec))) as events:
+            async with aclosing(
+                _ask(zygote, Build(directory=str(directory), spec=spec, tenant=store.layers.tenant))
+            ) as events:
                 async for event in events:
                     yield event
 

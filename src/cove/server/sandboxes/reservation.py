@@ -110,6 +110,7 @@ def free(directory: Directory, id: str) -> str:
 
 def free_unknown(directory: Directory, record: Record) -> bool:
     """Free the id of what is left of a sandbox; False while somebody makes or starts one by that id, or has."""
+    directory = directory.of(record.tenant)
     path = directory.entry(record.id)
     with suppress(FileNotFoundError), path.open("rb") as file:
         try:

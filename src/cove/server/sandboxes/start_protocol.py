@@ -30,12 +30,14 @@ class Create(msgspec.Struct, frozen=True, kw_only=True, tag="create"):
     id: str
     spec: SandboxSpec
     exist_ok: bool = False
+    tenant: str = ""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Start a stopped or lost sandbox on its files."""
 
     id: str
+    tenant: str = ""
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
@@ -50,6 +52,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True, tag="build"):
 
     spec: BuildSpec
     directory: str | None = None
+    tenant: str = ""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from cove.server.configuration import Configuration
 from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.destroy_sandbox import discard_abandoned, remove
 from cove.server.sandboxes.directory import Directory, Record
+from cove.server.sandboxes.quotas import check_spec_quota
 from cove.server.sandboxes.reservation import free
 from cove.server.sandboxes.start_protocol import ACKNOWLEDGED, Create, Request, Start, encode, receive_reply
 from cove.server.sandboxes.warm_pool import WarmPool
@@ -57,12 +58,16 @@ class ClaimedElsewhere(SandboxAlreadyExists):
 class Starter:
     """Asks the zygote, or a sandbox that waits for an id. Holds nothing but what it found out about the machine."""
 
-    def __init__(self, home: Path, configuration: Configuration | None = None) -> None:
-        self.directory = Directory(home)
+    def __init__(self, home: Path, configuration: Configuration | None = None, tenant: str = "") -> None:
+        self.directory = Directory(home, tenant)
         self.configuration = configuration or Configuration()
         self._pool = WarmPool(self.directory)
         self._hierarchies: Hierarchies | None = None
         self.names: Names | None = None
+
+    def of(self, tenant: str) -> "Starter":
+        """Return one that starts what is a tenant's."""
+        return self if tenant == self.directory.tenant else Starter(self.directory.home, self.configuration, tenant)
 
     async def create(
         self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False, is_ours: bool = False
@@ -75,6 +80,7 @@ class Starter:
         if existing is not None:
             return await self._get(existing, exist_ok)
         spec = await in_thread(self.configuration.complete if is_ours else self.configuration.admit, spec)
+        await in_thread(check_spec_quota, self.directory.home, self.directory.tenant, spec)
         if id is None or self.names is None:
             return (await self._offer(id, spec, exist_ok=exist_ok)).take()
         return await self._create_named(self.names, id, spec, exist_ok=exist_ok)
@@ -116,7 +122,7 @@ class Starter:
     async def _offer(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> "_Offer":
         """Have one made. What a process that was killed meanwhile has left is removed: nobody was given it."""
         code, socket = await in_thread(lambda: (self.directory.code(), self._claim(spec)))
-        request = Create(id=id or new_id(code), spec=spec, exist_ok=exist_ok)
+        request = Create(id=id or new_id(code), spec=spec, exist_ok=exist_ok, tenant=self.directory.tenant)
         if socket is not None:
             try:
                 return await _ask(socket, request)
@@ -138,7 +144,11 @@ class Starter:
 
     def _claim(self, spec: SandboxSpec) -> Path | None:
         """Take a warm sandbox, which stands on the host's system or on the image, and runs nothing."""
-        snapshot = None if spec.snapshot is None else LayerStore(self.directory.home).find(spec.snapshot)
+        snapshot = (
+            None
+            if spec.snapshot is None
+            else LayerStore(self.directory.home, self.directory.tenant).find(spec.snapshot)
+        )
         has_system = snapshot is not None and snapshot.system is not None
         try:
             return None if has_system or spec.startup else self._pool.claim(spec)
@@ -157,7 +167,7 @@ class Starter:
 
     async def start(self, record: Record) -> Record:
         """Start a stopped or lost sandbox on its files; one that runs is left as it is."""
-        return (await self._ask_zygote(Start(id=record.id))).take()
+        return (await self._ask_zygote(Start(id=record.id, tenant=record.tenant))).take()
 
     async def destroy(self, id: str) -> None:
         """Free the id at once, and end and remove everything else. Idempotent."""

@@ -120,8 +120,8 @@ class WarmPool:
         alike: tuple[object, ...] = (spec.isolation, spec.network is Network.HOST, spec.limits, spec.mounts)
         if spec.image != HOST_IMAGE:
             home = self._directory.home
-            image = ImageStore(home, LayerStore(home)).find(spec.image)
-            alike += (image.name, image.id, image.layers, spec.user, spec.sudo)
+            image = ImageStore(home, LayerStore(home, self._directory.tenant)).find(spec.image)
+            alike += (image.name, image.tenant, image.id, image.layers, spec.user, spec.sudo)
             prefix = _ON_IMAGE
         return prefix + hashlib.sha256(msgspec.json.encode(alike)).hexdigest()[:16]
 

@@ -1,5 +1,6 @@
 """Requests of operations, by family. Fields have the names and meanings of the arguments in `cove.api`."""
 
+from cove.wire.requests.api_key import CreateKey
 from cove.wire.requests.backup import CreateBackup, RestoreBackup
 from cove.wire.requests.code import CreateCodeContext, ForkContext, RunCode, RunInContext
 from cove.wire.requests.files import (
@@ -59,6 +60,7 @@ from cove.wire.requests.snapshot import DiffSince, Fork, Lease, MakeSnapshot, Re
 __all__ = [
     "AddMount",
     "BuildImage",
+    "CreateKey",
     "CreateVolume",
     "MountTarget",
     "AddToRepository",

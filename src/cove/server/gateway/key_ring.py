@@ -1,0 +1,65 @@
+"""The API keys of a server as its workers see them: read again whenever one was made, changed or removed.
+
+Whether there was a change is asked for each request, by one look at the time of a directory: a key that was revoked
+is refused from the next request on, on all workers.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cove.core.api_key import handle_of, is_key
+from cove.local.api_keys import ApiKeyRecord, ApiKeys
+
+_NEVER = -2
+_USE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who a request comes from: the name of a key, and its tenant; no tenant is an admin."""
+
+    name: str
+    tenant: str = ""
+    rate: float | None = None
+
+    @property
+    def is_admin(self) -> bool:
+        """Return whether everything may be reached."""
+        return not self.tenant
+
+
+class KeyRing:
+    """Knows whose a shown key is."""
+
+    def __init__(self, home: Path) -> None:
+        self._keys = ApiKeys(home)
+        self._stamp = _NEVER
+        self._records: dict[str, ApiKeyRecord] = {}
+        self._noted: dict[str, datetime] = {}
+
+    def find(self, shown: str) -> Principal | None:
+        """Return whose this key is; None for what is none, or was revoked, or is over."""
+        handle = handle_of(shown)
+        if handle is None:
+            return None
+        record = self._current().get(handle)
+        now = datetime.now(UTC)
+        if record is None or not is_key(shown, record.digest) or record.is_over(now):
+            return None
+        self._note(record, now)
+        return Principal(record.name, record.tenant, record.quota.rate)
+
+    def _current(self) -> dict[str, ApiKeyRecord]:
+        stamp = self._keys.stamp()
+        if stamp != self._stamp or not stamp:
+            self._records = {record.handle: record for record in self._keys.read()}
+            self._stamp = stamp
+        return self._records
+
+    def _note(self, record: ApiKeyRecord, now: datetime) -> None:
+        """Remember the use, at most once a minute: it costs a file."""
+        noted = self._noted.get(record.handle)
+        if noted is None or (now - noted).total_seconds() > _USE_SECONDS:
+            self._noted[record.handle] = now
+            self._keys.note_use(record.name)

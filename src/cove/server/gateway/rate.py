@@ -1,0 +1,54 @@
+"""The requests that a tenant may make in a second, counted over all workers (GCRA).
+
+One number in a file that all workers have mapped says up to when the rate is used. A second's requests may come at
+once. All workers have one clock: CLOCK_MONOTONIC is the machine's.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Final
+
+from cove.errors import LimitExceeded
+from cove.local.api_keys import TENANTS
+
+_NAME: Final = "rate"
+_TIME = struct.Struct("d")
+_BURST_SECONDS: Final = 1.0
+
+
+class Rate:
+    """The rate of one tenant."""
+
+    def __init__(self, home: Path, tenant: str) -> None:
+        path = home / TENANTS / tenant
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = os.open(path / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._file, _TIME.size)
+        self._map = mmap.mmap(self._file, _TIME.size)
+
+    def take(self, rate: float) -> None:
+        """Count one request; LimitExceeded where there were as many as there may be, with when to try again."""
+        now = time.monotonic()
+        fcntl.flock(self._file, fcntl.LOCK_EX)  # others hold it for microseconds
+        try:
+            (until,) = _TIME.unpack_from(self._map)
+            if until > now + _BURST_SECONDS + 1 / rate:  # of before the machine was started, or of a lower rate
+                until = now + _BURST_SECONDS
+            until = max(until, now) + 1 / rate
+            wait = until - now - max(_BURST_SECONDS, 1 / rate)
+            if wait > 0:
+                raise LimitExceeded(
+                    f"this key may make {rate:g} requests a second: try again later", limit="rate", retry_after=wait
+                )
+            _TIME.pack_into(self._map, 0, until)
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Forget it."""
+        self._map.close()
+        os.close(self._file)

@@ -1,0 +1,120 @@
+"""Keys as texts, and quotas as decisions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cove.core.api_key import digest_of, handle_of, is_key, new_key
+from cove.core.quota import check_network, check_sandboxes, check_snapshots, check_sum, strictest
+from cove.errors import LimitExceeded, PermissionDenied, ValidationFailed
+from cove.model import Limits, Network, NetworkPolicy, NetworkRule, Quota
+from cove.model.api_key import check_key_name, check_quota
+
+pytestmark = pytest.mark.pure
+
+HANDLE = "abcdefgh2345"
+
+
+def test_a_key_is_found_by_its_handle_and_known_by_its_digest() -> None:
+    key = new_key(HANDLE)
+    assert handle_of(key) == HANDLE
+    assert key != new_key(HANDLE)
+    assert is_key(key, digest_of(key))
+    assert not is_key(key[:-1] + ("a" if key[-1] != "a" else "b"), digest_of(key))
+
+
+@given(st.text())
+def test_what_is_no_key_has_no_handle(text: str) -> None:
+    assert handle_of(text) is None
+    assert not is_key(text, digest_of(new_key(HANDLE)))
+
+
+@pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a-", "a" * 64, "../a", "a/b", None, 3])
+def test_what_is_no_name_of_a_key(name: object) -> None:
+    with pytest.raises(ValidationFailed):
+        check_key_name(name)
+
+
+def test_names_of_keys() -> None:
+    assert [check_key_name(name) for name in ("a", "team-7", "a" * 63)] == ["a", "team-7", "a" * 63]
+
+
+def test_quotas_that_nothing_could_keep() -> None:
+    check_quota(Quota(max_sandboxes=0, rate=0.5))
+    for quota in (Quota(max_memory=-1), Quota(rate=0), Quota(max_cpus=float("inf")), Quota(rate=float("nan"))):
+        with pytest.raises(ValidationFailed):
+            check_quota(quota)
+
+
+def test_the_strictest_of_several_quotas_holds() -> None:
+    found = strictest([Quota(max_sandboxes=3, network=Network.NONE), Quota(max_sandboxes=2, max_cpus=1.5), Quota()])
+    assert found == Quota(max_sandboxes=2, max_cpus=1.5, network=Network.NONE)
+    assert strictest([]) == Quota()
+
+
+def test_sandboxes_beyond_a_quota() -> None:
+    one = Limits(memory=10, cpus=1)
+    check_sandboxes(Quota(), [one] * 9, Limits())
+    check_sandboxes(Quota(max_sandboxes=2, max_memory=20, max_cpus=2), [one], one)
+    for quota in (Quota(max_sandboxes=1), Quota(max_memory=19), Quota(max_cpus=1.5)):
+        with pytest.raises(LimitExceeded) as caught:
+            check_sandboxes(quota, [one], one)
+        assert str(caught.value.details["limit"]) in str(caught.value)
+
+
+def test_what_has_no_limit_cannot_be_counted() -> None:
+    with pytest.raises(LimitExceeded, match=r"limits\.disk"):
+        check_sum(Quota(max_disk=10), "disk", [], None)
+    check_sum(Quota(max_disk=10), "disk", [None, 4], 6)
+    with pytest.raises(LimitExceeded):
+        check_sum(Quota(max_disk=10), "disk", [None, 5], 6)
+
+
+def test_snapshots_beyond_a_quota() -> None:
+    check_snapshots(Quota(), 9)
+    check_snapshots(Quota(max_snapshots=2), 1)
+    with pytest.raises(LimitExceeded):
+        check_snapshots(Quota(max_snapshots=2), 2)
+
+
+NAMES = NetworkPolicy(allow=["a.example", "*.b.example", NetworkRule("c.example", methods=["GET"]), "d.example:5432"])
+
+
+@pytest.mark.parametrize(
+    ("most", "wanted"),
+    [
+        (None, Network.HOST),
+        (Network.NONE, Network.NONE),
+        (Network.INTERNET, Network.INTERNET),
+        (Network.INTERNET, NetworkPolicy(allow=["x.example"])),
+        (Network.HOST, Network.HOST),
+        (NAMES, Network.NONE),
+        (NAMES, NetworkPolicy(allow=["a.example", "x.b.example", "*.x.b.example", "*.b.example", "d.example:5432"])),
+        (NAMES, NetworkPolicy(allow=[NetworkRule("c.example", methods=["GET"])])),
+        (NAMES, NetworkPolicy(allow=[NetworkRule("a.example", methods=["GET"])])),
+    ],
+)
+def test_networks_within_a_quota(most: Network | NetworkPolicy | None, wanted: Network | NetworkPolicy) -> None:
+    check_network(most, wanted)
+
+
+@pytest.mark.parametrize(
+    ("most", "wanted"),
+    [
+        (Network.NONE, Network.INTERNET),
+        (Network.NONE, NetworkPolicy(allow=["x.example"])),
+        (Network.INTERNET, Network.HOST),
+        (NAMES, Network.INTERNET),
+        (NAMES, NetworkPolicy(allow=["x.example"])),
+        (NAMES, NetworkPolicy(allow=["b.example"])),
+        (NAMES, NetworkPolicy(allow=["xb.example"])),
+        (NAMES, NetworkPolicy(allow=["*.a.example"])),
+        (NAMES, NetworkPolicy(allow=["a.example:22"])),
+        (NAMES, NetworkPolicy(allow=["d.example"])),
+        (NAMES, NetworkPolicy(allow=["c.example"])),
+        (NAMES, NetworkPolicy(allow=[NetworkRule("a.example", private=True)])),
+    ],
+)
+def test_networks_beyond_a_quota(most: Network | NetworkPolicy, wanted: Network | NetworkPolicy) -> None:
+    with pytest.raises(PermissionDenied):
+        check_network(most, wanted)

@@ -1,0 +1,334 @@
+"""Keys and tenants of a server: who reaches what, for how long, and how much of it."""
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from support.raw_http import connect
+from support.servers import Server, eventually, left_behind, serving
+
+from cove import (
+    AsyncApiKey,
+    AsyncSandbox,
+    AsyncSnapshot,
+    AsyncVolume,
+    Limits,
+    Network,
+    NetworkPolicy,
+    Quota,
+)
+from cove.api import Process, TerminalConnection
+from cove.errors import (
+    ApiKeyAlreadyExists,
+    ApiKeyNotFound,
+    ConnectionLost,
+    CoveError,
+    LimitExceeded,
+    PermissionDenied,
+    SnapshotNotFound,
+    Unauthorized,
+    ValidationFailed,
+    VolumeNotFound,
+)
+from cove.model import VolumeMount
+from cove.wire.operation import AnyOperation, Caller
+from cove.wire.operations import OPERATIONS
+
+pytestmark = pytest.mark.anyio
+
+MEMORY = 64 << 20
+
+
+class Tenant:
+    """What a tenant does with its key."""
+
+    def __init__(self, server: Server, key: str) -> None:
+        self.server, self.key = server, key
+
+    async def create(self, id: str | None = None, **fields: object) -> AsyncSandbox:
+        return await AsyncSandbox.create(id=id, url=self.server.url, api_key=self.key, **fields)  # type: ignore[arg-type]
+
+    async def connect(self, id: str) -> AsyncSandbox:
+        return await AsyncSandbox.connect(id, url=self.server.url, api_key=self.key)
+
+    async def ids(self) -> list[str]:
+        return [info.id for info in await AsyncSandbox.list(url=self.server.url, api_key=self.key)]
+
+    async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, object]]:
+        """The status and the JSON of an answer."""
+        parts = urlsplit(self.server.url)
+        assert parts.port is not None
+        async with connect(parts.port) as connection:
+            named = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+            head = (
+                f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {self.key}\r\n{named}"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            connection.writer.write(head.encode() + body)
+            answer = await asyncio.wait_for(connection.reader.read(), 20)
+        status, _, content = int(answer[9:12]), *answer.partition(b"\r\n\r\n")[1:]
+        return status, json.loads(content) if content.startswith(b"{") else {}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    home = Path(tempfile.mkdtemp(prefix="cove-tenants-", dir="/tmp"))
+    home.chmod(0o711)
+    with serving(home) as running:
+        yield running
+    shutil.rmtree(home)
+
+
+@pytest.fixture(autouse=True)
+async def no_keys_left(server: Server) -> AsyncIterator[None]:
+    yield
+    for info in await AsyncApiKey.list(url=server.url, api_key=server.key):
+        await AsyncApiKey.delete(info.name, url=server.url, api_key=server.key)
+
+
+async def tenant(server: Server, name: str, **options: object) -> Tenant:
+    made = await AsyncApiKey.create(name, url=server.url, api_key=server.key, **options)  # type: ignore[arg-type]
+    return Tenant(server, made.key)
+
+
+async def test_ids_are_a_tenants_own(server: Server) -> None:
+    a, b = await tenant(server, "a"), await tenant(server, "b")
+    own, other, of_server = await a.create("x"), await b.create("x"), await server.create("x")
+    for sandbox, text in ((own, "a"), (other, "b"), (of_server, "server")):
+        await sandbox.files.write("who", text)
+    for sandbox, text, owner in ((own, "a", "a"), (other, "b", "b"), (of_server, "server", None)):
+        assert await sandbox.files.read_text("who") == text
+        assert (await sandbox.info()).owner == owner
+    assert await a.ids() == await b.ids() == ["x"]
+    assert len(await Tenant(server, server.key).ids()) == 3  # an admin lists all
+    copies = await own.fork(count=1)
+    assert (await copies[0].info()).owner == "a"
+    assert set(await b.ids()) == {"x"}
+    await own.restart()
+    assert (await own.exec("cat who")).stdout == "a"
+    for sandbox in (own, other, of_server, *copies):
+        await sandbox.destroy()
+    await eventually(lambda: left_behind(server.home) == [])
+
+
+async def test_an_admin_acts_for_a_tenant_that_it_names(server: Server) -> None:
+    a = await tenant(server, "a")
+    sandbox = await a.create("x")
+    admin = Tenant(server, server.key)
+    assert (await admin.ask("GET", "/v1/sandboxes/x"))[0] == 404
+    assert (await admin.ask("GET", "/v1/sandboxes/x", cove_tenant="a"))[0] == 200
+    assert (await (await tenant(server, "b")).ask("GET", "/v1/sandboxes/x", cove_tenant="a"))[0] == 404
+    assert (await Tenant(server, "wrong").ask("GET", "/v1/sandboxes/x", cove_tenant="a"))[0] == 401
+    await sandbox.destroy()
+
+
+async def test_no_operation_reaches_what_is_anothers(server: Server) -> None:
+    """For each of them, a thing of somebody else's is as one that is not there."""
+    a, b = await tenant(server, "a"), await tenant(server, "b")
+    async with things(a) as own:
+        for operation in OPERATIONS:
+            for path in operation.paths:
+                if "{" in path and operation.caller is not Caller.ADMIN:
+                    await check_hidden(b, operation, path, own)
+        assert await a.ids() == [own["sandbox"]]
+        assert (await (await a.connect(own["sandbox"])).exec("cat f")).stdout == "kept\n"
+        status, listed = await b.ask("GET", "/metrics")
+        assert (status, own["sandbox"] in json.dumps(listed)) == (200, False)
+
+
+async def check_hidden(b: Tenant, operation: AnyOperation, path: str, own: dict[str, str]) -> None:
+    hidden, missing = path, path
+    for name, id in own.items():
+        hidden = hidden.replace(f"{{{name}}}", id)
+        missing = missing.replace(f"{{{name}}}", "nothing-of-this-name")
+    for name in ("session", "process", "terminal", "context", "transaction", "port", "backup"):
+        hidden, missing = hidden.replace(f"{{{name}}}", "1"), missing.replace(f"{{{name}}}", "1")
+    assert "{" not in hidden, f"{path}: say in this test what its names are"
+    body = b"" if operation.has_query else b"{}"
+    found, absent = await b.ask(operation.verb, hidden, body), await b.ask(operation.verb, missing, body)
+    assert (found[0], found[1].get("code")) == (absent[0], absent[1].get("code")), (operation.name, found, absent)
+    if operation.name not in ("destroy_sandbox", "load_image") and found[0] != 204:
+        assert found[0] in (400, 404), (operation.name, found)
+
+
+@asynccontextmanager
+async def things(a: Tenant) -> AsyncIterator[dict[str, str]]:
+    """One of each kind, all a tenant's."""
+    sandbox = await a.create("hidden-sandbox")
+    await sandbox.exec("echo kept > f")
+    snapshot = await sandbox.snapshot()
+    volume = await AsyncVolume.create("hidden-volume", url=a.server.url, api_key=a.key)
+    yield {"sandbox": sandbox.id, "snapshot": snapshot.id, "volume": "hidden-volume", "image": "hidden-image"}
+    await snapshot.delete()
+    await sandbox.destroy()
+    await volume.delete()
+
+
+async def test_snapshots_and_volumes_are_a_tenants_own(server: Server) -> None:
+    a, b = await tenant(server, "a"), await tenant(server, "b")
+    sandbox, other = await a.create(), await b.create()
+    snapshot = await sandbox.snapshot()
+    assert snapshot.owner == "a"
+    volumes = [await AsyncVolume.create("data", url=server.url, api_key=each.key) for each in (a, b)]
+    with pytest.raises(SnapshotNotFound):
+        await other.restore(snapshot.id)
+    with pytest.raises(SnapshotNotFound):
+        await b.create(snapshot=snapshot.id)
+    assert await AsyncSnapshot.list(url=server.url, api_key=b.key) == []
+    assert len(await AsyncSnapshot.list(url=server.url, api_key=server.key)) == 1
+    for each in (sandbox, other):
+        await each.mounts.add(VolumeMount(volume="data", target="/data"))
+    await sandbox.exec("echo secret > /data/f")
+    assert (await other.exec("ls /data")).stdout == ""
+    with pytest.raises(VolumeNotFound):
+        await (await server.create("s")).mounts.add(VolumeMount(volume="data", target="/data"))
+    await (await server.connect("s")).destroy()
+    for each in (sandbox, other):
+        await each.destroy()
+    await snapshot.delete()
+    for volume in volumes:
+        await volume.delete()
+
+
+async def test_only_admins_make_keys(server: Server) -> None:
+    a, admin = await tenant(server, "a"), await tenant(server, "boss", is_admin=True)
+    with pytest.raises(PermissionDenied):
+        await AsyncApiKey.create("more", url=server.url, api_key=a.key)
+    for key in (server.key, admin.key):
+        names = [info.name for info in await AsyncApiKey.list(url=server.url, api_key=key)]
+        assert names == ["a", "boss"]
+    with pytest.raises(ApiKeyAlreadyExists):
+        await AsyncApiKey.create("a", url=server.url, api_key=admin.key)
+    with pytest.raises(ApiKeyNotFound):
+        await AsyncApiKey.delete("c", url=server.url, api_key=admin.key)
+    with pytest.raises(ValidationFailed):
+        await AsyncApiKey.create("../x", url=server.url, api_key=admin.key)
+    text = "".join(path.read_text() for path in (server.home / "keys").iterdir())
+    assert a.key not in text
+    assert a.key.rpartition("_")[2] not in text
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (server.home / "keys").iterdir())
+
+
+async def test_a_revoked_key_stops_at_once_also_in_open_streams(server: Server) -> None:
+    a, b = await tenant(server, "a"), await tenant(server, "b")
+    sandbox, other = await a.create("x"), await b.create("x")
+    process = await sandbox.start_process("sleep 300")
+    others = await other.start_process("sleep 300")
+    streams = [asyncio.ensure_future(read_all(each)) for each in (process, others)]
+    terminal = await sandbox.terminal()
+    async with terminal.connect() as viewer:
+        await viewer.write(b"echo hello\n")
+        await AsyncApiKey.delete("a", url=server.url, api_key=server.key)
+        with pytest.raises(CoveError):
+            await asyncio.wait_for(watch(viewer), 20)
+    with pytest.raises(Unauthorized):
+        await sandbox.exec("true")
+    with pytest.raises((Unauthorized, ConnectionLost)):
+        await asyncio.wait_for(streams[0], 20)
+    assert not streams[1].done()
+    assert (await other.exec("echo on")).stdout == "on\n"
+    await others.kill()
+    await streams[1]
+    await other.destroy()
+    for record in await asyncio.to_thread(server.directory.list):
+        await server.starter.of(record.tenant).destroy(record.id)
+
+
+async def read_all(process: Process) -> None:
+    async for _ in process.logs(follow=True):
+        pass
+
+
+async def watch(viewer: TerminalConnection) -> None:
+    async for _ in viewer:
+        pass
+
+
+async def test_keys_expire_and_are_replaced(server: Server) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    a = await tenant(server, "a", expires_at=soon)
+    await asyncio.sleep((soon - datetime.now(UTC)).total_seconds() + 0.05)
+    with pytest.raises(Unauthorized):
+        await a.ids()
+    b = await tenant(server, "b")
+    assert await b.ids() == []
+    new = await AsyncApiKey.rotate("b", url=server.url, api_key=server.key)
+    with pytest.raises(Unauthorized):
+        await b.ids()
+    assert await Tenant(server, new.key).ids() == []
+    assert (await AsyncApiKey.get("b", url=server.url, api_key=server.key)).last_used_at is not None
+
+
+async def test_a_quota_of_sandboxes_is_kept_exactly(server: Server) -> None:
+    a = await tenant(server, "a", quota=Quota(max_sandboxes=4))
+    made = await asyncio.gather(*(a.create(f"s{n}") for n in range(20)), return_exceptions=True)
+    sandboxes = [each for each in made if isinstance(each, AsyncSandbox)]
+    refused = [each for each in made if isinstance(each, BaseException)]
+    assert len(sandboxes) == 4
+    assert all(isinstance(each, LimitExceeded) and "max_sandboxes" in str(each) for each in refused)
+    await sandboxes[0].stop()
+    another = await a.create("another")
+    with pytest.raises(LimitExceeded):
+        await sandboxes[0].start()
+    await another.destroy()
+    await sandboxes[0].start()
+    for each in sandboxes:
+        await each.destroy()
+
+
+async def test_quotas_of_memory_disk_and_snapshots(server: Server) -> None:
+    quota = Quota(max_memory=3 * MEMORY, max_disk=4 * MEMORY, max_snapshots=1)
+    a = await tenant(server, "a", quota=quota)
+    limits = Limits(memory=MEMORY, disk=MEMORY)
+    sandboxes = [await a.create(limits=limits) for _ in range(3)]
+    with pytest.raises(LimitExceeded, match="max_memory"):
+        await a.create(limits=limits)
+    await sandboxes[2].destroy()
+    with pytest.raises(LimitExceeded, match="max_disk"):
+        await AsyncVolume.create("v", size=3 * MEMORY, url=server.url, api_key=a.key)
+    snapshot = await sandboxes[0].snapshot()
+    with pytest.raises(LimitExceeded, match="max_snapshots"):
+        await sandboxes[1].snapshot()
+    await snapshot.delete()
+    await (await sandboxes[1].snapshot()).delete()
+    for each in sandboxes[:2]:
+        await each.destroy()
+
+
+async def test_a_key_bounds_what_sandboxes_reach(server: Server) -> None:
+    a = await tenant(server, "a", quota=Quota(network=NetworkPolicy(allow=["*.allowed.example"])))
+    with pytest.raises(PermissionDenied):
+        await a.create(network=Network.INTERNET)
+    with pytest.raises(PermissionDenied, match=r"other\.example"):
+        await a.create(network=NetworkPolicy(allow=["other.example"]))
+    sandbox = await a.create(network=NetworkPolicy(allow=["api.allowed.example"]))
+    with pytest.raises(PermissionDenied):
+        await sandbox.set_network(NetworkPolicy(allow=["other.example"]))
+    await sandbox.destroy()
+
+
+async def test_a_rate_holds_over_all_workers(server: Server) -> None:
+    a = await tenant(server, "a", quota=Quota(rate=5))
+    answers = [await a.ask("GET", "/v1/sandboxes/x") for _ in range(12)]
+    statuses = [status for status, _ in answers]
+    assert statuses.count(429) >= 5
+    assert statuses.count(404) >= 5
+    refused = next(body for status, body in answers if status == 429)
+    assert refused["code"] == "LIMIT_EXCEEDED"
+
+
+async def test_keys_of_this_machine_need_no_server(other_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVE_HOME", str(other_home))
+    made = await AsyncApiKey.create("a", quota=Quota(max_sandboxes=1))
+    assert [info.name for info in await AsyncApiKey.list()] == ["a"]
+    assert (await AsyncApiKey.rotate("a")).key != made.key
+    await AsyncApiKey.delete("a")
+    assert os.listdir(other_home / "keys") == []
