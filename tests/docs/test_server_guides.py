@@ -44,7 +44,10 @@ def run_lines(cove: Cli, guide: str, folder: Path) -> str:
     return end.stdout
 
 
-@pytest.mark.parametrize("example", blocks("server.md", "python"), ids=range(len(blocks("server.md", "python"))))
+EXAMPLES = [*blocks("server.md", "python"), *blocks("tenants.md", "python")]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_an_example_of_the_server_guide_runs(cove: Cli, example: str, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(example.replace(DEFAULT_URL, cove.server.url))
@@ -63,6 +66,15 @@ def test_the_lines_with_curl_do_what_the_server_guide_says(cove: Cli, tmp_path: 
     assert seen.count("event: exit") == 2
     assert "remember the milk" in seen
     assert "cove_sandboxes{" in seen
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_lines_of_the_guide_to_tenants_do_what_it_says(cove: Cli, tmp_path: Path) -> None:
+    seen = run_lines(cove, "tenants.md", tmp_path).splitlines()
+    assert seen[0].startswith("cove_")
+    assert "LAST USED" in seen[1]
+    assert seen[2].startswith("ci ")
+    assert seen[-1] == "[]"
 
 
 def test_the_lines_of_the_command_line_guide_do_what_it_says(cove: Cli, tmp_path: Path) -> None:
