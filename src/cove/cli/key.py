@@ -9,7 +9,7 @@ import typer
 from cove import AsyncApiKey
 from cove.cli.commands import make_program
 from cove.cli.connection import KeyOption, UrlOption
-from cove.cli.descriptors import say, show
+from cove.cli.descriptors import show
 from cove.cli.options import JsonOption, choose_network, parse_size
 from cove.cli.signals import finish
 from cove.cli.table import print_json, print_table
@@ -92,7 +92,6 @@ async def _print_made(making: Coroutine[object, object, ApiKeyMade], *, as_json:
         print_json(made)
     else:
         show(made.key)
-        say("it is shown this once: keep it, as in COVE_API_KEY")
     return 0
 
 

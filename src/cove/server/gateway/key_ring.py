@@ -17,7 +17,7 @@ _USE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a request comes from: the name of a key, and its tenant; no tenant is an admin."""
+    """The sender of a request: the name of a key, and its tenant; no tenant is an admin."""
 
     name: str
     tenant: str = ""
