@@ -200,6 +200,18 @@ def test_with_users_of_its_own_the_map_is_waited_for_and_few_capabilities_stay()
     assert not {"CAP_SYS_ADMIN", "CAP_NET_RAW", "CAP_MKNOD", "CAP_AUDIT_WRITE", "CAP_SYS_RESOURCE"} & set(kept)
 
 
+def test_with_a_user_namespace_that_has_its_map_the_agent_is_its_root() -> None:
+    words = jail_arguments(
+        PLAIN, replaced(has_users=True), (), {}, info_descriptor=9, filter_descriptor=8, users_descriptor=7
+    )
+    assert words[words.index("--userns") + 1] == "7"
+    assert (words[words.index("--uid") + 1], words[words.index("--gid") + 1]) == ("0", "0")
+    assert not {"--disable-userns", "--userns-block-fd", "--unshare-user"} & set(words)
+    kept = [words[at + 1] for at, word in enumerate(words) if word == "--cap-add"]
+    assert kept == list(ROOT_CAPABILITIES)
+    assert words.index("--cap-drop") < words.index("--cap-add")
+
+
 def test_of_the_host_only_known_names_and_versioned_javas_are_shown() -> None:
     found = ["shadow", "passwd", "maven", "java-21-openjdk", "java-11-openjdk", "java-11-openjdk.bak"]
     assert choose_names(found) == (*HOST_ETC, "java-11-openjdk", "java-21-openjdk")

@@ -176,15 +176,16 @@ def jail_arguments(
     info_descriptor: int,
     filter_descriptor: int,
     block_descriptor: int | None = None,
+    users_descriptor: int | None = None,
 ) -> Arguments:
     """Return all arguments of bubblewrap, in order; later entries stand on earlier ones.
 
     `mounts` are those that it binds, `staged` some of them: core/mount. From `block_descriptor` it reads when its users
-    are mapped.
+    are mapped; `users_descriptor` is a user namespace where they are.
     """
     words = (
-        *_namespaces(spec, host),
-        *_users(host, block_descriptor),
+        *_users(host, block_descriptor, users_descriptor),
+        *_namespaces(spec),
         *_system(host),
         *_etc(spec, host),
         *_devices(host),
@@ -197,21 +198,25 @@ def jail_arguments(
     return Arguments(words)
 
 
-def _namespaces(spec: SandboxSpec, host: Host) -> list[str]:
-    arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+def _namespaces(spec: SandboxSpec) -> list[str]:
+    arguments = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if spec.network is not Network.HOST:
         arguments.append("--unshare-net")
-    arguments += ["--hostname", HOSTNAME, "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    arguments += ["--hostname", HOSTNAME, "--die-with-parent", "--new-session", "--as-pid-1"]
     return arguments
 
 
-def _users(host: Host, block_descriptor: int | None) -> list[str]:
+def _users(host: Host, block_descriptor: int | None, users_descriptor: int | None) -> list[str]:
     """One user, or a map that is written from outside, with which --disable-userns is refused: attach does that."""
+    alone = ["--cap-drop", "ALL"]
     if not host.has_users:
-        return ["--disable-userns", "--uid", str(host.user_id), "--gid", str(host.group_id)]
-    assert block_descriptor is not None
+        own = ["--disable-userns", "--uid", str(host.user_id), "--gid", str(host.group_id)]
+        return ["--unshare-user", *alone, *own]
     kept = [word for capability in ROOT_CAPABILITIES for word in ("--cap-add", capability)]
-    return ["--userns-block-fd", str(block_descriptor), *kept]
+    if users_descriptor is not None:
+        return ["--userns", str(users_descriptor), "--uid", "0", "--gid", "0", *alone, *kept]
+    assert block_descriptor is not None
+    return ["--unshare-user", *alone, "--userns-block-fd", str(block_descriptor), *kept]
 
 
 def _system(host: Host) -> list[str]:

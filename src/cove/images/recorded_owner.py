@@ -26,6 +26,12 @@ def record_owner(descriptor: int, owner: Owner) -> None:
             raise
 
 
+def forget_owner(descriptor: int) -> None:
+    """Forget what is recorded of a file that is root's."""
+    with suppress(OSError):
+        os.removexattr(descriptor, _NAME)
+
+
 def read_owner(file: int | str) -> Owner:
     """Return what is recorded of a file, by descriptor or path; root's where nothing, or nonsense, is."""
     with suppress(OSError):

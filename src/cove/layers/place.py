@@ -43,12 +43,17 @@ _ROOT_DIRECTORIES = {
 ROOT_FILES = ("hosts", "hostname", "resolv.conf")
 
 
+# An upper, its layers, bottom first, their parts, and the system they have.
+Give = Callable[[Path, Sequence[Path], Sequence[str], System], None]
+
+
 @dataclass(slots=True)
 class PlaceLayers:
     """The stack of the sandbox at a place that its caller has locked; None while its directories are plain.
 
     Where it `copies`, layers cannot be shown: its upper has all files, and its stack no layers. `check` raises when
-    nobody waits for such a copy any more.
+    nobody waits for such a copy any more. Where owners on disk are only recorded, `give` gives files of layers to whom
+    they belong, in a new upper, and `remove` removes what is others'.
     """
 
     place: Path
@@ -59,6 +64,9 @@ class PlaceLayers:
     users: int = 1
     copies: bool = False
     check: Callable[[], None] = lambda: None
+    give: "Give | None" = None
+    remove: Callable[[str], None] = remove_tree
+    _given: frozenset[str] = frozenset()
 
     def recover(self, *, on_disk_image: bool = False) -> None:
         """Read the stack, finish what was begun, and undo a transaction whose program is gone.
@@ -116,8 +124,8 @@ class PlaceLayers:
         if self.system is None:
             return sum(len(os.listdir(path)) for path in (*parts, last))
         furnished = {*_ROOT_DIRECTORIES, *(f"etc/{name}" for name in ROOT_FILES)}
-        found = set(os.listdir(last)) | {f"etc/{name}" for name in os.listdir(last / "etc")}
-        return sum(len(os.listdir(path)) for path in parts) + len(found - furnished)
+        found = self._top_names(last)
+        return sum(len(os.listdir(path)) for path in parts) + len(found - furnished - self._given)
 
     @property
     def system(self) -> System | None:
@@ -141,10 +149,23 @@ class PlaceLayers:
         id = self._new_upper()
         try:
             self._furnish_upper(self.upper_path(id) / "data", layers, system)
+            if system is not None and self.give is not None:
+                self._give_files(self.give, id, layers, system)
         except BaseException:
-            remove_tree(str(self.upper_path(id)))
+            self.remove(str(self.upper_path(id)))
             raise
         return id
+
+    def _give_files(self, give: Give, id: str, layers: Sequence[str], system: System) -> None:
+        """Give files to whom they belong, by an overlay: the next one needs a work directory of its own."""
+        path = self.upper_path(id)
+        give(path, [self.store.data(each) for each in layers], (*PARTS, ROOT), system)
+        self._given = self._top_names(path / "data" / ROOT)
+        self._renew(path / "work")
+
+    @staticmethod
+    def _top_names(root: Path) -> frozenset[str]:
+        return frozenset((*os.listdir(root), *(f"etc/{name}" for name in os.listdir(root / "etc"))))
 
     def _furnish_upper(self, data: Path, layers: Sequence[str], system: System | None) -> None:
         tops = self._tops(layers)
@@ -162,9 +183,9 @@ class PlaceLayers:
     def _give_parts(self, data: Path, system: System) -> None:
         """Let the user of the sandbox have its own directories, where it is not the only one; all may enter them."""
         if self.users > 1:
-            assert self.user_id is not None
             for path in (data / "workspace", data / "home", data / ROOT / "workspace", data / ROOT / "home" / "user"):
-                os.chown(path, self.user_id + system.user_id, self.user_id + system.group_id)
+                if self.user_id is not None:
+                    os.chown(path, self.user_id + system.user_id, self.user_id + system.group_id)
                 path.chmod(path.stat().st_mode | 0o055)
 
     def _fill_upper(self, layers: Sequence[str], top: str | None = None) -> str:
@@ -228,8 +249,10 @@ class PlaceLayers:
     def renew_work(self) -> None:
         """Give the upper a new work directory: a volatile overlay refuses one that was used before."""
         assert self.stack is not None
-        work = self.upper_path(self.stack.upper) / "work"
-        remove_tree(str(work))
+        self._renew(self.upper_path(self.stack.upper) / "work")
+
+    def _renew(self, work: Path) -> None:
+        self.remove(str(work))
         self._make(work)
 
     def commit(self, stack: Stack) -> None:
@@ -264,14 +287,14 @@ class PlaceLayers:
 
     def drop(self, upper: str) -> None:
         """Remove an upper that the sandbox does not stand on any more."""
-        remove_tree(str(self.upper_path(upper)))
+        self.remove(str(self.upper_path(upper)))
 
     def drop_others(self) -> None:
         """Remove uppers that nothing needs: of a swap that failed, or that was undone."""
         assert self.stack is not None
         for entry in os.scandir(self._uppers) if self._uppers.exists() else ():
             if entry.name != self.stack.upper and entry.name not in self.stack.layers:
-                remove_tree(entry.path)
+                self.remove(entry.path)
 
     def _adopt_layers(self) -> None:
         assert self.stack is not None
@@ -290,8 +313,8 @@ class PlaceLayers:
 
     def describe(self, id: str, parent: str | None) -> Layer:
         """Describe a layer of this sandbox's files."""
-        owner = os.geteuid() if self.user_id is None else self.user_id
-        return Layer(id=id, owner=owner, users=self.users, created_at=datetime.now(UTC), parent=parent)
+        owner, users = (os.geteuid(), 1) if self.user_id is None else (self.user_id, self.users)
+        return Layer(id=id, owner=owner, users=users, created_at=datetime.now(UTC), parent=parent)
 
     def _move_parts(self, upper: str) -> None:
         data = self.upper_path(upper) / "data"

@@ -1,5 +1,6 @@
 """Compare the files of a sandbox with those of a snapshot, or of its creation."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from cove.layers.changes import find_changes
@@ -19,13 +20,23 @@ class Comparison:
 
     async def changes(self, since: str | None) -> list[FileChange]:
         """Compare the files as they are with those of a snapshot, or of the creation."""
-        return await in_transfer(lambda check: find_changes(*self.trees(since), check, is_whole=self._is_other(since)))
+        return await in_transfer(lambda check: self._find_changes(since, check))
+
+    def _find_changes(self, since: str | None, check: Callable[[], object]) -> list[FileChange]:
+        trees, is_whole, files = self.trees(since), self._is_other(since), self._layers.files
+        if files is not None:
+            return files.changes(trees, check, is_whole=is_whole)
+        return find_changes(*trees, check, is_whole=is_whole)
 
     async def diff(self, path: bytes, since: str | None) -> str:
         """Write the same as a patch."""
-        return await in_transfer(
-            lambda check: find_diff(*self.trees(since), path, check=check, is_whole=self._is_other(since))
-        )
+        return await in_transfer(lambda check: self._find_diff(path, since, check))
+
+    def _find_diff(self, path: bytes, since: str | None, check: Callable[[], object]) -> str:
+        trees, is_whole, files = self.trees(since), self._is_other(since), self._layers.files
+        if files is not None:
+            return files.diff(trees, path, check, is_whole=is_whole)
+        return find_diff(*trees, path, check=check, is_whole=is_whole)
 
     def trees(self, since: str | None) -> tuple[list[Path], list[Path]]:
         """Return the layers before, and those on top; where one does not stand on the other, all of each. Blocks."""

@@ -61,6 +61,7 @@ class DiskWatch:
     limits: Limits
     sandbox: Watched
     volume: str | None = None
+    measure: Callable[[list[str]], DiskUsage] = measure_disk
     _last: DiskUsage = field(default_factory=DiskUsage)
     _free: Space = Space(0, 0)
     _known: tuple[DiskUsage, Space] | None = None
@@ -104,7 +105,7 @@ class DiskWatch:
 
     def _count(self, log_bytes: int) -> DiskUsage:
         self._free = self._look()
-        usage = measure_disk([str(path) for path in self.directories()])
+        usage = self.measure([str(path) for path in self.directories()])
         held = measure_unlinked(self.sandbox.pids(), self._devices(), self.sandbox.agent_pid)
         usage.bytes += held.bytes + log_bytes
         usage.files += len(held.sizes)

@@ -22,11 +22,14 @@ from cove.linux.file_lock import is_locked, make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
 from cove.linux.path_walk import admit_group, closed_directory
 from cove.linux.pidfd import kill_orphans, kill_processes_of, start_time
+from cove.linux.subordinate import SLICE_USERS, Slice
 from cove.linux.user_map import are_mapped
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.disk import detach_disk
+from cove.runtime.slices import SliceFiles
 from cove.runtime.user_ids import FIRST_USER_ID, RANGES, USER_IDS, UserIds, read_note
 from cove.runtime.user_ranges import UserRanges
+from cove.runtime.user_slices import UserSlices
 
 RECORD = "sandbox.json"
 SOCKET = "runtime.sock"
@@ -51,7 +54,7 @@ class Place:
     """One sandbox's directory; `lock` is held open as long as it is in use.
 
     As root it has the host user `user_id` of its own. With `users` more than one that is root inside, and the numbers
-    after it are the other users there.
+    after it are the other users there. A plain user's can have a `slice`: root inside is then that user.
     """
 
     key: str
@@ -59,6 +62,7 @@ class Place:
     lock: FileIO
     user_id: int | None
     users: int = 1
+    slice: Slice | None = None
 
     def host_user(self, user: int, group: int) -> "HostUser":
         """Return the host user behind a user inside, who can pass the directory of the place."""
@@ -70,6 +74,10 @@ class Place:
         if self.user_id is None or self.users == 1:
             return self.user_id
         return self.user_id + inside
+
+    def visitor(self, inside: int) -> int | None:
+        """Return the host user to whom we cannot give files, only admit; None where all are ourselves, or root is."""
+        return None if self.slice is None or inside == 0 else self.slice.host_user(inside)
 
     @property
     def workspace(self) -> Path:
@@ -107,6 +115,7 @@ class Home:
         self.layers = LayerStore(path, tenant)
         self._users = UserIds(path / "users")
         self._ranges = UserRanges(self._users, self.sandboxes.name)
+        self._slices = UserSlices(self.sandboxes)
         self._is_root = os.geteuid() == 0
 
     @property
@@ -194,6 +203,9 @@ class Home:
                 f"root here is that of a user namespace without users from {FIRST_USER_ID} on, of which each sandbox "
                 "has one: run Cove as another user of this container, or map those users into it"
             )
+        if many_users and not self._is_root:
+            slice = self._slices.allocate(place.key)
+            return place if slice is None else replace(place, users=SLICE_USERS, slice=slice)
         if many_users:
             return replace(place, user_id=self._ranges.allocate(place.key), users=RANGE_USERS)
         return replace(place, user_id=self._users.allocate(place.key)) if self._is_root else place
@@ -210,9 +222,12 @@ class Home:
     def _hold_users(self, place: Place) -> None:
         """Be sure that nobody else was given the users of a place that was kept."""
         if place.users > 1:
-            assert place.user_id is not None
             try:
-                self._ranges.hold(place.key, place.user_id)
+                if place.slice is not None:
+                    self._slices.hold(place.key, place.slice)
+                else:
+                    assert place.user_id is not None
+                    self._ranges.hold(place.key, place.user_id)
             except BaseException:
                 place.lock.close()
                 raise
@@ -236,7 +251,10 @@ class Home:
 
     def _kept(self, key: str, path: Path, lock: FileIO) -> Place:
         """Describe a place that another program has made: its note says how many users it has."""
-        first, _, users = read_note(path / USER).partition(" ") if self._is_root else ("", "", "")
+        note = read_note(path / USER)
+        if note and not self._is_root:
+            return Place(key, path, lock, None, SLICE_USERS, Slice(*map(int, note.split())))
+        first, _, users = note.partition(" ")
         if users:
             return Place(key, path, lock, int(first), int(users))
         return Place(key, path, lock, self._users.find(key, path / USER) if self._is_root else None)
@@ -253,6 +271,8 @@ class Home:
         if place.user_id is not None:
             users = "" if place.users == 1 else f" {place.users}"
             (place.path / USER).write_text(f"{place.user_id}{users}")
+        elif place.slice is not None:
+            (place.path / USER).write_text(f"{place.slice.number} {place.slice.users} {place.slice.groups}")
         self._furnish_runtime(place)
 
     def _furnish_runtime(self, place: Place) -> None:
@@ -277,9 +297,12 @@ class Home:
         try:
             self._remove_files(place)
         except OSError:  # files that change meanwhile: somebody on the host has become the sandbox's user
-            if place.user_id is None:
+            if place.slice is not None:
+                SliceFiles(place.slice).remove(*(entry.path for entry in os.scandir(place.path) if entry.is_dir()))
+            elif place.user_id is not None:
+                kill_processes_of(place.user_id, place.users)
+            else:
                 raise
-            kill_processes_of(place.user_id, place.users)
             self._remove_files(place)
         self._release_users(place)
         place.lock.close()
@@ -287,7 +310,9 @@ class Home:
             self.layers.collect()
 
     def _release_users(self, place: Place) -> None:
-        if place.users > 1:
+        if place.slice is not None:
+            self._slices.release(place.key, place.slice)
+        elif place.users > 1:
             assert place.user_id is not None
             self._ranges.release(place.user_id, place.key)
         elif place.user_id is not None:

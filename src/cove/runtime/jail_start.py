@@ -44,11 +44,13 @@ from cove.runtime.attachment import Attachment
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.home import Place
 from cove.runtime.isolation import Launch, backend_of
+from cove.runtime.isolation.bubblewrap import most_processes
 from cove.runtime.jail import Jail, wait_readable
 from cove.runtime.link import Link
 from cove.runtime.machine import Machine
 from cove.runtime.mounts import OpenMounts, open_mounts
 from cove.runtime.shared_limits import shared_limits
+from cove.runtime.slices import SliceFiles
 from cove.tasks import Tasks, settled
 
 # Holds the actions that show layers, and what these need.
@@ -84,7 +86,7 @@ async def start_jail(
         undo.callback(ours.close)
         info = _pipe(stack, stack)
         errors = _pipe(undo, stack)
-        block = _pipe(stack, stack) if place.users > 1 else None
+        block = _pipe(stack, stack) if place.users > 1 and place.slice is None else None
         if block is not None:
             os.set_blocking(block[0], True)
         mounts = OpenMounts()
@@ -102,6 +104,9 @@ async def start_jail(
             info=info[1],
             block=None if block is None else block[0],
         )
+        if place.slice is not None:
+            users = await in_thread(stack.enter_context, SliceFiles(place.slice).namespace(most_processes(launch)))
+            launch = replace(launch, users=users)
         placeholder: list[Action] = [] if layers is None else [ShowLayers((), "", {})]
         actions = [*placeholder, *attach]
         pid, pidfd, attachment = await in_starter_thread(_launch, launch, stack, errors[1], actions, attachment)
@@ -170,7 +175,7 @@ class _Start:
         assert self.layers is not None
         shown = held.enter_context(self.layers())
         self.attachment.actions = _actions(self.launch, [*shown, *self.attach])
-        if self.block is not None:
+        if self.block is not None or self.launch.users is not None:
             self.attachment.begin(self.jail.target)
 
 

@@ -30,12 +30,13 @@ from cove.attach import Action, MountBusy, ShowLayers
 from cove.core.identifier import new_identifier
 from cove.core.jail import HOME, WORKSPACE, copy_mark
 from cove.core.squash import MOST_LAYERS
-from cove.errors import LimitExceeded, UserUnavailable
+from cove.errors import LimitExceeded, SandboxUnavailable, UserUnavailable
 from cove.images.record import ImageRecord
 from cove.images.store import ImageStore
 from cove.images.system import make_system
 from cove.layers.place import PlaceLayers
 from cove.layers.record import ROOT, Stack, System
+from cove.linux.disk_usage import DiskUsage, measure_disk
 from cove.linux.mounts import detach_mount, map_owner, owner_mapping
 from cove.linux.references import Holders, MountPoint, bound_sockets, find_holders, pid_inside, read_mounts
 from cove.model import SandboxSpec, SnapshotMethod
@@ -45,6 +46,7 @@ from cove.runtime.freeze import frozen
 from cove.runtime.home import Place
 from cove.runtime.jail import Jail
 from cove.runtime.machine import Machine
+from cove.runtime.slices import SliceFiles
 from cove.runtime.tree_copy import TreeCopy
 from cove.runtime.usage import frozen_processes_of
 
@@ -61,14 +63,6 @@ class Moved:
     standing: Mapping[int, str] = field(default_factory=dict)
 
 
-def allocate(machine: Machine, spec: SandboxSpec) -> Place:
-    """Make the place of a new sandbox; on the system of an image with users of its own, where those can be mapped."""
-    has_system = spec.image != HOST_IMAGE
-    if spec.snapshot is not None and machine.can_map_users:
-        has_system = machine.home.layers.find(spec.snapshot).system is not None
-    return machine.home.allocate(many_users=has_system and machine.can_map_users)
-
-
 class SandboxLayers:
     """The layers of one sandbox, for one caller at a time."""
 
@@ -81,12 +75,33 @@ class SandboxLayers:
         copies = machine.snapshots is SnapshotMethod.COPY
         self.place = PlaceLayers(place.path, place.user_id, self.store, users=place.users, copies=copies)
         self.place.check = self._copying.check
+        self.files = None if place.slice is None else SliceFiles(place.slice)
+        if self.files is not None:
+            self.place.give, self.place.remove = self.files.give, self._remove
         self.image: ImageRecord | None = None  # one that has no name yet
 
     @property
     def method(self) -> SnapshotMethod:
         """Return how this sandbox's files are kept: what lies on a disk of its own can only be copied from there."""
-        return SnapshotMethod.COPY if self.place.on_disk_image else self._machine.snapshots
+        is_copied = self.place.on_disk_image or self.files is not None
+        return SnapshotMethod.COPY if is_copied else self._machine.snapshots
+
+    def _remove(self, path: str) -> None:
+        """Remove a tree; what belongs to users of a slice, as root among them."""
+        try:
+            remove_tree(path)
+        except PermissionError:
+            if self.files is None:
+                raise
+            self.files.remove(path)
+
+    def measure(self, paths: list[str]) -> DiskUsage:
+        """Measure what the sandbox's files take. Blocks."""
+        usage = measure_disk(paths)
+        if usage.is_partial and self.files is not None:
+            with suppress(SandboxUnavailable):  # what cannot be measured ends the sandbox
+                return self.files.measure(paths)
+        return usage
 
     def prepare(self, spec: SandboxSpec, *, on_disk_image: bool) -> None:
         """Find out what the sandbox stands on before its jail is started; a new one on a snapshot or an image."""
@@ -225,19 +240,29 @@ class SandboxLayers:
     def _discard(self, new: Stack) -> None:
         """Remove the upper of a stack that was not taken."""
         if self.place.stack is None or self.place.stack.upper != new.upper:
-            remove_tree(str(self.place.upper_path(new.upper)))
+            self.place.remove(str(self.place.upper_path(new.upper)))
 
     def _copy(self, jail: Jail, stack: Stack) -> tuple[str, ...]:
         """Copy the upper of a frozen sandbox into a new layer."""
         id = new_identifier()
-        source, target = self.place.upper_path(stack.upper) / "data", self.store.building()
+        source, target = self.place.upper_path(stack.upper) / "data", self._new_copy(id)
         try:
             self._copying.run(jail, str(source), str(target / "data"))
+            if self.files is not None:
+                self.files.record(str(target / "data"))
             self.store.adopt(target, self.place.describe(id, stack.layers[-1] if stack.layers else None))
         except BaseException:
-            remove_tree(str(target))
+            self._remove(str(target))
             raise
         return stack.shorten((*stack.layers, id))
+
+    def _new_copy(self, id: str) -> Path:
+        """Make the directory of a new layer; one that has files of others for a while lies with the sandbox's own."""
+        if self.files is None:
+            return self.store.building()
+        target = self.place.upper_path(id)
+        target.mkdir(mode=0o700)
+        return target
 
     def end_copy(self) -> None:
         """End a copy that is being made, and wait for that: the sandbox is destroyed, and nobody needs it."""

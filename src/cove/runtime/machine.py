@@ -60,6 +60,7 @@ class Machine:
     descriptor_limits: tuple[int, int]
     snapshots: SnapshotMethod
     can_map_users: bool = False
+    is_root: bool = False
     attach_socket: str | None = None  # where a process listens that forks helpers of this version
     nursery: Nursery | None = None  # forks helpers while many sandboxes start at once
 
@@ -176,6 +177,7 @@ def examine_machine() -> Machine:
         descriptor_limits=raise_descriptor_limit(),
         snapshots=find_method(home.path, can_mount=not is_root or can_enter_namespaces()),
         can_map_users=can_map_users(FIRST_RANGE, RANGES * RANGE_USERS),
+        is_root=is_root,
     )
 
 

@@ -36,10 +36,10 @@ from cove.model import (
     TransferProgress,
     VolumeInfo,
 )
+from cove.runtime.allocation import allocate
 from cove.runtime.build import Report, build_image
 from cove.runtime.home import Home
 from cove.runtime.image import Image, describe, list_images, load_image, prune_images, pull_image
-from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, count_room, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
@@ -269,7 +269,7 @@ class EmbeddedProvider:
         machine = machine or await self._examine()
         if spec.mounts:
             spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
-        place = await in_thread(allocate, machine, spec)
+        place = await in_thread(partial(allocate, machine, spec, is_build=image is not None))
         try:
             sandbox = Sandbox(id, spec, machine, place)
             sandbox.layers.image = image

@@ -14,6 +14,7 @@ from cove.core.command import merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
 from cove.errors import SandboxUnavailable, ValidationFailed
+from cove.linux.subordinate import fits
 from cove.local.threads import in_thread
 from cove.model import (
     Outcome,
@@ -52,7 +53,7 @@ from cove.runtime.spawner import Spawner
 from cove.runtime.state import Living, SandboxState
 from cove.runtime.surfaces import Surfaces
 from cove.runtime.usage import measure_usage
-from cove.runtime.users import Users
+from cove.runtime.users import Users, has_all
 from cove.tasks import end
 
 # Seals the files as they are; returns the spec of copies that stand on them.
@@ -229,7 +230,12 @@ class SandboxLifecycle(SandboxSettings):
         self._freezer = Freezer(jail)
         jail.link.explain = self._ending.explain
         jail.link.gate = self.life
-        self.users = Users(self.layers.place.system, FileAccess(jail.link), has_users=self._place.users > 1)
+        self.users = Users(
+            self.layers.place.system,
+            FileAccess(jail.link),
+            has_users=self._place.users > 1,
+            has=fits if self._place.slice is not None else has_all,
+        )
         self._surfaces = surfaces = Surfaces(
             jail,
             spawner,
@@ -255,7 +261,7 @@ class SandboxLifecycle(SandboxSettings):
             spawner.background.start(self._watch_disk(surfaces.watched()).run())
 
     def _watch_disk(self, watched: Watched) -> DiskWatch:
-        return DiskWatch(lambda: self.layers.place.directories, self._spec.limits, watched)
+        return DiskWatch(lambda: self.layers.place.directories, self._spec.limits, watched, measure=self.layers.measure)
 
     def _base(self) -> str:
         self._check_running()
@@ -288,7 +294,8 @@ class SandboxLifecycle(SandboxSettings):
     async def usage(self) -> Usage:
         self._check_running()
         directories = self.layers.place.directories
-        usage = await in_thread(measure_usage, self._jail.groups, self._jail.pid, directories)
+        jail, measure = self._jail, self.layers.measure
+        usage = await in_thread(measure_usage, jail.groups, jail.pid, directories, measure)
         usage = msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._surfaces.processes.log_bytes)
         return await self.network.add_usage(usage)
 

@@ -24,7 +24,7 @@ from cove import api
 from cove.attach import AttachTree, Unmount
 from cove.core.mount import attached, bound, check_addition, check_removal, check_target, with_target
 from cove.core.users import map_volume
-from cove.errors import CoveError, MountNotFound, SandboxUnavailable, ValidationFailed
+from cove.errors import CoveError, MountNotFound, SandboxUnavailable, UserUnavailable, ValidationFailed
 from cove.linux.path_walk import find
 from cove.local.threads import in_thread
 from cove.model import AnyMount, BucketMount, Isolation, Limits, Mount, SandboxSpec, VolumeMount
@@ -128,6 +128,7 @@ class Mounts(api.Mounts):
             self._check()
             present = self.sandbox.spec().mounts
             check_addition(mount, present)
+            self._check_owners(mount)
             home, has_credentials = str(self.sandbox.machine.home.path), credentials is not None
             grants = await in_thread(self.sandbox.read_grants)
             admitted = await in_thread(grants.admit, mount, home, has_credentials=has_credentials)
@@ -142,6 +143,14 @@ class Mounts(api.Mounts):
                 with suppress(OSError):  # a full disk: they are not read again without a mount
                     await in_thread(self._keys.keep, mount.target, None)
                 raise
+
+    def _check_owners(self, mount: AnyMount) -> None:
+        """Refuse what users inside could leave files in that nobody outside could remove."""
+        if self.sandbox.place.slice is not None and not mount.read_only:
+            raise UserUnavailable(
+                f"{mount.target} cannot be written in a sandbox that has subordinate users of yours: mount it "
+                "read-only, or create the sandbox with the mount, which then has one user"
+            )
 
     async def _record_added(self, mount: AnyMount, present: Sequence[AnyMount]) -> None:
         """Put it into the spec; one that cannot be recorded, as on a full disk, goes again."""

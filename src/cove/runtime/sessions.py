@@ -207,7 +207,9 @@ class Sessions:
         try:
             owner, group = [int(each) for each in user.split(b":")[:2]] if user else (0, 0)
             place = self._place
-            opening = start_in_thread(open_channel, path, inside, place.host_id(owner), place.host_id(group))
+            opening = start_in_thread(
+                open_channel, path, inside, place.host_id(owner), place.host_id(group), place.visitor(owner)
+            )
             channel = await settled(opening, discard=self._discard)
         except OSError as error:
             if self.spawner.closed:  # and its directory is gone

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cove.archive.remove_tree import remove_tree
 from cove.core.shell_protocol import GO, INTERNAL, encode_command
+from cove.linux.access_list import admit_user
 from cove.linux.path_walk import admit_group
 
 _FIFO_MODE = 0o600
@@ -33,6 +34,7 @@ class ShellChannel:
     inside: str
     user_id: int | None
     group_id: int | None
+    visitor: int | None
     go: int
     done: int
     exports: int
@@ -84,7 +86,7 @@ class ShellChannel:
         """Make a fresh pair for the next command: somebody still writes to the current one."""
         self.pair += 1
         for name in ("out", "err"):
-            _make_fifo(self.output_path(name), self.user_id, self.group_id)
+            _make_fifo(self.output_path(name), self.user_id, self.group_id, self.visitor)
         self._name_outputs()
 
     def remove_output(self, pair: int) -> None:
@@ -105,16 +107,23 @@ class ShellChannel:
         remove_tree(self._root)
 
 
-def open_channel(path: Path, inside: str, user_id: int | None, group_id: int | None) -> ShellChannel:
-    """Make the directory, for that host user and group, and open what stays open. Blocks."""
+def open_channel(
+    path: Path, inside: str, user_id: int | None, group_id: int | None, visitor: int | None = None
+) -> ShellChannel:
+    """Make the directory, for that host user and group, and open what stays open. Blocks.
+
+    A `visitor` is a user to whom we can give nothing: an access control list admits that one.
+    """
     path.mkdir(mode=0o700)
     admit_group(path, group_id)
+    if visitor is not None:
+        admit_user(path, visitor, 0o1)
     with contextlib.ExitStack() as undo:
         undo.callback(remove_tree, str(path))
         for name in (*_FIFOS, "out.0", "err.0"):
-            _make_fifo(path / name, user_id, group_id)
+            _make_fifo(path / name, user_id, group_id, visitor)
         for name in (_COMMAND, _INPUT):
-            _make_file(path / name, group_id)
+            _make_file(path / name, group_id, visitor)
         opened = []
         for name in (*_FIFOS, _COMMAND):
             # Read and write: a fifo of which we hold both ends never ends and never refuses to open.
@@ -122,7 +131,7 @@ def open_channel(path: Path, inside: str, user_id: int | None, group_id: int | N
             undo.callback(os.close, opened[-1])
         undo.pop_all()
         go, done, exports, state, debug, command = opened
-        return ShellChannel(path, inside, user_id, group_id, go, done, exports, state, debug, command)
+        return ShellChannel(path, inside, user_id, group_id, visitor, go, done, exports, state, debug, command)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
@@ -131,15 +140,19 @@ def _write_all(descriptor: int, content: bytes) -> None:
         written += os.pwrite(descriptor, content[written:], written)
 
 
-def _make_file(path: Path, group: int | None) -> None:
+def _make_file(path: Path, group: int | None, visitor: int | None) -> None:
     """Make a file that the shell can only read, and others not even that."""
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         if group is not None:
             os.fchown(file.fileno(), -1, group)
         os.fchmod(file.fileno(), _READABLE_INSIDE)
+    if visitor is not None:
+        admit_user(path, visitor, 0o4)
 
 
-def _make_fifo(path: Path | str, user_id: int | None, group_id: int | None) -> None:
+def _make_fifo(path: Path | str, user_id: int | None, group_id: int | None, visitor: int | None) -> None:
     os.mkfifo(path, _FIFO_MODE)
     if user_id is not None and group_id is not None:
         os.chown(path, user_id, group_id)
+    if visitor is not None:
+        admit_user(path, visitor, 0o6)

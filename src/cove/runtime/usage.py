@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import msgspec
 
 from cove.core.egress_protocol import Totals
 from cove.linux.cgroup import Group
-from cove.linux.disk_usage import measure_disk
+from cove.linux.disk_usage import DiskUsage, measure_disk
 from cove.model import MemoryMeasure, Usage
 from cove.runtime.cgroups import SandboxGroups
 
@@ -27,9 +27,14 @@ _TELLS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def measure_usage(groups: SandboxGroups, jail_pid: int, directories: Sequence[Path]) -> Usage:
+def measure_usage(
+    groups: SandboxGroups,
+    jail_pid: int,
+    directories: Sequence[Path],
+    measure: Callable[[list[str]], DiskUsage] = measure_disk,
+) -> Usage:
     """Blocks for as long as it takes to count the files."""
-    disk = measure_disk([os.path.realpath(path) for path in directories])
+    disk = measure([os.path.realpath(path) for path in directories])
     usage = measure_processes(groups, jail_pid)
     return msgspec.structs.replace(usage, disk_bytes=disk.bytes, files=disk.files)
 

@@ -37,7 +37,7 @@ class Launch:
     `control` is the agent's end of the control socket. `info` is the write end of a pipe for `{"child-pid": N}`, the
     agent's pid on the host, which a backend with `tells_agent_pid` writes. `limits` are for setrlimit(2). The
     sources of `mounts` are held open. `directories` are those that the sandbox writes to. With `block` users are mapped
-    from outside, and a byte comes there when they are.
+    from outside, and a byte comes there when they are. `users` is a user namespace that has its map.
     """
 
     machine: Machine
@@ -50,6 +50,7 @@ class Launch:
     control: int
     info: int
     block: int | None = None
+    users: int | None = None
 
     @cached_property
     def host(self) -> Host:

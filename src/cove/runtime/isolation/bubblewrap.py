@@ -24,6 +24,7 @@ from cove.core.users import User
 from cove.errors import SandboxUnavailable
 from cove.layers.record import System
 from cove.linux.descriptors import sealed_file
+from cove.linux.subordinate import fits
 from cove.model import CodeInterpreter
 from cove.runtime.home import Place
 from cove.runtime.interpreters import NodeProgram, PythonProgram, inside_image, inside_jail
@@ -69,15 +70,22 @@ class Bubblewrap:
             info_descriptor=launch.info,
             filter_descriptor=program.fileno(),
             block_descriptor=launch.block,
+            users_descriptor=launch.users,
         )
         file = stack.enter_context(sealed_file(arguments.encode()))
         command = [*_bounded(launch), machine.require_bubblewrap(), "--args", str(file.fileno()), *_agent(launch)]
         kept = [launch.control, launch.info, file.fileno(), program.fileno()]
-        return command, kept if launch.block is None else [*kept, launch.block]
+        return command, [*kept, *(each for each in (launch.block, launch.users) if each is not None)]
 
 
 def _limits(launch: Launch) -> dict[str, int]:
     return {**guards(launch.spec.limits, _own_limits()), **launch.limits}
+
+
+def most_processes(launch: Launch) -> int | None:
+    """Return how many processes all users of a range have together, with those that work for them outside."""
+    most = _limits(launch).get("RLIMIT_NPROC")
+    return None if most is None else most + _OUTSIDE
 
 
 def _bounded(launch: Launch) -> list[str]:
@@ -85,15 +93,15 @@ def _bounded(launch: Launch) -> list[str]:
 
     The limit of who makes a user namespace is that of all in it: user_namespaces(7), RLIMIT_NPROC.
     """
-    most = _limits(launch).get("RLIMIT_NPROC")
-    if launch.place.users == 1 or most is None:
+    most = most_processes(launch)
+    if launch.place.users == 1 or launch.users is not None or most is None:
         return []
     program = shutil.which("prlimit", path=_SEARCHED)
     if program is None:
         raise SandboxUnavailable(
             "prlimit is not installed, which limits the processes of all users: install util-linux"
         )
-    return [program, f"--nproc={most + _OUTSIDE}"]
+    return [program, f"--nproc={most}"]
 
 
 def _agent(launch: Launch) -> list[str]:
@@ -134,7 +142,7 @@ def _inside_image(machine: Machine, place: Place, system: System) -> Inside:
             none, image=system.image, pythons=_pythons(machine, system), nodes=_nodes(machine, system)
         ),
         bash=bash,
-        user=_user(system).encode() if place.users > 1 else b"",
+        user=_user(system, place).encode() if place.users > 1 else b"",
     )
 
 
@@ -160,8 +168,9 @@ def _nodes(machine: Machine, system: System) -> tuple[NodeProgram, ...]:
     return (*image, *own)
 
 
-def _user(system: System) -> User:
-    return User(system.user_id, system.group_id, system.user, system.home, system.groups)
+def _user(system: System, place: Place) -> User:
+    groups = system.groups if place.slice is None else tuple(filter(fits, system.groups))
+    return User(system.user_id, system.group_id, system.user, system.home, groups)
 
 
 def _own_limits() -> dict[str, float]:

@@ -16,8 +16,8 @@ from cove.core.network_grants import NetworkGrants
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec
+from cove.runtime.allocation import allocate
 from cove.runtime.home import SOCKET, Place
-from cove.runtime.layers import allocate
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mount_admission import Grants
 from cove.runtime.mounts import resolve_mounts
