@@ -15,7 +15,7 @@ from support.users import CAN_MAP_USERS
 import cove
 from cove.cli.check import Status
 from cove.cli.check_kernel import judge_core_pattern, judge_inotify
-from cove.cli.check_programs import judge_buckets, judge_users
+from cove.cli.check_programs import judge_buckets, judge_subordinates, judge_users
 from cove.cli.check_trials import judge_ports
 
 # Ctrl-C comes while the subcommand is being imported, which takes most of the time that a short one takes.
@@ -76,11 +76,14 @@ def test_doctor_warns_a_plain_user_of_few_inotify_instances() -> None:
 
 
 def test_doctor_says_whether_the_users_of_images_are_real() -> None:
-    assert judge_users(is_root=True, can_map=True).status is Status.OK
-    in_container = judge_users(is_root=True, can_map=False)
+    assert judge_users(can_map=True).status is Status.OK
+    in_container = judge_users(can_map=False)
     assert (in_container.status, "from 1879048192 to" in in_container.advice) == (Status.WARNING, True)
-    plain = judge_users(is_root=False, can_map=False)
-    assert (plain.status, "as root" in plain.advice) == (Status.WARNING, True)
+    plain = judge_subordinates(0, "newuidmap is not installed", "sudo apt-get install uidmap")
+    assert (plain.status, plain.advice.split("`")[1]) == (Status.WARNING, "sudo apt-get install uidmap")
+    refused = judge_subordinates(0, "the kernel refuses", "")
+    assert (refused.status, "as root" in refused.advice) == (Status.WARNING, True)
+    assert judge_subordinates(32, "", "").status is Status.OK
     found = checks_of(run_cove("doctor", "--json").stdout)["users of images"]
     assert (found["status"] == "ok") == CAN_MAP_USERS
 

@@ -12,14 +12,18 @@ from cove.core.jail import SYSTEM_PATH, USER_ID
 from cove.core.users import FIRST_RANGE, RANGE_USERS, RANGES
 from cove.errors import CoveError
 from cove.linux.interpreter import find_interpreter
+from cove.linux.subordinate import SLICE_USERS, explain_missing, find_subordinates
 from cove.linux.user_map import can_map_users
 from cove.local.state import default_home
 from cove.runtime.home import Home
 from cove.runtime.interpreters import find_node
+from cove.runtime.user_slices import explain_refusal
 
 _TRIAL_SECONDS = 30.0
 _OLDEST_NODE = 20
 _FUSE = Path("/dev/fuse")
+_IMAGE_USERS = "users of images"
+_EMULATED = "one for each sandbox; root is emulated for those that are made with user='root'"
 _ELSEWHERE = "Set COVE_HOME to a directory you can write."
 
 
@@ -121,21 +125,38 @@ def judge_buckets(*, has_rclone: bool, has_fuse: bool, can_open: bool) -> Check:
 
 def check_image_users() -> Check:
     """Say whether the users of an image are real."""
-    return judge_users(is_root=is_root(), can_map=can_map_users(FIRST_RANGE, RANGES * RANGE_USERS))
+    if not is_root():
+        return judge_subordinates(*_try_subordinates())
+    return judge_users(can_map=can_map_users(FIRST_RANGE, RANGES * RANGE_USERS))
 
 
-def judge_users(*, is_root: bool, can_map: bool) -> Check:
-    """Say who has real users, and what those without can do."""
-    name = "users of images"
+def _try_subordinates() -> tuple[int, str, str]:
+    """Return how many sandboxes can have subordinate users, or what is missing, and what brings it."""
+    lacking = explain_missing()
+    if lacking is not None:
+        return 0, *lacking
+    found = find_subordinates()
+    refusal = "" if found is None else explain_refusal(found)
+    return 0 if found is None or refusal else found.slices, refusal or "", ""
+
+
+def judge_subordinates(slices: int, missing: str, command: str) -> Check:
+    """Say whether a plain user's sandboxes have real users, and what those without can do."""
+    if slices:
+        found = f"real: {slices} sandboxes on images can each have {SLICE_USERS} subordinate users of yours"
+        return ok(_IMAGE_USERS, found)
+    advice = f"`{command}` for real ones, or run Cove as root." if command else "run Cove as root to have real ones."
+    return warning(_IMAGE_USERS, f"{_EMULATED}; {missing}", advice)
+
+
+def judge_users(*, can_map: bool) -> Check:
+    """Say whether root's sandboxes have real users, and what those without can do."""
     if can_map:
-        return ok(name, f"real: each sandbox on an image has {RANGE_USERS} users of its own")
-    found = "one for each sandbox; root is emulated for those that are made with user='root'"
-    if is_root:
-        last = FIRST_RANGE + RANGES * RANGE_USERS - 1
-        return warning(
-            name,
-            found,
-            f"root lacks the rights or the users for more: Cove needs CAP_SYS_ADMIN, and the host's users from "
-            f"{FIRST_RANGE} to {last}, which the user namespace of a container often does not have.",
-        )
-    return warning(name, found, "run Cove as root to have every user; ranges of /etc/subuid are not used.")
+        return ok(_IMAGE_USERS, f"real: each sandbox on an image has {RANGE_USERS} users of its own")
+    last = FIRST_RANGE + RANGES * RANGE_USERS - 1
+    return warning(
+        _IMAGE_USERS,
+        _EMULATED,
+        f"root lacks the rights or the users for more: Cove needs CAP_SYS_ADMIN, and the host's users from "
+        f"{FIRST_RANGE} to {last}, which the user namespace of a container often does not have.",
+    )
