@@ -45,11 +45,32 @@ prepare_environment() {
     echo "$stamp" >"$place/stamp"
 }
 
+# What as_user is started by.
+enter=()
+
 as_user() {
-    env -i PATH="$place/venv/bin:/usr/local/bin:/usr/bin:/bin" LANG=C.UTF-8 USER=cove-test LOGNAME=cove-test \
+    "${enter[@]}" env -i PATH="$place/venv/bin:/usr/local/bin:/usr/bin:/bin" LANG=C.UTF-8 USER=cove-test LOGNAME=cove-test \
         HOME="$place/home" COVE_HOME="$place/home/cove" TMPDIR="$place/home" \
         COVE_PYTHON="${COVE_PYTHON:-${COVE_HOME:-/var/lib/cove}/python}" \
         setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@" 9>&-
+}
+
+# Gives the user a name and subordinate users, in a mount namespace of each command alone: /etc stays as it is.
+give_subordinates() {
+    local etc="$place/etc"
+    rm -rf "$etc"
+    mkdir "$etc"
+    cp /etc/passwd "$etc/passwd"
+    echo "cove-test:x:$user:$user::$place/home:/bin/sh" >>"$etc/passwd"
+    echo cove-test:1000000000:65536 | tee "$etc/subuid" >"$etc/subgid"
+    # shellcheck disable=SC2016  # the inner shell expands it
+    enter=(unshare --mount --propagation private bash -c '
+        etc=$1
+        shift
+        for name in passwd subuid subgid; do
+            mount --bind "$etc/$name" "/etc/$name" || exit
+        done
+        exec "$@"' bash "$etc")
 }
 
 copy_project
@@ -61,4 +82,14 @@ if ! as_user python -c 'import cove'; then
     exit 1
 fi
 echo "As a plain user (uid $user):"
-as_user bash scripts/test.bash python "not pure"
+failed=0
+as_user bash scripts/test.bash python "not pure" || failed=1
+
+give_subordinates
+if command -v newuidmap >/dev/null && "${enter[@]}" true 2>/dev/null; then
+    echo "As a plain user with subordinate users:"
+    as_user python -m pytest -m "not slow" --numprocesses "$(($(nproc) + 1))" --dist loadfile \
+        tests/runtime/test_image_slices.py tests/runtime/test_image_users.py tests/contract/test_contract_users.py \
+        tests/security/test_image_processes.py || failed=1
+fi
+exit "$failed"

@@ -30,6 +30,9 @@ if ! [ -e /bin/busybox ]; then
     missing+=(busybox-static) # for the tests of images
 fi
 
+if ! command -v newuidmap >/dev/null; then
+    missing+=(uidmap) # for the tests of subordinate users
+fi
 if ! command -v musl-gcc >/dev/null; then
     missing+=(musl-tools) # for the tests of images with another libc
 fi

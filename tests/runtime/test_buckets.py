@@ -15,7 +15,7 @@ import pytest
 from support.busybox import needs_busybox, write_busybox
 from support.servers import eventually
 from support.storage import Storage, storage_server
-from support.users import needs_users
+from support.users import needs_ranges
 
 from cove import AsyncImage, AsyncSandbox, BucketMount, Secret
 from cove.core import bucket as core_bucket
@@ -265,7 +265,7 @@ async def test_large_files_of_a_bucket_are_used_or_the_error_says_how(storage: S
         assert len(await sandbox.files.read("/tmp/large")) == 100_000
 
 
-@needs_users
+@needs_ranges
 @needs_busybox
 @pytest.mark.parametrize("user", ["web", "root"])
 async def test_a_bucket_is_for_the_sandboxs_own_user(storage: Storage, mode: str, user: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from support.busybox import needs_busybox, write_busybox
 from support.crash import run_to_its_death
 from support.image_files import Item
 from support.programs import places, run_program
-from support.users import needs_users
+from support.users import needs_ranges, needs_users
 
 from cove import AsyncImage, AsyncSandbox, AsyncVolume
 from cove.core.users import FIRST_RANGE, RANGE_USERS
@@ -49,6 +49,7 @@ async def test_files_of_the_image_have_their_owners_and_those_of_others_have_the
         assert [line.split()[2:4] for line in shown[1:]] == [["7", "8"], ["1234", "33"]]
 
 
+@needs_ranges
 async def test_every_sandbox_has_a_range_of_its_own(image: str) -> None:
     async with AsyncSandbox.create(image=image) as one, AsyncSandbox.create(image=image) as two:
         firsts = {await first_user(one), await first_user(two)}
@@ -73,6 +74,7 @@ async def test_root_has_its_few_rights_and_another_user_none(image: str) -> None
         assert (await web.exec("id; ls /usr")).stdout == "uid=33(web) gid=34(web) groups=34(web),50(staff)\nbin\n"
 
 
+@needs_ranges
 async def test_a_snapshot_keeps_owners_for_a_sandbox_with_other_users(image: str) -> None:
     async with AsyncSandbox.create(image=image) as sandbox:
         await sandbox.exec("mkdir -p /data/private && chown -R 33:34 /data")
@@ -118,6 +120,7 @@ async def owners(sandbox: AsyncSandbox, *paths: str) -> list[str]:
     return [":".join(line.split()[2:4]) for line in shown.stdout.splitlines()]
 
 
+@needs_ranges
 async def test_a_volume_is_the_sandboxs_users_and_root_has_its_rights_there(image: str, volume: AnyMount) -> None:
     async with AsyncSandbox.create(image=image, user="web", mounts=[volume]) as sandbox:
         assert (await sandbox.exec("mkdir /data/mine && touch /data/mine/file")).ok
@@ -131,6 +134,7 @@ async def test_a_volume_is_the_sandboxs_users_and_root_has_its_rights_there(imag
         assert not (await sandbox.exec("echo text > /data/roots")).ok
 
 
+@needs_ranges
 async def test_the_next_sandbox_finds_what_users_left_in_a_volume(image: str, volume: AnyMount) -> None:
     async with AsyncSandbox.create(image=image, user="web", mounts=[volume]) as sandbox:
         made = "touch /data/mine /data/roots /data/given && chown 33:34 /data/mine && chown 7:8 /data/given"
@@ -184,6 +188,7 @@ STEPS = [
 ]
 
 
+@needs_ranges
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.slow), "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_who_is_killed_leaves_no_range_behind(step: str, moment: str, other_home: Path, tmp_path: Path) -> None:
