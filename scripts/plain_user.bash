@@ -89,7 +89,7 @@ give_subordinates
 if command -v newuidmap >/dev/null && "${enter[@]}" true 2>/dev/null; then
     echo "As a plain user with subordinate users:"
     as_user python -m pytest -m "not slow" --numprocesses "$(($(nproc) + 1))" --dist loadfile \
-        tests/runtime/test_image_slices.py tests/runtime/test_image_users.py tests/contract/test_contract_users.py \
+        tests/runtime/test_image_slices.py tests/runtime/test_image_users.py \
         tests/security/test_image_processes.py || failed=1
 fi
 exit "$failed"
