@@ -31,7 +31,7 @@ _SECONDS: Final = 3.0
 
 
 class Whereabouts:
-    """Remembers where sandboxes with chosen names were found; nothing that is here is remembered, but looked up."""
+    """Remembers on which other nodes sandboxes were found that their ids do not lead to; what is here is looked up."""
 
     def __init__(self, directory: Directory, nodes: Nodes, client: PeerClient, placement: Placement) -> None:
         self._directory = directory
@@ -46,11 +46,13 @@ class Whereabouts:
 
     def recall(self, id: str) -> str | None:
         """Return the node of a sandbox, as far as is known without asking."""
-        code = birth_code(id)
-        born = self._nodes.by_code.get(code) if code is not None else None
-        if born == self._nodes.node or self.is_here(id):
+        remembered = self._remembered.get(id)
+        if remembered is not None:
+            return remembered
+        born = self._nodes.by_code.get(birth_code(id) or "")
+        if born is None and self.is_here(id):
             return self._nodes.node
-        return self._remembered.get(id) or born
+        return born
 
     async def search(self, id: str) -> str | None:
         """Return the node that says it has a sandbox; None if no node does.
