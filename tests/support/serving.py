@@ -42,6 +42,14 @@ def shared_cluster(cove_home: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cluster_before_all_tests(request: pytest.FixtureRequest) -> None:
+    """Start the cluster where a test wants it, before any test: what one starts, it has to end."""
+    wanted = (item for item in request.session.items if item.get_closest_marker("cluster"))
+    if any("make_sandbox" in getattr(item, "fixturenames", ()) for item in wanted):
+        request.getfixturevalue("shared_cluster")
+
+
 @pytest.fixture(params=["embedded", "runtime", "gateway", pytest.param("node", marks=pytest.mark.cluster)])
 def make_sandbox(request: pytest.FixtureRequest, shared_server: Server) -> Iterator[MakeSandbox]:
     """Makes sandboxes in this program, or on a server; those are used through its gateway or at their own socket.
