@@ -12,12 +12,26 @@ import pytest
 from blockbuster import BlockBuster
 from hypothesis import settings
 from support.leaks import KEYS, adopt_orphans, processes_below, take_footprint
-from support.serving import cluster_before_all_tests, make_sandbox, shared_cluster, shared_server, where
+from support.serving import (
+    cluster_before_all_tests,
+    contract_servers,
+    make_sandbox,
+    shared_cluster,
+    shared_server,
+    where,
+)
 
 import cove
 from cove.local.state import default_home
 
-__all__ = ["cluster_before_all_tests", "make_sandbox", "shared_cluster", "shared_server", "where"]  # fixtures for all
+__all__ = [
+    "cluster_before_all_tests",
+    "contract_servers",
+    "make_sandbox",
+    "shared_cluster",
+    "shared_server",
+    "where",
+]  # fixtures for all
 
 # A program that was started in the background ignores these; the tests send them to themselves and to programs.
 signal.signal(signal.SIGINT, signal.default_int_handler)

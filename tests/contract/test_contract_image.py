@@ -21,10 +21,11 @@ SETTINGS = {"Env": ["GREETING=hello"], "User": "web", "Labels": {"team": "a"}}
 
 
 @pytest.fixture
-async def image(shared_server: Server, tmp_path: Path) -> AsyncIterator[str]:
+async def image(contract_servers: list[Server], tmp_path: Path) -> AsyncIterator[str]:
     """An image here and on the server."""
     path = write_busybox(tmp_path / "image.tar", settings=SETTINGS)
-    images = [await AsyncImage.load(path, name="contract", **where) for where in (Where(), address(shared_server))]
+    places = (Where(), *map(address, contract_servers))
+    images = [await AsyncImage.load(path, name="contract", **where) for where in places]
     yield "contract"
     for each in images:
         await each.delete()
@@ -184,13 +185,13 @@ async def test_a_sandbox_becomes_an_image_with_all_that_it_has_written(
 
 
 async def test_an_image_is_made_of_any_sandbox_on_an_image(
-    make_sandbox: MakeSandbox, image: str, shared_server: Server
+    make_sandbox: MakeSandbox, image: str, contract_servers: list[Server]
 ) -> None:
     async with make_sandbox(image=image) as sandbox:
         assert (await sandbox.commit("team/made")).name == "team/made:latest"
         with pytest.raises(ValidationFailed, match="no image"):
             await sandbox.commit("Not A Name")
-    for place in (Where(), address(shared_server)):
+    for place in (Where(), *map(address, contract_servers)):
         for each in await AsyncImage.list(**place):
             if each.name == "team/made:latest":
                 await (await AsyncImage.get(each.name, **place)).delete()

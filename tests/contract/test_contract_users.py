@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.anyio, needs_busybox]
 
 
 @pytest.fixture
-def image(cove_home: Path, shared_server: Server, tmp_path: Path) -> Iterator[str]:
+def image(cove_home: Path, contract_servers: list[Server], tmp_path: Path) -> Iterator[str]:
     path = Path(write_busybox(tmp_path / "image.tar", settings={"Env": ["PATH=/bin"], "User": "web"}))
-    stores = [open_store(home) for home in (cove_home, shared_server.home)]
+    stores = [open_store(home) for home in (cove_home, *(server.home for server in contract_servers))]
     for store in stores:
         store.load(path, "contract-users")
     yield "contract-users"

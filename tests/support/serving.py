@@ -50,6 +50,15 @@ def cluster_before_all_tests(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("shared_cluster")
 
 
+@pytest.fixture
+def contract_servers(request: pytest.FixtureRequest, shared_server: Server) -> list[Server]:
+    """The servers that `make_sandbox` uses: of a cluster one node, which has what all sandboxes of a test need."""
+    if request.node.get_closest_marker("cluster") is None:
+        return [shared_server]
+    cluster: Cluster = request.getfixturevalue("shared_cluster")
+    return [shared_server, cluster["a"]]
+
+
 @pytest.fixture(params=["embedded", "runtime", "gateway", pytest.param("node", marks=pytest.mark.cluster)])
 def make_sandbox(request: pytest.FixtureRequest, shared_server: Server) -> Iterator[MakeSandbox]:
     """Makes sandboxes in this program, or on a server; those are used through its gateway or at their own socket.
