@@ -38,12 +38,12 @@ def members(cluster: Cluster) -> dict[str, Member]:
     return {each.name: each for each in found.members}
 
 
-async def ask(server: Server, path: str, *, method: str = "GET", **headers: str) -> Reply:
+async def ask(server: Server, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str) -> Reply:
     port = urlsplit(server.url).port
     assert port is not None
     async with connect(port) as client:
         named = {"Authorization": f"Bearer {API_KEY}", **headers}
-        return await client.ask(path, method=method, body=None, **named)
+        return await client.ask(path, method=method, body=body, **named)
 
 
 async def test_a_sandbox_is_used_through_every_node(cluster: Cluster) -> None:
@@ -166,7 +166,7 @@ async def test_of_nine_hundred_claims_on_three_hundred_names_each_name_has_one_w
     ],
 )
 async def test_who_is_no_node_cannot_pretend_to_be_one(cluster: Cluster, headers: dict[str, str]) -> None:
-    reply = await ask(cluster["a"], "/v1/sandboxes", **headers)
+    reply = await ask(cluster["a"], "/v1/sandboxes", body=None, **headers)
     assert (reply.status, json.loads(reply.body)["code"]) == (403, "PERMISSION_DENIED")
 
 
@@ -274,3 +274,22 @@ async def test_a_sandbox_is_made_where_its_snapshot_is(cluster: Cluster) -> None
     assert snapshot.id in [each.id for each in await AsyncSnapshot.list(**where)]  # type: ignore[arg-type]  # of strings
     await (await AsyncSnapshot.get(snapshot.id, **where)).delete()
     assert snapshot.id not in [each.id for each in await AsyncSnapshot.list(**where)]  # type: ignore[arg-type]  # of strings
+
+
+@pytest.mark.cluster
+async def test_a_session_of_mcp_is_used_through_every_node(cluster: Cluster) -> None:
+    pytest.importorskip("mcp")
+    accepts = {"Accept": "application/json, text/event-stream", "Content_Type": "application/json"}
+    facts = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": facts}
+    begun = await ask(cluster["a"], "/mcp", method="POST", body=json.dumps(begin).encode(), **accepts)
+    assert begun.status == 200, begun.body
+    session = {"Mcp_Session_Id": begun.headers["mcp-session-id"], "Mcp_Protocol_Version": "2025-06-18"}
+    node = cluster.node_of(session["Mcp_Session_Id"].partition(".")[0])
+    another = cluster.another(node)
+    told = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode()
+    assert (await ask(another, "/mcp", method="POST", body=told, **accepts, **session)).status == 202
+    wanted = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/list"}).encode()
+    tools = await ask(another, "/mcp", method="POST", body=wanted, **accepts, **session)
+    assert b"run_command" in tools.body
+    assert (await ask(another, "/mcp", method="DELETE", body=None, **accepts, **session)).status in (200, 204)
