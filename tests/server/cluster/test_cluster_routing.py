@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -78,8 +77,12 @@ async def test_streams_and_websockets_go_through_another_node(cluster: Cluster) 
 
 
 async def test_sandboxes_are_spread_and_one_list_has_them_all(cluster: Cluster) -> None:
-    made = await together(cluster["b"].create(labels={"test": "spread"}) for _ in range(6))
-    assert set(Counter(cluster.node_of(each.id) for each in made)) == set(NAMES)
+    on_nodes: dict[str, AsyncSandbox] = {}
+    while len(on_nodes) < len(NAMES):  # until each node has been the one with most room
+        sandbox = await cluster["b"].create(labels={"test": "spread"})
+        if on_nodes.setdefault(cluster.node_of(sandbox.id), sandbox) is not sandbox:
+            await sandbox.destroy()
+    made = list(on_nodes.values())
     for name in NAMES:
         where = {"url": cluster[name].url, "api_key": API_KEY}
         found = await AsyncSandbox.list(labels={"test": "spread"}, **where)
@@ -88,7 +91,7 @@ async def test_sandboxes_are_spread_and_one_list_has_them_all(cluster: Cluster) 
     text = (await ask(cluster["c"], "/metrics")).body.decode()
     counts = [line for line in text.splitlines() if line.startswith("cove_sandboxes{") and 'status="running"' in line]
     assert len(counts) == 3
-    assert sum(int(line.split()[-1]) for line in counts) == 6
+    assert all(int(line.split()[-1]) >= 1 for line in counts)
     assert text.count("# TYPE cove_sandboxes ") == 1
     assert text.count("cove_node_up{") == 3
     await together(each.destroy() for each in made)
@@ -121,9 +124,7 @@ async def test_of_creations_of_one_name_on_all_nodes_one_succeeds(cluster: Clust
         name = f"race-{number}"
         found = await together(create(node, name) for node in NAMES)
         assert len([node for node in found if node is not None]) == 1
-        holding = [
-            home for home in cluster.homes.values() if (home / "ids").exists() and list((home / "ids").iterdir())
-        ]
+        holding = [node for node in NAMES if await asyncio.to_thread(cluster[node].directory.entry(name).exists)]
         assert len(holding) == 1
         await (await cluster["a"].connect(name)).destroy()
 
@@ -247,13 +248,14 @@ async def test_clients_of_e2b_work_through_every_node(cluster: Cluster) -> None:
                 assert inside.send("GET", "/files?path=/etc/hostname").status == 200
                 assert inside.send("GET", "/files?path=/etc/hostname", token="wrong").status == 401
                 listed = E2bClient(cluster[name]).call("GET", "/v2/sandboxes").json
-                assert {each["sandboxID"] for each in listed} == {inside.id, other.id}
-                pages, token = [], ""
-                for _ in range(2):
+                found = [each["sandboxID"] for each in listed]
+                assert {inside.id, other.id} <= set(found)
+                reply = E2bClient(cluster[name]).call("GET", "/v2/sandboxes?limit=1")
+                pages = [each["sandboxID"] for each in reply.json]
+                while token := reply.headers.get("x-next-token", ""):
                     reply = E2bClient(cluster[name]).call("GET", f"/v2/sandboxes?limit=1&nextToken={token}")
                     pages += [each["sandboxID"] for each in reply.json]
-                    token = reply.headers.get("x-next-token", "")
-                assert set(pages) == {inside.id, other.id}
+                assert pages == found
                 assert E2bClient(cluster[name]).call("GET", f"/sandboxes/{inside.id}").status == 200
 
     await asyncio.to_thread(use)

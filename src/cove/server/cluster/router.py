@@ -22,7 +22,15 @@ import msgspec
 
 import cove
 from cove.core.cluster import claim_keepers
-from cove.errors import LimitExceeded, NoCapacity, NotFound, PlacementUnavailable, SandboxNotFound, ValidationFailed
+from cove.errors import (
+    LimitExceeded,
+    NoCapacity,
+    NodeUnavailable,
+    NotFound,
+    PlacementUnavailable,
+    SandboxNotFound,
+    ValidationFailed,
+)
 from cove.http import Answer, Handler, Request, Response
 from cove.local.threads import in_thread
 from cove.server.cluster.gathering import Gathering
@@ -245,20 +253,26 @@ class Router:
             return await _settle(self._handler(request))
         node = None if wish.id is None else await self._find(wish.id)
         nodes = [node] if node is not None else await self._whereabouts.suitable(wish.spec, self._nodes.candidates())
-        return await self._try(request, body, nodes)
+        return await self._try(request, body, nodes, is_fixed=node is not None)
 
     async def _find(self, id: str) -> str | None:
         """Return the node that has a sandbox, or that alone may make one with an id that it could have made."""
         return self._whereabouts.recall(id) or await self._whereabouts.search(id)
 
-    async def _try(self, request: Request, body: bytes, nodes: list[str]) -> Answer:
-        """Have a sandbox made by the first node that takes it; if none does, by one that gets more room for it."""
+    async def _try(self, request: Request, body: bytes, nodes: list[str], *, is_fixed: bool) -> Answer:
+        """Have a sandbox made by the first node that takes it; if none does, by one that gets more room for it.
+
+        Where the node `is_fixed`, or the name turns out to be claimed by one, no other will do.
+        """
         left = iter(nodes)
-        is_granted = False
+        is_granted, claimant = False, ""
 
         async def find_next(status: int, named: str) -> str:
-            nonlocal is_granted
+            nonlocal is_granted, claimant
+            if claimant:
+                raise NodeUnavailable(f"the name belongs to node {claimant}, which cannot make it now", node=claimant)
             if status == MISDIRECTED and named:
+                claimant = named
                 return named
             for node in left:
                 return node
@@ -272,10 +286,15 @@ class Router:
         if node == self._nodes.node:
             try:
                 return await _settle(self._handler(request))
-            except (LimitExceeded, ClaimedElsewhere) as error:
+            except ClaimedElsewhere as error:
                 request.unread(body)
-                node = error.node if isinstance(error, ClaimedElsewhere) else await find_next(NO_ROOM, "")
-        return self._relay(node, Hop.VOUCHED, None, find_next, (MISDIRECTED, NO_ROOM))
+                node = await find_next(MISDIRECTED, error.node)
+            except LimitExceeded:
+                if is_fixed:
+                    raise
+                request.unread(body)
+                node = await find_next(NO_ROOM, "")
+        return self._relay(node, Hop.VOUCHED, None, find_next, (MISDIRECTED,) if is_fixed else (MISDIRECTED, NO_ROOM))
 
 
 async def _settle(answer: Coming) -> Answer:
