@@ -37,6 +37,7 @@ GROUPS: Final = {
         Command("image", "image", "Images for sandboxes: load, pull, build, ls, and more."),
         Command("serve", "serve", "Serve sandboxes over HTTP until told to stop."),
         Command("key", "key", "API keys of a server: create, ls, rotate, rm."),
+        Command("cluster", "cluster", "Several machines as one server: start, join, status, drain, and more."),
         Command("version", "version", "Print the version."),
     ),
     "Sandboxes of a server": (

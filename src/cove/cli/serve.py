@@ -13,6 +13,8 @@ from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.local.state import default_home
 from cove.model import SandboxStatus
 from cove.runtime.cgroups import explain_missing
+from cove.server.cluster.joining import find_token, load_node
+from cove.server.cluster.ray_probe import check_ray_is_installed
 from cove.server.configuration import UNLIMITED, Configuration, OnStop, built_in_defaults, load
 from cove.server.sandboxes.directory import Directory
 from cove.server.supervisor import Supervisor
@@ -48,6 +50,10 @@ def serve(
     unlimited: Annotated[
         bool, typer.Option("--unlimited", help="No limits for sandboxes but those of the file and of clients.")
     ] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Be a node of the Ray that runs here: its address, or auto to find it."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A TOML file with these options, and what clients may do.")
     ] = None,
@@ -64,7 +70,16 @@ def serve(
         "on_stop": on_stop,
     }
     state = (home or default_home()).absolute()
-    configuration = load(config, options, None if unlimited else built_in_defaults(state))
+    if cluster is None:
+        run_server(state, load(config, options, None if unlimited else built_in_defaults(state)))
+    else:
+        check_ray_is_installed()
+        ray = {"address": cluster}
+        run_server(state, load_node(state, config, options, None, find_token(None), ray, unlimited=unlimited))
+
+
+def run_server(state: Path, configuration: Configuration) -> None:
+    """Serve until told to stop, and say what has become of the sandboxes."""
     Supervisor(state, configuration, partial(_tell, configuration)).run()
     say("stopped. " + _what_became(Directory(state), configuration.on_stop))
 

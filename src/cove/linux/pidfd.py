@@ -84,6 +84,16 @@ def kill_orphans(*marks: str) -> int:
     return _end_all(lambda pid: not wanted.isdisjoint(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")))
 
 
+def kill_marked(name: str, value: str) -> int:
+    """SIGKILL for every other process of ours with this variable; returns how many those were. Waits for their end."""
+    wanted = f"{name}={value}".encode()
+
+    def is_meant(pid: int) -> bool:
+        return pid != os.getpid() and wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+    return _end_all(is_meant)
+
+
 def kill_processes_of(user_id: int, users: int = 1) -> int:
     """SIGKILL for every process with this real, effective or saved user id, or one of so many; returns their number."""
     meant = range(user_id, user_id + users)

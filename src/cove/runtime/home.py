@@ -36,7 +36,7 @@ SOCKET = "runtime.sock"
 LOCK = "lock"
 USER = "user"
 # Names that a state directory may have before its first use, from whoever prepares it.
-_MAY_BE_THERE = frozenset(("lost+found", "python", "key"))
+_MAY_BE_THERE = frozenset(("lost+found", "python", "key", "cluster-token", "cluster-peer-key"))
 _ELSEWHERE = "set COVE_HOME to a directory of your own that is empty, or that Cove has made"
 
 

@@ -64,14 +64,50 @@ class OnStop(StrEnum):
     DESTROY = "destroy"
 
 
+class RayRole(StrEnum):
+    """The part of a server in Ray: to use one that runs here, to be its head, or to join the head of another node."""
+
+    ATTACH = "attach"
+    HEAD = "head"
+    JOIN = "join"
+
+
+class RaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The Ray that a node has its room from, and how much.
+
+    A node offers `slots`, each for one sandbox; `slot_cpus` and `slot_memory` are what Ray sets aside for one.
+    """
+
+    token_file: str
+    address: str = "auto"
+    role: RayRole = RayRole.ATTACH
+    ip: str | None = None
+    slots: int = 64
+    block_slots: int = 16
+    slot_cpus: float = 0.0
+    slot_memory: int = 0
+    idle_seconds: float = 60.0
+    grant_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.block_slots <= self.slots:
+            raise ValidationFailed("cluster.ray: block_slots must be at least 1, and not more than slots")
+        if min(self.slot_cpus, self.slot_memory) < 0 or not (self.idle_seconds >= 0 and self.grant_timeout > 0):
+            raise ValidationFailed("cluster.ray: amounts and times must not be negative")
+
+
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The cluster that a server is a node of: by a list that all nodes have, or with none by what an engine says."""
 
     node: str
     peer_key_file: str
     members: dict[str, str] = {}
+    address: str | None = None
+    ray: RaySettings | None = None
 
     def __post_init__(self) -> None:
+        if bool(self.members) == (self.ray is not None):
+            raise ValidationFailed("a cluster has either a list of members or Ray: say cluster.members or cluster.ray")
         if self.members:
             check_members(self.listed())
 

@@ -29,7 +29,11 @@ from cove.linux.forking import close_in_forked_child, end_with_parent, name_proc
 from cove.linux.syn_filter import drop_new_connections
 from cove.local.state import LOCK_FILE, URL_FILE, replace_file
 from cove.runtime.home import Home
+from cove.server.cluster.agent_protocol import LEFT
+from cove.server.cluster.companions import Companions
+from cove.server.cluster.joining import read_token
 from cove.server.cluster.peer import load_peer_key
+from cove.server.cluster.ray_node import forget_ray_token, without_secrets
 from cove.server.configuration import Configuration, OnStop
 from cove.server.gateway.auth import KEY_FILE, leave_key, load_key
 from cove.server.preview.exposures import address_of, write_address
@@ -88,7 +92,10 @@ class Supervisor:
         self._pool = WarmPool(self._directory)
         self._pid = os.getpid()
         self._children: list[_Child] = []
+        self._companions: list[_Child] = []
+        self._cluster = _companions_of(home, configuration)
         self._listeners: list[socket.socket] = []
+        self._has_left = False
         self._sweeper = 0
         self._next_sweep = 0.0
         self._starting = (-1, -1)
@@ -97,6 +104,7 @@ class Supervisor:
         """Serve. Blocks until a signal says to stop and everything that ends with the server has ended."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         os.environ["COVE_HOME"] = str(self._home)
+        forget_ray_token()
         Home(self._home).open()
         self._directory.open()
         self._pool.open()
@@ -145,7 +153,7 @@ class Supervisor:
             [sys.executable, "-m", "cove.server.runtime.zygote", str(self._pid), str(write), str(starting)],
             stdin=subprocess.DEVNULL,
             pass_fds=[write, starting],
-            env={name: value for name, value in os.environ.items() if name != "COVE_API_KEY"},
+            env=without_secrets(os.environ),
         ) as process:
             os.close(write)
             poll = select.poll()
@@ -163,6 +171,8 @@ class Supervisor:
         port: int = api.getsockname()[1]
         previews = _listen(configuration.host, configuration.chosen_preview_port)
         self._listeners += (api, previews)
+        if self._cluster is not None:
+            self._prepare_cluster(self._cluster, port)
         write_address(self._directory.server, address_of(configuration, previews.getsockname()[1]))
         work = Work(self._home, configuration, key, api, previews, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._children += [
@@ -179,6 +189,13 @@ class Supervisor:
         host = f"[{configuration.host}]" if ":" in configuration.host else configuration.host
         replace_file(self._directory.server / URL_FILE, f"http://{_host_here(host)}:{port}\n".encode())
         self._announce(f"Cove serves http://{host}:{port}, previews on port {previews.getsockname()[1]}. {where}")
+
+    def _prepare_cluster(self, cluster: Companions, port: int) -> None:
+        """Ray and the agent are started beside the workers, and none waits for another."""
+        cluster.prepare(port)
+        if cluster.has_ray:
+            self._companions.append(_Child("Ray", cluster.start_ray))
+        self._companions.append(_Child("agent", lambda: cluster.start_agent(port)))
 
     def _fork(self, name: str, work: Callable[[], None]) -> int:
         """A copy of this process that does the work and ends with this process."""
@@ -197,8 +214,8 @@ class Supervisor:
     # Waiting
 
     def _supervise(self) -> None:
-        while True:
-            for child in self._children:
+        while not self._has_left:
+            for child in self._always:
                 child.start_if_due()
             self._sweep_if_due()
             received = signal.sigtimedwait(_SIGNALS, self._seconds_to_wait())
@@ -208,9 +225,13 @@ class Supervisor:
                 self._sweep_soon()
             self._reap()
 
+    @property
+    def _always(self) -> list[_Child]:
+        return [*self._children, *self._companions]
+
     def _seconds_to_wait(self) -> float:
         """Return when something is due; the end of a sweep is a signal, and the next one begins after it."""
-        waiting = [child.due for child in self._children if not child.pid]
+        waiting = [child.due for child in self._always if not child.pid]
         sweep = math.inf if self._sweeper else self._next_sweep
         return min(max(min([sweep, *waiting]) - time.monotonic(), 0.0), MOST_SECONDS)
 
@@ -247,8 +268,25 @@ class Supervisor:
                 self._announce(f"The {child.name} with pid {child.pid} {_describe(end)}: another one is started.")
                 child.ended()
                 self._sweep_soon()
+        for child in self._companions:
+            if child.pid and (end := _reap(child.pid)) is not None:
+                self._companion_ended(child, end)
         if self._sweeper and _reap(self._sweeper) is not None:
             self._sweeper = 0
+
+    def _companion_ended(self, child: _Child, end: int) -> None:
+        """Start it again, unless this node has left the cluster: then its server stops too."""
+        self._has_left = child.name == "agent" and end == LEFT
+        what = "This node has left the cluster" if self._has_left else "another one is started"
+        self._announce(f"The {child.name} of the cluster with pid {child.pid} {_describe(end)}: {what}.")
+        child.ended()
+
+    def _end_companions(self) -> None:
+        ending, self._companions = self._companions, []
+        for child in reversed(ending):
+            self._end([child.pid] if child.pid else [])
+        if self._cluster is not None:
+            self._cluster.end_left_overs()
 
     # The end
 
@@ -263,6 +301,7 @@ class Supervisor:
         self._close_listeners()
         zygote, *workers = self._children
         self._end([worker.pid for worker in workers if worker.pid])
+        self._end_companions()
         self._pool.close()
         self._end([pid for pid in (zygote.pid, self._sweeper) if pid])
         self._wait_for_starting()
@@ -305,6 +344,14 @@ def _host_here(host: str) -> str:
         if address.is_unspecified:
             return "127.0.0.1" if address.version == 4 else "[::1]"
     return host
+
+
+def _companions_of(home: Path, configuration: Configuration) -> Companions | None:
+    cluster = configuration.cluster
+    if cluster is None or cluster.ray is None:
+        return None
+    read_token(Path(cluster.ray.token_file))
+    return Companions(home, cluster, cluster.ray, configuration.max_sandboxes)
 
 
 def _wait_until_ready(counter: int, workers: list[int]) -> None:

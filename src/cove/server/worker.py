@@ -97,7 +97,9 @@ async def _make_router(
     if work.configuration.cluster is None:
         return None
     peer_key = await in_thread(load_peer_key, work.configuration.cluster.peer_key_file)
-    return Router(directory, starter, authenticator, peer_key, work.key)
+    ray = work.configuration.cluster.ray
+    timeout = None if ray is None else ray.grant_timeout
+    return Router(directory, starter, authenticator, peer_key, work.key, timeout)
 
 
 def _serve_api(

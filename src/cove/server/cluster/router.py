@@ -33,6 +33,7 @@ from cove.errors import (
 )
 from cove.http import Answer, Handler, Request, Response
 from cove.local.threads import in_thread
+from cove.server.cluster.engine_placement import EnginePlacement
 from cove.server.cluster.gathering import Gathering
 from cove.server.cluster.names import ClaimedNames
 from cove.server.cluster.nodes import NODE_PATH, Nodes, Report
@@ -64,10 +65,16 @@ Coming = Answer | Coroutine[object, object, Answer]
 
 
 class Router:
-    """The first handler of a worker of a node."""
+    """The first handler of a worker of a node. With `grant_timeout` an engine places, and is waited for so long."""
 
     def __init__(
-        self, directory: Directory, starter: Starter, authenticator: Authenticator, peer_key: PeerKey, key: str | None
+        self,
+        directory: Directory,
+        starter: Starter,
+        authenticator: Authenticator,
+        peer_key: PeerKey,
+        key: str | None,
+        grant_timeout: float | None = None,
     ) -> None:
         self._directory = directory
         self._starter = starter
@@ -79,6 +86,8 @@ class Router:
         self._nodes = self._upstreams.nodes = Nodes(directory.home, client, self._upstreams.drop)
         self._static = StaticPlacement(directory.home, self._nodes, client)
         self._placement: Placement = self._static
+        if grant_timeout is not None:
+            self._placement = EnginePlacement(directory.server, lambda: self._nodes.known, grant_timeout)
         self._names = ClaimedNames(self._placement, directory)
         self._whereabouts = Whereabouts(directory, self._nodes, client, self._placement)
         self._gathering = Gathering(self._nodes, client)

@@ -22,7 +22,7 @@ from cove.wire.operation import Caller
 
 KEY_FILE = "key"
 SERVER_KEY = "server"
-_GIVEN_KEY = Path("server", "key")
+GIVEN_KEY = Path("server", "key")
 _TOKEN_SECRET = Path("server", "token-secret")
 _RANDOM_BYTES = 32
 _LEAST_LENGTH = 8
@@ -63,7 +63,7 @@ def load_token_secret(home: Path) -> bytes:
 
 def leave_key(home: Path, given: str | None) -> None:
     """Leave a key that the server was given where clients of this user find it; without one, nothing. Blocks."""
-    path = home / _GIVEN_KEY
+    path = home / GIVEN_KEY
     path.unlink(missing_ok=True)
     if given is not None:
         with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:

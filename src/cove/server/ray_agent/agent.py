@@ -105,6 +105,13 @@ class Agent:
         here = self._view.nodes.get(self._engine.node_id)
         if here is None:
             raise NodeGone
+        if here.label not in ("", self._settings.node):
+            raise ValidationFailed(f"Ray on this machine was started for node {here.label}")
+        if here.slots < self._settings.block_slots:
+            raise ValidationFailed(
+                f"Ray on this machine offers {here.slots} slots, less than a block: "
+                f"""start it with --resources='{{"cove": {4 * self._settings.block_slots}}}'"""
+            )
         self._view.records = self._registry.members()
         self._view.forgotten = self._registry.forgotten(self._settings.node)
         return here
@@ -159,8 +166,9 @@ class Agent:
         """Two nodes of one name, or of names that give one code, would answer for one another's sandboxes."""
         own = record.member
         for name, other in self._view.records.items():
-            is_twin = other.node_id != record.node_id and other.node_id in self._view.nodes
-            if (name == own.name and is_twin) or (name != own.name and other.member.code == own.code):
+            is_elsewhere = other.node_id != record.node_id and other.node_id in self._view.nodes
+            is_other = other.node_id == record.node_id or other.member.code == own.code
+            if is_elsewhere if name == own.name else is_other:
                 raise ValidationFailed(f"this node cannot be called {own.name}: {name} is there. Choose another name")
 
     def _return(self) -> None:
@@ -311,9 +319,12 @@ class Agent:
         return self._names.free_all_of(node)
 
     def leave(self) -> None:
-        """Take this node out: its blocks and its record are given back, its sandboxes stay."""
+        """Take this node out: its blocks, names and record are given back, its sandboxes stay."""
         with self._taking_turns():
             self._blocks.drop_all()
+            for record in self._directory.list():
+                if (claim := self._names.find(record.id)) is not None and claim.node == self._settings.node:
+                    self._names.unclaim(claim)
             self._registry.unregister(self._settings.node)
             write_members(self._home, None)
             write_capacity(self._home, self._settings.max_sandboxes)
