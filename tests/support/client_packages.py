@@ -50,6 +50,18 @@ def harness_client() -> Path:
     return directory / "venv/bin/python"
 
 
+def ray_client() -> Path:
+    """An interpreter that has Ray, and what Cove itself needs, or skip."""
+    version = ".".join(map(str, sys.version_info[:2]))
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["cluster"]]
+    with _installed(f"ray-2.60-python{version}") as (directory, is_new):
+        if is_new:
+            _run([sys.executable, "-m", "venv", str(directory / "venv")])
+            _run([str(directory / "venv/bin/pip"), "install", "-q", "--disable-pip-version-check", *needed])
+    return directory / "venv/bin/python"
+
+
 def swerex_tests() -> Path:
     """The directory of the tests that SWE-ReX's source package brings, or skip."""
     python = harness_client()

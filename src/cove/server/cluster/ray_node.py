@@ -75,12 +75,9 @@ def ray_command(home: Path, node: str, ray: RaySettings) -> list[str]:
     if len(os.fsencode(directory)) > _MOST_DIRECTORY_BYTES:
         raise SandboxUnavailable(f"the path {home} is too long for Ray's sockets: choose a shorter --home")
     host, _, port = ray.address.rpartition(":")
-    where = (
-        ["--head", f"--port={port}", "--include-dashboard=false"]
-        if ray.role is RayRole.HEAD
-        else [f"--address={ray.address}"]
-    )
-    ip = ray.ip or (host if ray.role is RayRole.HEAD else None)
+    where, ip = [f"--address={ray.address}"], ray.ip
+    if ray.role is RayRole.HEAD:
+        where, ip = ["--head", f"--port={port}", "--include-dashboard=false"], ray.ip or host
     return [
         "--block",
         *where,

@@ -1,0 +1,118 @@
+"""Machines with `cove cluster start` and `join` on them: each has a network and a PID namespace, and Ray's processes.
+
+Everything on a machine ends with the first process of its PID namespace, which ends with the test's.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from support.machines import Machine
+
+_SECONDS = 90.0
+# The first process of a machine: runs one program to its end, and writes what is left of all it started.
+_FIRST = 'left=$1; shift; trap : TERM; "$@" & wait $!; wait $!; ps -eo pid=,args= | grep -vE "^ *(1|[0-9]+) (bash -c|ps -eo|grep -vE)" > "$left"'
+
+
+def wait_until(is_so: Callable[[], bool], what: str, seconds: float = _SECONDS) -> None:
+    until = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < until, f"it did not happen that {what}"
+        time.sleep(0.05)
+
+
+class RayMachine:
+    """One node of a cluster on Ray."""
+
+    def __init__(self, machine: Machine, home: Path, python: Path, search_path: str) -> None:
+        self.machine = machine
+        self.home = home
+        self.output = home.with_suffix(".log")
+        self.left = home.with_suffix(".left")
+        self._python = str(python)
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+            "COVE_HOME": str(home),
+            "PYTHONPATH": search_path,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.machine.address}:8787"
+
+    def start(self, *arguments: str) -> None:
+        """Start `cove cluster` with these arguments."""
+        namespaces = ["unshare", "--pid", "--mount", "--fork", "--kill-child=KILL", "--mount-proc"]
+        first = ["bash", "-c", _FIRST, "first", str(self.left)]
+        with self.machine.inside(), self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *namespaces, *first, *self._cove("cluster", *arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self._environment,
+            )
+
+    def _cove(self, *arguments: str) -> list[str]:
+        return [self._python, "-c", "from cove.cli import main; main()", *arguments]
+
+    def cove(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command on this machine."""
+        return self.run(self._cove(*arguments))
+
+    def python(self, text: str) -> str:
+        """Run a program on this machine, and return what it prints."""
+        done = self.run([self._python, "-c", text])
+        assert done.returncode == 0, done.stderr + self.output.read_text()
+        return done.stdout
+
+    def run(self, command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        with self.machine.inside():
+            return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=100)
+
+    def pids(self, *words: str) -> list[int]:
+        """The processes on it whose arguments have these words, by their ids outside."""
+        assert self._process is not None
+        below, found = {self._process.pid}, []
+        for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+            try:
+                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if parent in below:
+                below.add(pid)
+                found += [pid] if all(word in command for word in words) else []
+        return found
+
+    def kill(self, *words: str) -> None:
+        """SIGKILL for these."""
+        found = self.pids(*words)
+        assert found
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> str:
+        """Tell the server to stop, and return what is left of all that it started."""
+        assert self._process is not None
+        for pid in self.pids("from cove.cli import main", "cluster")[1:2]:
+            os.kill(pid, signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> str:
+        """Wait until the server has ended, and return what is left of all that it started."""
+        assert self._process is not None
+        self._process.wait(_SECONDS)
+        self._process = None
+        return self.left.read_text()
+
+    def switch_off(self) -> None:
+        """End everything on it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
