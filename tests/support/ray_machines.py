@@ -14,7 +14,12 @@ from support.machines import Machine
 
 _SECONDS = 90.0
 # The first process of a machine: runs one program to its end, and writes what is left of all it started.
-_FIRST = 'left=$1; shift; trap : TERM; "$@" & wait $!; wait $!; ps -eo pid=,args= | grep -vE "^ *(1|[0-9]+) (bash -c|ps -eo|grep -vE)" > "$left"'
+_FIRST = """
+left=$1; shift
+"$@" &
+wait $!
+ps -eo args= | grep -vE '^(bash -c|ps -eo|grep -vE)' > "$left"
+"""
 
 
 def wait_until(is_so: Callable[[], bool], what: str, seconds: float = _SECONDS) -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import msgspec
 import typer
 
 from cove.cli.check import Check, Status
+from cove.cli.check_cluster import examine_cluster
 from cove.cli.check_kernel import (
     check_bubblewrap,
     check_cgroups,
@@ -31,6 +32,7 @@ from cove.cli.check_programs import (
 from cove.cli.check_trials import check_environment, check_trial, try_network
 from cove.cli.descriptors import printable
 from cove.cli.table import print_json
+from cove.local.state import default_home
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,14 +45,33 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     checks: list[Check]
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False) -> None:
+def doctor(
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Check the cluster: token, ports, clocks, versions.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+) -> None:
     """Check what Cove needs from this machine; exit code 1 when isolation is not possible."""
+    if cluster:
+        _print_cluster(as_json=as_json)
     report = examine()
     if as_json:
         print_json(report)
     else:
         _print_report(report)
     raise typer.Exit(0 if report.isolation_possible else 1)
+
+
+def _print_cluster(*, as_json: bool) -> NoReturn:
+    """Print the checks of the cluster, and end: with exit code 1 when one found something missing."""
+    checks = examine_cluster(default_home())
+    if as_json:
+        print_json(checks)
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(_table(checks))
+    raise typer.Exit(1 if any(check.status is Status.MISSING for check in checks) else 0)
 
 
 def examine() -> Report:

@@ -29,6 +29,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine_address: str = "auto"
     engine_version: str = ""
     engine_ip: str | None = None
+    token_file: str = ""
     max_sandboxes: int | None = None
     block_slots: int = 16
     slot_cpus: float = 0.0
@@ -117,6 +118,8 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     is_overcommitted: bool
     superseded: tuple[str, ...]
     forgotten: str | None
+    engine_address: str = ""
+    token_file: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

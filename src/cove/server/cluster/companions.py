@@ -66,6 +66,7 @@ class Companions:
             address=self._cluster.address,
             engine_address=self._ray.address,
             engine_ip=self._ray.ip,
+            token_file=self._ray.token_file,
             max_sandboxes=self._most,
             block_slots=self._ray.block_slots,
             slot_cpus=self._ray.slot_cpus,

@@ -35,7 +35,8 @@ def main() -> int:
         settings.engine_address, settings.engine_ip, {name: amount for name, amount in slot.items() if amount}
     )
     signal.alarm(0)
-    agent = Agent(msgspec.structs.replace(settings, engine_version=ray_version()), engine)
+    known = msgspec.structs.replace(settings, engine_version=ray_version(), engine_address=engine.address)
+    agent = Agent(known, engine)
     return asyncio.run(_serve(agent, agent_socket(Directory(Path(settings.home)).server), settings.block_slots))
 
 

@@ -344,6 +344,8 @@ class Agent:
             is_overcommitted=self._blocks.is_overcommitted,
             superseded=self._view.superseded,
             forgotten=None if self._view.forgotten is None else self._explain_forgotten(),
+            engine_address=self._settings.engine_address,
+            token_file=self._settings.token_file,
         )
 
     def _explain_forgotten(self) -> str:

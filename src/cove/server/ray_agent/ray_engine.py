@@ -42,6 +42,7 @@ class RayEngine(RayStore, Engine):
             )
         except Exception as error:
             raise EngineFailed(f"cannot connect to Ray at {address}: {error}") from error
+        self.address = str(ray.get_runtime_context().gcs_address)
         self._node_id = str(ray.get_runtime_context().get_node_id())
 
     @property
