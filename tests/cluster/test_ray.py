@@ -185,7 +185,7 @@ def check_that_told_to_stop_nothing_is_left_of_ray(pair: Pair) -> None:
 
 
 EXEC = """
-sandbox = await AsyncSandbox.get("box-3", url=url, api_key=key)
+sandbox = await AsyncSandbox.connect("box-3", url=url, api_key=key)
 print((await sandbox.exec("true")).exit_code)
 """
 CREATE = """
@@ -200,7 +200,7 @@ except CoveError as error:
 """
 REMOVE = """
 for info in await AsyncSandbox.list(url=url, api_key=key):
-    await (await AsyncSandbox.get(info.id, url=url, api_key=key)).destroy()
+    await (await AsyncSandbox.connect(info.id, url=url, api_key=key)).destroy()
 """
 
 
