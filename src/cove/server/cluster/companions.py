@@ -1,6 +1,7 @@
 """Start what a node of a cluster on Ray has beside its workers: Ray's own processes, and the agent. Blocks."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from cove.core.cluster import code_of
 from cove.model.cluster import Member, Members
 from cove.server.cluster.agent_protocol import AgentSettings
 from cove.server.cluster.kept import read_kept
-from cove.server.cluster.ray_node import end_left_overs, node_environment, ray_command, ray_environment
+from cove.server.cluster.ray_node import end_left_overs, node_environment, ray_command, ray_directory, ray_environment
 from cove.server.configuration import ClusterSettings, RayRole, RaySettings
 from cove.server.sandboxes.capacity import write_capacity
 from cove.server.sandboxes.directory import Directory
@@ -49,13 +50,22 @@ class Companions:
     def start_ray(self) -> int:
         """Start Ray, after what is left of one before has ended."""
         end_left_overs(self._home)
-        (self._home / "ray").mkdir(mode=0o700, exist_ok=True)
+        self._make_directory()
         command = ray_command(self._home, self._cluster.node, self._ray)
         return _start(
             [sys.executable, "-m", "cove.server.cluster.ray_node", str(os.getpid()), *command],
             node_environment(self._home, self._ray.token_file),
             self._home / "ray" / "start.log",
         )
+
+    def _make_directory(self) -> None:
+        """Make the directory that Ray fills; of those before, the last one is kept, for its logs."""
+        directory = ray_directory(self._home)
+        directory.parent.mkdir(mode=0o700, exist_ok=True)
+        before = directory.with_name("before")
+        if directory.exists():
+            shutil.rmtree(before, ignore_errors=True)
+            directory.rename(before)
 
     def start_agent(self, port: int) -> int:
         """Start the agent."""

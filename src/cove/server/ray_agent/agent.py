@@ -21,7 +21,7 @@ from cove.server.ray_agent.blocks import Blocks, new_block_name
 from cove.server.ray_agent.engine import Engine, EngineFailed, EngineNode
 from cove.server.ray_agent.names import Names
 from cove.server.ray_agent.registry import GrantRecord, MemberRecord, Registry
-from cove.server.sandboxes.capacity import write_capacity
+from cove.server.sandboxes.capacity import read_capacity, write_capacity
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.members import read_members, write_members
 
@@ -217,7 +217,9 @@ class Agent:
         return [known[name] for name in sorted(known)]
 
     def _publish_room(self, room: int) -> None:
-        write_capacity(self._home, self._most(room))
+        most = self._most(room)
+        if read_capacity(self._home) != most:
+            write_capacity(self._home, most)
 
     def _most(self, room: int) -> int:
         most = self._settings.max_sandboxes

@@ -5,13 +5,14 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from cove.errors import CoveError, PlacementUnavailable, ValidationFailed
+from cove.errors import CoveError, NoCapacity, PlacementUnavailable, ValidationFailed
 from cove.local.threads import in_thread, start_in_thread
 from cove.server.cluster.agent_protocol import (
     LEFT,
@@ -37,6 +38,7 @@ _CALL_SECONDS = 8.0
 _LINE_SECONDS = 5.0
 _FAILURES = 3
 _MOST_CONNECTIONS = 256
+_MOST_GRANTS = 4
 _MOST_TIMEOUT = 600.0
 _MARGIN = 2.0
 
@@ -60,6 +62,7 @@ class Service:
         self._block_slots = block_slots
         self._tasks = Tasks(lambda _: None)
         self._pending: _Pending | None = None
+        self._granting = asyncio.Semaphore(_MOST_GRANTS)
         self._connections = 0
         self._end = asyncio.Event()
         self._code = 0
@@ -166,7 +169,12 @@ class Service:
             return await shared(pending.task)
 
     async def _granted(self, slots: int, timeout: float) -> str:
-        return await start_in_thread(self._agent.grant, slots, timeout)
+        """Few at a time: each keeps a thread, and refreshes need one too."""
+        until = time.monotonic() + timeout
+        async with self._granting:
+            if (left := until - time.monotonic()) <= 0:
+                raise NoCapacity("too many wait for room: try again later, or add a node")
+            return await start_in_thread(self._agent.grant, slots, left)
 
 
 _LEFT = Answer(message="left")
