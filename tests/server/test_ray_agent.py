@@ -73,6 +73,12 @@ def cluster() -> FakeCluster:
     return FakeCluster()
 
 
+def take_all(node: Node) -> None:
+    """Let others of the engine's work have all room of a machine."""
+    here = node.cluster.nodes[node.node_id]
+    FakeEngine(node.cluster, node.node_id).make_block("of-others", here.slots, here)
+
+
 def granted_while_others_refresh(asking: Node, others: list[Node]) -> str:
     """Ask for room, while the agents of the others do what they do all the time."""
     is_over = threading.Event()
@@ -108,23 +114,35 @@ def test_a_grant_on_another_machine_is_taken_over_by_the_node_there(cluster: Fak
 
 
 def test_no_room_is_no_capacity_after_the_time_and_nothing_waits_on(cluster: FakeCluster, tmp_path: Path) -> None:
-    node = Node(cluster, tmp_path, "a", block_slots=128)
+    node = Node(cluster, tmp_path, "a")
+    take_all(node)
     with pytest.raises(NoCapacity, match="add a node"):
         node.agent.grant(1, 0.05)
-    assert not cluster.blocks
+    assert list(cluster.blocks) == ["of-others"]
     assert cluster.store.keys() == {"member/a"}
 
 
 def test_room_comes_with_a_new_machine_while_somebody_waits(cluster: FakeCluster, tmp_path: Path) -> None:
-    small = Node(cluster, tmp_path / "a", "a", block_slots=128)
+    full = Node(cluster, tmp_path / "a", "a")
+    take_all(full)
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(small.agent.grant, 1, 10.0)
-        cluster.start_node("b-1", "b", slots=256)
-        large = Node(cluster, tmp_path / "b", "b", block_slots=128)
+        waiting = threads.submit(full.agent.grant, 1, 20.0)
+        fresh = Node(cluster, tmp_path / "b", "b")
         while not waiting.done():
-            large.agent.collect()
+            fresh.agent.collect()
         assert waiting.result() == "b"
-    assert large.room == 128
+    assert fresh.room == 16
+
+
+def test_a_machine_that_offers_no_room_or_was_started_for_another_node_is_refused(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster.start_node("a-1", "a", slots=8)
+    with pytest.raises(ValidationFailed, match="--resources"):
+        Node(cluster, tmp_path / "a", "a")
+    cluster.start_node("b-1", "c")
+    with pytest.raises(ValidationFailed, match="for node c"):
+        Node(cluster, tmp_path / "b", "b")
 
 
 def test_blocks_are_kept_and_asked_for_again_when_the_head_has_lost_its_memory(
