@@ -5,7 +5,7 @@ import os
 import signal
 import stat
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from cove.model.cluster import Claim, Member, Members
 from cove.server.cluster.agent_protocol import LEFT, MOST_BYTES, AgentSettings, Drain, Leave, Report, agent_socket
 from cove.server.cluster.engine_placement import EnginePlacement, call_agent
 from cove.server.ray_agent.agent import Agent
+from cove.server.ray_agent.engine import EngineFailed
 from cove.server.ray_agent.service import Service
 from cove.server.sandboxes.directory import Directory
 from cove.tasks import Tasks
@@ -49,10 +50,14 @@ async def served(home: Path) -> AsyncIterator[Served]:
     settings = AgentSettings(home=str(home), node="a", port=8787, refresh_seconds=0.02)
     agent = await in_thread(Agent, settings, FakeEngine(cluster, "a-1"))
     service = Service(agent, agent_socket(directory.server), 16)
-    async with Tasks() as tasks:
-        task = tasks.start(service.run())
-        await until(agent_socket(directory.server).exists, task)
-        yield Served(cluster, directory.server, task)
+    try:
+        async with Tasks() as tasks:
+            task = tasks.start(service.run())
+            await until(agent_socket(directory.server).exists, task)
+            yield Served(cluster, directory.server, task)
+    finally:
+        with suppress(EngineFailed):
+            await in_thread(agent.collect)  # takes its turn after a refresh that a thread still does
 
 
 async def until(is_so: Callable[[], bool], task: "asyncio.Task[int]") -> None:
