@@ -65,6 +65,7 @@ class Agent:
             publish=self._publish_room,
         )
         self._view = _View()
+        self._has_left = False
         self._turn = threading.Lock()
 
     @property
@@ -82,12 +83,14 @@ class Agent:
     def collect(self) -> None:
         """Take over the grants that are for this node; EngineFailed."""
         with self._taking_turns():
-            if self._view.forgotten is None:
+            if self._view.forgotten is None and not self._has_left:
                 self._take_over_grants()
 
     def refresh(self) -> None:
         """Bring this node's files and the shared records up to date; EngineFailed, or NodeGone."""
         with self._taking_turns():
+            if self._has_left:
+                return
             here = self._look()
             if self._view.forgotten is not None:
                 self._withdraw()
@@ -323,6 +326,7 @@ class Agent:
     def leave(self) -> None:
         """Take this node out: its blocks, names and record are given back, its sandboxes stay."""
         with self._taking_turns():
+            self._has_left = True
             self._blocks.drop_all()
             for record in self._directory.list():
                 if (claim := self._names.find(record.id)) is not None and claim.node == self._settings.node:

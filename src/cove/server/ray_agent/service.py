@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from cove.errors import CoveError, NoCapacity, PlacementUnavailable, ValidationFailed
-from cove.local.threads import in_thread, start_in_thread
+from cove.local.threads import in_thread, kept_or_undone, start_in_thread
 from cove.server.cluster.agent_protocol import (
     LEFT,
     MOST_BYTES,
@@ -72,7 +72,7 @@ class Service:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end.set)
         if not await self._is_refreshed():
             return 1
-        listener = await in_thread(_listen, self._path)
+        listener = await kept_or_undone(start_in_thread(_listen, self._path), socket.socket.close)
         server = await asyncio.start_unix_server(self._answer, sock=listener, limit=MOST_BYTES)
         try:
             await race(self._keep_refreshing(), self._keep_collecting(), self._ended())
