@@ -5,7 +5,7 @@ import os
 import signal
 import stat
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from cove.model.cluster import Claim, Member, Members
 from cove.server.cluster.agent_protocol import LEFT, MOST_BYTES, AgentSettings, Drain, Leave, Report, agent_socket
 from cove.server.cluster.engine_placement import EnginePlacement, call_agent
 from cove.server.ray_agent.agent import Agent
-from cove.server.ray_agent.engine import EngineFailed
 from cove.server.ray_agent.service import Service
 from cove.server.sandboxes.directory import Directory
 from cove.tasks import Tasks
@@ -33,11 +32,13 @@ class Served:
         self.cluster, self.server, self.task = cluster, server, task
         self.placement = EnginePlacement(server, lambda: MEMBERS, grant_timeout=20)
 
-    def set_slots(self, slots: int) -> None:
-        """Let the machine be larger or smaller than it was."""
-        with self.cluster.changed:
-            self.cluster.nodes["a-1"] = replace(self.cluster.nodes["a-1"], slots=slots)
-            self.cluster.place()
+    def take_all(self) -> None:
+        """Let others of the engine's work have all room."""
+        FakeEngine(self.cluster, "a-1").make_block("of-others", 64, None)
+
+    def free_all(self) -> None:
+        """Let them give it back."""
+        FakeEngine(self.cluster, "a-1").remove_block("of-others")
 
 
 @asynccontextmanager
@@ -50,14 +51,10 @@ async def served(home: Path) -> AsyncIterator[Served]:
     settings = AgentSettings(home=str(home), node="a", port=8787, refresh_seconds=0.02)
     agent = await in_thread(Agent, settings, FakeEngine(cluster, "a-1"))
     service = Service(agent, agent_socket(directory.server), 16)
-    try:
-        async with Tasks() as tasks:
-            task = tasks.start(service.run())
-            await until(agent_socket(directory.server).exists, task)
-            yield Served(cluster, directory.server, task)
-    finally:
-        with suppress(EngineFailed):
-            await in_thread(agent.collect)  # takes its turn after a refresh that a thread still does
+    async with Tasks() as tasks:
+        task = tasks.start(service.run())
+        await until(agent_socket(directory.server).exists, task)
+        yield Served(cluster, directory.server, task)
 
 
 async def until(is_so: Callable[[], bool], task: "asyncio.Task[int]") -> None:
@@ -81,17 +78,17 @@ async def test_room_and_names_are_had_over_the_socket(tmp_path: Path) -> None:
 
 async def test_those_who_ask_at_once_share_a_block(tmp_path: Path) -> None:
     async with served(tmp_path) as agent, Tasks() as tasks:
-        agent.set_slots(0)
+        agent.take_all()
         asked = [tasks.start(agent.placement.grant(1)) for _ in range(17)]
-        await until(lambda: len(agent.cluster.blocks) == 2, agent.task)
-        agent.set_slots(64)
+        await until(lambda: len(agent.cluster.blocks) == 3, agent.task)
+        agent.free_all()
         assert [await task for task in asked] == ["a"] * 17
         assert len(agent.cluster.blocks) == 2
 
 
 async def test_no_room_is_no_capacity(tmp_path: Path) -> None:
     async with served(tmp_path) as agent:
-        agent.set_slots(8)
+        agent.take_all()
         with pytest.raises(NoCapacity):
             await replace(agent.placement, grant_timeout=0.05).grant(1)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
@@ -42,6 +43,11 @@ _MOST_GRANTS = 4
 _MOST_TIMEOUT = 600.0
 _MARGIN = 2.0
 
+_END_SECONDS = 2.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
 log = logging.getLogger("cove.cluster")
 
 
@@ -66,6 +72,7 @@ class Service:
         self._connections = 0
         self._end = asyncio.Event()
         self._code = 0
+        self._working: set[asyncio.Future[object]] = set()
 
     async def run(self) -> int:
         """Serve, and return the exit code: 0 when told to stop, 1 when the engine is lost, LEFT after `leave`."""
@@ -80,7 +87,28 @@ class Service:
             server.close()
             await in_thread(self._path.unlink, missing_ok=True)
             await self._tasks.aclose()
+            if self._working:
+                await asyncio.wait(self._working, timeout=_END_SECONDS)
         return self._code
+
+    async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run what waits for Ray; whoever is cancelled leaves it alone, and the end of the service waits for it."""
+        results: list[T] = []
+
+        def work() -> object:
+            results.append(function(*args, **kwargs))
+            return results
+
+        future = start_in_thread(work)
+        self._working.add(future)
+        future.add_done_callback(self._worked)
+        await shared(future)
+        return results[0]
+
+    def _worked(self, future: "asyncio.Future[object]") -> None:
+        self._working.discard(future)
+        if not future.cancelled():
+            future.exception()  # whoever waited has it
 
     async def _ended(self) -> None:
         await self._end.wait()
@@ -106,7 +134,7 @@ class Service:
     async def _is_done(self, work: Callable[[], None], timeout: float) -> bool:
         try:
             async with asyncio.timeout(timeout):
-                await start_in_thread(work)
+                await self._in_thread(work)
         except NodeGone:
             log.error("this machine is not alive for Ray: the agent starts again")
             self._code = 1
@@ -155,7 +183,7 @@ class Service:
         if isinstance(call, GrantRoom):
             return Answer(node=await self._grant(call.slots, min(call.timeout, _MOST_TIMEOUT)))
         async with asyncio.timeout(_CALL_SECONDS):
-            return await start_in_thread(_perform, self._agent, call)
+            return await self._in_thread(_perform, self._agent, call)
 
     async def _grant(self, slots: int, timeout: float) -> str:
         """Several who ask at once share a block: each would otherwise get one of its own."""
@@ -174,7 +202,7 @@ class Service:
         async with self._granting:
             if (left := until - time.monotonic()) <= 0:
                 raise NoCapacity("too many wait for room: try again later, or add a node")
-            return await start_in_thread(self._agent.grant, slots, left)
+            return await self._in_thread(self._agent.grant, slots, left)
 
 
 _LEFT = Answer(message="left")
