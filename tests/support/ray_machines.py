@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from support.leaks import process_table
 from support.machines import Machine
 
 _SECONDS = 90.0
@@ -27,6 +28,13 @@ def wait_until(is_so: Callable[[], bool], what: str, seconds: float = _SECONDS) 
     while not is_so():
         assert time.monotonic() < until, f"it did not happen that {what}"
         time.sleep(0.05)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
 
 
 class RayMachine:
@@ -82,17 +90,11 @@ class RayMachine:
     def pids(self, *words: str) -> list[int]:
         """The processes on it whose arguments have these words, by their ids outside."""
         assert self._process is not None
-        below, found = {self._process.pid}, []
-        for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
-            try:
-                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            if parent in below:
-                below.add(pid)
-                found += [pid] if all(word in command for word in words) else []
-        return found
+        table = process_table()
+        found = [self._process.pid]
+        for above in found:
+            found += [pid for pid, (_, parent) in table.items() if parent == above]
+        return [pid for pid in found[1:] if all(word in _command(pid) for word in words)]
 
     def kill(self, *words: str) -> None:
         """SIGKILL for these."""
