@@ -34,6 +34,7 @@ SUBJECTS = {
     "images": "bench.images",
     "fleet": "bench.fleet",
     "cluster": "bench.cluster",
+    "journal": "bench.journal",
     "bombs": "bench.bombs",
     "scale": "bench.scale",
 }

@@ -214,7 +214,8 @@ def make_method(node: ast.FunctionDef | ast.AsyncFunctionDef, original: str, blo
     if isinstance(node, ast.FunctionDef) and returns.startswith("AsyncGenerator["):
         item = returns.removeprefix("AsyncGenerator[").removesuffix(", None]")
         lines.append(f"    def {node.name}({parameters(node.args)}) -> Generator[{item}, None, None]:")
-        body = f"return self._portal.iterate({call})"
+        portal = "get_portal()" if is_class_method else "self._portal"
+        body = f"return {portal}.iterate({call})"
     elif isinstance(node, ast.FunctionDef) and returns in BLOCKING:
         lines.append(f"    def {node.name}({parameters(node.args)}) -> {BLOCKING[returns]}:")
         body = f"return {BLOCKING[returns]}({call}, self._portal)"

@@ -412,6 +412,7 @@ def test_every_method_of_the_api_has_an_operation() -> None:
         *((Target.VOLUME, name) for name in ("create", "get", "list")),
         *((Target.IMAGE, name) for name in ("load", "pull", "build", "bootstrap", "get", "list", "prune", "save")),
         *((Target.SANDBOX, name) for name in ("create", "connect", "list", "detach", "kill_process", "transaction")),
+        *((Target.SANDBOX, name) for name in ("list_destroyed", "destroyed_journal")),
         (Target.PROCESS, "refresh"),
         *((Target.SNAPSHOT, name) for name in ("get", "list", "info", "load", "export")),
         *((Target.SESSION, "delete"), (Target.CONTEXT, "delete")),
@@ -506,7 +507,8 @@ def test_an_answer_to_an_upgrade_that_is_no_http_is_an_error(head: bytes) -> Non
 
 def test_a_stream_is_resumed_where_its_request_takes_a_cursor() -> None:
     resumed = {operation.name for operation in OPERATIONS if operation.has_cursor}
-    assert resumed == {operations.PROCESS_LOGS.name, operations.NETWORK_LOG.name}
+    journals = {operations.JOURNAL.name, operations.DESTROYED_JOURNAL.name}
+    assert resumed == {operations.PROCESS_LOGS.name, operations.NETWORK_LOG.name, *journals}
 
 
 def test_an_answer_without_content_is_none() -> None:

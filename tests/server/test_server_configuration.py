@@ -7,7 +7,7 @@ import pytest
 from cove import Limits, Mount, SandboxSpec
 from cove.core.limits import MOST_PROCESSES
 from cove.errors import PermissionDenied, ValidationFailed
-from cove.model import Isolation, Network
+from cove.model import Isolation, JournalDetail, Network
 from cove.server.configuration import DEFAULT_LIFETIME, Configuration, OnStop, built_in_defaults, load
 
 
@@ -171,3 +171,12 @@ def test_a_misspelt_setting_is_refused_wherever_it_stands(text: str, complaint: 
     path.write_text(text)
     with pytest.raises(ValidationFailed, match=complaint):
         load(path, {})
+
+
+def test_a_server_says_what_journals_keep_at_most() -> None:
+    strict = Configuration(journal=JournalDetail.EVENTS)
+    for asked in JournalDetail:
+        assert strict.admit(SandboxSpec(journal=asked)).journal is JournalDetail.EVENTS
+        assert Configuration().admit(SandboxSpec(journal=asked)).journal is asked
+    with pytest.raises(ValidationFailed, match="journal_keep"):
+        Configuration(journal_keep=-1)

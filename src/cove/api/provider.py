@@ -13,8 +13,10 @@ from cove.model import (
     ApiKeyMade,
     BuildEvent,
     BuildSpec,
+    DestroyedSandbox,
     ImageInfo,
     ImageMade,
+    JournalEvent,
     Limits,
     Network,
     NetworkPolicy,
@@ -50,6 +52,13 @@ class Provider(Protocol):
         self, *, labels: Mapping[str, str] | None = None, status: SandboxStatus | str | None = None
     ) -> builtins.list[SandboxInfo]:
         """List the sandboxes that have these labels and this status."""
+
+    async def list_destroyed(self) -> builtins.list[DestroyedSandbox]:
+        """List the destroyed sandboxes whose journals are kept."""
+
+    def destroyed_journal(self, key: str, *, since: str | None = None) -> AsyncGenerator[JournalEvent, None]:
+        """Read the journal of a destroyed sandbox."""
+        raise NotImplementedError
 
     async def create_volume(self, name: str, *, size: int | None = None) -> "AsyncVolume":
         """Make a volume."""

@@ -22,10 +22,12 @@ from cove.api.transaction import Transactions
 from cove.model import (
     CodeContextInfo,
     CodeEvent,
+    DestroyedSandbox,
     ExecResult,
     Execution,
     FileChange,
     IdleAction,
+    JournalEvent,
     Network,
     NetworkEvent,
     NetworkPolicy,
@@ -91,6 +93,20 @@ class AsyncSandbox(Named, Transactions):
     ) -> builtins.list[SandboxInfo]:
         """The sandboxes of this program, or of the server: all, or those that have these labels and this status."""
         return await provider_for(url, api_key).list(labels=labels, status=status)
+
+    @classmethod
+    async def list_destroyed(
+        cls, *, url: str | None = None, api_key: str | None = None
+    ) -> builtins.list[DestroyedSandbox]:
+        """The destroyed sandboxes of a server whose journals are still kept, oldest first."""
+        return await provider_for(url, api_key).list_destroyed()
+
+    @classmethod
+    def destroyed_journal(
+        cls, key: str, *, since: str | None = None, url: str | None = None, api_key: str | None = None
+    ) -> AsyncGenerator[JournalEvent, None]:
+        """Read the journal of a destroyed sandbox, by the key that `list_destroyed` gives it."""
+        return provider_for(url, api_key).destroyed_journal(key, since=since)
 
     @abstractmethod
     async def info(self) -> SandboxInfo:
@@ -166,6 +182,14 @@ class AsyncSandbox(Named, Transactions):
     @abstractmethod
     def network_log(self, *, since: str | None = None, follow: bool = False) -> AsyncGenerator[NetworkEvent, None]:
         """Read what the policy allowed and refused, from the cursor of an event on; with `follow`, as it happens."""
+
+    @abstractmethod
+    def journal(self, *, since: str | None = None, follow: bool = False) -> AsyncGenerator[JournalEvent, None]:
+        """Read what was done to it and in it, by whom and how it ended, from the cursor of an event on.
+
+        With `follow`, what comes later too, until it is destroyed. It is there also while the sandbox is stopped, and
+        reading it wakes nothing. What is no longer kept, or was lost, is a gap.
+        """
 
     @abstractmethod
     async def snapshot(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> AsyncSnapshot:

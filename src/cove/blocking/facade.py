@@ -28,6 +28,7 @@ from cove.model import (
     Changes,
     CodeContextInfo,
     CodeEvent,
+    DestroyedSandbox,
     ExecResult,
     Execution,
     ExportInfo,
@@ -41,6 +42,7 @@ from cove.model import (
     GitStatus,
     IdleAction,
     ImageInfo,
+    JournalEvent,
     Limits,
     LogEvent,
     LogMatch,
@@ -1128,6 +1130,18 @@ class Sandbox:
         """The sandboxes of this program, or of the server: all, or those that have these labels and this status."""
         return get_portal().call(lambda: api.AsyncSandbox.list(labels=labels, status=status, url=url, api_key=api_key))
 
+    @classmethod
+    def list_destroyed(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[DestroyedSandbox]:
+        """The destroyed sandboxes of a server whose journals are still kept, oldest first."""
+        return get_portal().call(lambda: api.AsyncSandbox.list_destroyed(url=url, api_key=api_key))
+
+    @classmethod
+    def destroyed_journal(
+        cls, key: str, *, since: str | None = None, url: str | None = None, api_key: str | None = None
+    ) -> Generator[JournalEvent, None, None]:
+        """Read the journal of a destroyed sandbox, by the key that `list_destroyed` gives it."""
+        return get_portal().iterate(api.AsyncSandbox.destroyed_journal(key, since=since, url=url, api_key=api_key))
+
     def info(self) -> SandboxInfo:
         """Describe the sandbox, and what the machine made possible."""
         return self._portal.call(lambda: self._inner.info())
@@ -1202,6 +1216,14 @@ class Sandbox:
     def network_log(self, *, since: str | None = None, follow: bool = False) -> Generator[NetworkEvent, None, None]:
         """Read what the policy allowed and refused, from the cursor of an event on; with `follow`, as it happens."""
         return self._portal.iterate(self._inner.network_log(since=since, follow=follow))
+
+    def journal(self, *, since: str | None = None, follow: bool = False) -> Generator[JournalEvent, None, None]:
+        """Read what was done to it and in it, by whom and how it ended, from the cursor of an event on.
+
+        With `follow`, what comes later too, until it is destroyed. It is there also while the sandbox is stopped, and
+        reading it wakes nothing. What is no longer kept, or was lost, is a gap.
+        """
+        return self._portal.iterate(self._inner.journal(since=since, follow=follow))
 
     def snapshot(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> "Snapshot":
         """Keep the files as they are at this moment: /workspace, /home/user and /tmp.

@@ -50,6 +50,8 @@ GROUPS: Final = {
         Command("resume", "life", "Let a paused sandbox go on."),
         Command("label", "life", "Replace the labels of a sandbox."),
         Command("rm", "sandboxes", "Destroy sandboxes with all they have."),
+        Command("journal", "journal", "Print what was done to a sandbox and in it; -f to follow."),
+        Command("replay", "journal", "Write what was done in a sandbox as a transcript."),
         Command("volume", "volume", "Named volumes, which outlive sandboxes: create, ls, rm."),
     ),
     "In a sandbox of a server (`exec`, `run` and `shell` too, with --in ID)": (

@@ -16,7 +16,7 @@ from cove.cli.options import EnvOption, JsonOption, SandboxArgument, Shape, pars
 from cove.cli.signals import finish
 from cove.cli.table import age, print_json, print_record, print_table
 from cove.errors import NotFound, SandboxAlreadyExists, ValidationFailed
-from cove.model import Network, NetworkPolicy, SandboxInfo, SandboxSpec, Usage
+from cove.model import JournalDetail, Network, NetworkPolicy, SandboxInfo, SandboxSpec, Usage
 
 ForceOption = Annotated[bool, typer.Option("-f", "--force", help="What is not there is as good as removed.")]
 
@@ -39,6 +39,9 @@ def create(
         ),
     ] = None,
     lifetime: Annotated[float | None, typer.Option(metavar="SECONDS", help="Destroy it after so many seconds.")] = None,
+    journal: Annotated[
+        JournalDetail, typer.Option(help="What its journal keeps: events, commands too, or also their output.")
+    ] = JournalDetail.COMMANDS,
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="A sandbox that has the id already will do.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -58,6 +61,7 @@ def create(
         lifetime=lifetime,
         startup=startup,
         sudo=sudo,
+        journal=journal,
     )
     finish(_create(Server.named(url, api_key), id, spec, exist_ok=exist_ok, as_json=as_json))
 

@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+from cove import __version__
 from cove.client.connection_pool import Address, Pool, parse_address
 from cove.client.http_connection import Broken, HttpConnection, NotHttp, NotRead, Vanished
 from cove.errors import ConnectionLost, CoveError, Internal, SandboxUnavailable, Unreachable, ValidationFailed
@@ -38,7 +39,8 @@ class Server:
         self.address = address
         self.authorization = None if api_key is None else f"Bearer {api_key}"
         shown = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
-        self.headers = f" HTTP/1.1\r\nhost: {address.authority}\r\n{shown}".encode()
+        agent = f"user-agent: cove/{__version__}\r\n"
+        self.headers = f" HTTP/1.1\r\nhost: {address.authority}\r\n{agent}{shown}".encode()
         self.calls = 0
         self.pool: Pool | None = None
         self._has_answered = False

@@ -26,6 +26,8 @@ class _Threads:
         self.starter = ThreadPoolExecutor(1, thread_name_prefix="cove-jails")
         self.blocking = ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="cove-blocking")
         self.closing = ThreadPoolExecutor(1, thread_name_prefix="cove-closing")
+        # A disk that hangs holds up what is written down, and nothing else.
+        self.journal = ThreadPoolExecutor(1, thread_name_prefix="cove-journal")
 
 
 _threads: _Threads | None = None
@@ -52,6 +54,11 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 def start_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
     """Begin a blocking call beside the event loop. A thread that has begun goes on when the future is cancelled."""
     return asyncio.wrap_future(_current().blocking.submit(function, *args, **kwargs))
+
+
+def start_in_journal_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
+    """Begin a blocking call in the thread of journals: one after the other."""
+    return asyncio.wrap_future(_current().journal.submit(function, *args, **kwargs))
 
 
 async def finished(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

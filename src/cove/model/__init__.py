@@ -42,6 +42,7 @@ from cove.model.info import (
     TreeKill,
     Usage,
 )
+from cove.model.journal import DestroyedSandbox, JournalDetail, JournalEvent, JournalKind
 from cove.model.mount import AnyMount, BucketMount, Mount, VolumeInfo, VolumeMount
 from cove.model.network import (
     Network,
@@ -61,6 +62,10 @@ from cove.model.spec import IdleAction, Isolation, Limits, SandboxSpec, SpecFiel
 __all__ = [
     "ApiKeyInfo",
     "ApiKeyMade",
+    "JournalKind",
+    "JournalEvent",
+    "JournalDetail",
+    "DestroyedSandbox",
     "ExportInfo",
     "ImageInfo",
     "ImageMade",

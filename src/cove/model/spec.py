@@ -8,6 +8,7 @@ from typing import Literal, Protocol, TypedDict
 import msgspec
 
 from cove.errors import ValidationFailed
+from cove.model.journal import JournalDetail
 from cove.model.mount import AnyMount, Mount, check_mount
 from cove.model.network import Network, NetworkPolicy, check_network
 
@@ -60,6 +61,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `startup` is a command that runs, as the process with that id, whenever the sandbox starts; with True it is what the
     image would start. Without it nothing is started. With `sudo` the user of the sandbox may become root inside.
+    `journal` says what its journal keeps: the text of commands and code or not, and what they print.
     """
 
     isolation: Isolation = Isolation.BUBBLEWRAP
@@ -78,6 +80,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
     startup: bool | tuple[str, ...] = False
     sudo: bool = False
+    journal: JournalDetail = JournalDetail.COMMANDS
 
 
 class HasId(Protocol):
@@ -107,6 +110,7 @@ class SpecFields(TypedDict, total=False):
     user: str | None
     startup: bool | Sequence[str]
     sudo: bool
+    journal: JournalDetail | Literal["events", "commands", "output"]
 
 
 def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
@@ -132,7 +136,12 @@ def make_spec(spec: SandboxSpec | None, fields: SpecFields) -> SandboxSpec:
 
 def _choices(message: str) -> str:
     """Return what a field takes whose value is none of its own."""
-    for name, choices in (("network", Network), ("isolation", Isolation), ("idle_action", IdleAction)):
+    for name, choices in (
+        ("network", Network),
+        ("isolation", Isolation),
+        ("idle_action", IdleAction),
+        ("journal", JournalDetail),
+    ):
         if message.startswith("Invalid enum value") and message.endswith(f"`$.{name}`"):
             return f": {name} is one of {', '.join(choices)}"
     return ""

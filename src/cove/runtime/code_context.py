@@ -21,6 +21,7 @@ from cove.model import (
     Done,
     Execution,
     Failure,
+    JournalKind,
     Outcome,
     Result,
     Text,
@@ -28,6 +29,7 @@ from cove.model import (
 from cove.runtime.executor import Executor, ExecutorEnded, Weighed
 from cove.runtime.executor_fork import end_forked, fork_executors
 from cove.runtime.gate import Gate, gated
+from cove.runtime.journal import Entry
 from cove.runtime.spawner import Spawner
 from cove.runtime.turn import Turn
 from cove.tasks import Once, owned, settled, shared
@@ -114,12 +116,27 @@ class CodeContext(api.CodeContext):
         """Stream events of a run, each with its weight (backpressure)."""
         check_code(code)
         seconds = self.timeout if timeout is None else check_timeout(timeout)
-        async with self._turn:
-            await self._recover()
-            self.executor.start(code)
-            async with aclosing(self._watched(seconds)) as events:
-                async for event in events:
-                    yield event
+        journal = self._spawner.link.journal
+        with journal.call(JournalKind.CODE, code, subject=self.id, language=self.language, output_bytes=0) as entry:
+            async with self._turn:
+                await self._recover()
+                self.executor.start(code)
+                async with aclosing(self._watched(seconds)) as events:
+                    async for event in events:
+                        self._note(entry, event[0])
+                        yield event
+
+    def _note(self, entry: Entry, event: CodeEvent) -> None:
+        """Take what the journal says of a run."""
+        if isinstance(event, Text):
+            data, journal = event.text.encode("utf-8", "replace"), self._spawner.link.journal
+            entry.fields["output_bytes"] = (entry.fields["output_bytes"] or 0) + len(data)
+            if journal.keeps_output:
+                journal.record_output(JournalKind.CODE, self.id, event.stream, data)
+        elif isinstance(event, Failure):
+            entry.fields["reason"] = event.error.name[:200]
+        elif isinstance(event, Done):
+            entry.fields["outcome"] = event.outcome
 
     async def _watched(self, seconds: float | None) -> AsyncGenerator[Weighed, None]:
         """The events of the run under way; when the time is up, interrupt it and go on to its end."""

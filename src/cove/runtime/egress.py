@@ -34,6 +34,7 @@ from cove.linux.forking import close_in_forked_child
 from cove.local.threads import in_thread
 from cove.model import ExecResult, Network, NetworkEvent, NetworkPolicy
 from cove.runtime.egress_process import EgressFiles, EgressProcess, OpenFiles
+from cove.runtime.journal import Journal
 from cove.runtime.notify import Notify
 from cove.runtime.secrets import read_secrets
 from cove.tasks import Tasks
@@ -61,10 +62,11 @@ def _name(sock: socket.socket) -> int | str:
 class Egress:
     """One sandbox's way out. `open_sockets` attaches: ports, addresses, and whether the name server is wanted."""
 
-    def __init__(self, open_sockets: OpenSockets, files: EgressFiles, log: NetworkLog) -> None:
+    def __init__(self, open_sockets: OpenSockets, files: EgressFiles, log: NetworkLog, journal: Journal) -> None:
         self._open_sockets = open_sockets
         self._files = files
         self.log = log
+        self._journal = journal
         self._lock = asyncio.Lock()
         self.network: Network | NetworkPolicy = Network.NONE
         self.grants: NetworkGrants | None = None
@@ -209,6 +211,7 @@ class Egress:
 
     def _take(self, message: Report) -> None:
         self.log.append(message.events, message.lost)
+        self._journal.record_network(message.events)
         self._changed.notify_all()
 
     async def sync(self) -> None:

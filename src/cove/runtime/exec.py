@@ -9,6 +9,7 @@ from cove.core.command import Invocation, check_max_output, check_stdin
 from cove.linux.descriptors import sealed_file
 from cove.model import ExecResult, Outcome, ProcessExit
 from cove.runtime.exit_record import TIMEOUT_EXIT_CODE
+from cove.runtime.journal import Entry
 from cove.runtime.spawner import Spawner
 from cove.tasks import settled
 
@@ -21,6 +22,7 @@ async def run_command(
     timeout: float | None,
     stdin: bytes | str | None,
     max_output: int | None,
+    entry: Entry | None = None,
 ) -> ExecResult:
     """Start, wait, and give what was captured. A cancelled caller's command is killed with all it started.
 
@@ -36,7 +38,7 @@ async def run_command(
 
     deadline = None if timeout is None else spawner.clock.time() + timeout
     end = await _run(spawner, invocation, take, data, deadline)
-    return ExecResult(
+    result = ExecResult(
         command=command,
         outcome=end.outcome,
         exit_code=end.exit_code,
@@ -47,6 +49,10 @@ async def run_command(
         started_at=started_at,
         duration=time.perf_counter() - began,
     )
+    if entry is not None:
+        entry.use(end)
+        entry.end(result, captures[0].total + captures[1].total)
+    return result
 
 
 async def _run(

@@ -17,6 +17,7 @@ from cove.local.threads import close_in_thread, finished
 from cove.model import FileInfo, FileKind
 from cove.runtime.file_content import write_over
 from cove.runtime.gate import Gate
+from cove.runtime.journal import Journal
 from cove.runtime.link import Link
 from cove.tasks import owned, settled
 
@@ -72,6 +73,11 @@ class FileAccess:
     def gate(self) -> Gate:
         """The gate of the sandbox."""
         return self._link.gate
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of the sandbox."""
+        return self._link.journal
 
     async def open(self, path: bytes, flags: int) -> int:
         """A regular file, opened as asked."""

@@ -23,8 +23,10 @@ from cove.runtime.file_access import SMALL_BYTES, FileAccess, Stat, check_mode
 from cove.runtime.file_answers import Listing, Matches, Paths
 from cove.runtime.file_arguments import check_content, check_glob, check_limit, check_pattern, check_size, check_times
 from cove.runtime.file_content import CHUNK_BYTES, count_text, read_range, replace_text, write_all
+from cove.runtime.file_journal import journaled
 from cove.runtime.file_transfer import copy_between, download, read_archive, upload, write_archive
 from cove.runtime.gate import Gate, gated, gated_call
+from cove.runtime.journal import Journal
 from cove.tasks import settled
 
 T = TypeVar("T")
@@ -38,6 +40,21 @@ async def _find_nobody(_: str) -> User | None:
 
 
 @gated()
+@journaled(
+    write="path",
+    write_stream="path",
+    append="path",
+    mkdir="path",
+    remove="path",
+    remove_tree="path",
+    rename="old new",
+    move="source destination",
+    copy="source destination",
+    chmod="path",
+    replace="path",
+    upload="path",
+    write_archive="path",
+)
 class Files(api.Files):
     """`base` gives the directory that relative paths start from; it raises when the owner is gone."""
 
@@ -53,6 +70,11 @@ class Files(api.Files):
     def gate(self) -> Gate:
         """The gate of its sandbox."""
         return self._access.gate
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of its sandbox."""
+        return self._access.journal
 
     def work_in(self, other: "Files") -> None:
         """Work in the jail that another one works in: this one's has ended."""
@@ -116,11 +138,13 @@ class Files(api.Files):
 
     async def write(self, path: str, data: bytes | str, *, mode: int | None = None, user: str | None = None) -> None:
         by = await self._by(user)
-        content = check_content(data)
+        await by._write(path, check_content(data), mode)
+
+    async def _write(self, path: str, content: bytes, mode: int | None = None) -> None:
         if len(content) <= SMALL_BYTES:
-            await by._access.write(self._path(path), content, check_mode(mode))
+            await self._access.write(self._path(path), content, check_mode(mode))
             return
-        async with by._access.replacing(self._path(path), check_mode(mode)) as file:
+        async with self._access.replacing(self._path(path), check_mode(mode)) as file:
             with translated(path):
                 await finished(write_all, file.descriptor, content)
 
@@ -287,7 +311,7 @@ class Files(api.Files):
             times = check_times(found.count(text), count, path)
             size = check_size(len(found) + times * (len(other) - len(text)), path)
             in_place = found.replace(text, other) if size <= CHUNK_BYTES else await finished(found.replace, text, other)
-            await by.write(path, in_place)
+            await by._write(path, in_place)
             return times
         try:
             return await by._replace_large(found, path, text, other, count)

@@ -14,7 +14,9 @@ from cove.model import ExecResult, GitBranch, GitClone, GitHead, GitStatus, Outc
 from cove.runtime.errand import Errands
 from cove.runtime.exec import run_command
 from cove.runtime.file_access import FileAccess
+from cove.runtime.file_journal import journaled
 from cove.runtime.gate import Gate, gated
+from cove.runtime.journal import Journal
 from cove.runtime.spawner import Spawner
 
 _MISSING = "cove: git: command not found"
@@ -23,6 +25,7 @@ _MOST_LIST_BYTES = 4 << 20
 
 
 @gated()
+@journaled("git.", clone="path", commit="path", pull="path", push="path", checkout="path")
 class Git(api.Git):
     """`base` gives the working directory, `environment` the variables of what is started in the sandbox."""
 
@@ -44,6 +47,11 @@ class Git(api.Git):
     def gate(self) -> Gate:
         """The gate of its sandbox."""
         return self._access.gate
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of its sandbox."""
+        return self._access.journal
 
     def work_in(self, other: "Git") -> None:
         """Work in the jail that another one works in: this one's has ended."""

@@ -26,6 +26,7 @@ from cove.linux.subordinate import SLICE_USERS, Slice
 from cove.linux.user_map import are_mapped
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.disk import detach_disk
+from cove.runtime.kept_journals import keep_journal
 from cove.runtime.slices import SliceFiles
 from cove.runtime.user_ids import FIRST_USER_ID, RANGES, USER_IDS, UserIds, read_note
 from cove.runtime.user_ranges import UserRanges
@@ -291,6 +292,7 @@ class Home:
 
     def release(self, place: Place) -> None:
         """Remove the place with all that is in it; its user can be used again afterwards."""
+        keep_journal(self.path, place.path, place.path / RECORD)
         (place.path / RECORD).unlink(missing_ok=True)
         stands_on_layers = (place.path / STACK).exists()
         detach_disk(place.path)

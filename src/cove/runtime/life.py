@@ -21,8 +21,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cove.errors import CoveError, SandboxDestroyed, SandboxPaused, SandboxStopped, SandboxUnavailable
-from cove.model import SandboxStatus
+from cove.model import JournalKind, SandboxStatus
 from cove.runtime.activity import Activity
+from cove.runtime.journal import Journal
 from cove.runtime.notify import Notify
 from cove.tasks import Tasks, Work, shared
 
@@ -84,6 +85,7 @@ class Life:
         self._loop = asyncio.get_running_loop()
         self.activity = activity
         self.keeper: Keeper = NoKeeper()
+        self.journal = Journal.silent()
         self.status = SandboxStatus.RUNNING
         self.wakes = True
         self.lost_because = ""
@@ -181,6 +183,7 @@ class Life:
         if self.status not in (SandboxStatus.RUNNING, SandboxStatus.PAUSED):
             return False
         self.status, self.lost_because = SandboxStatus.LOST, reason
+        self.journal.record(JournalKind.LOST, reason=reason[:200])
         self._changed.notify_all()
         self._on_lost()
         return True
@@ -218,6 +221,8 @@ class Life:
         if self.status is not SandboxStatus.STOPPED:
             await self._thaw()
             await self._finish(WAS_STOPPED)
+            self.journal.record(JournalKind.STOPPED)
+            await self.journal.flush()  # whoever is told that it is stopped may read the files at once
         self._is_over = self.keeper.is_final
         await self.keeper.keep()
 
@@ -239,11 +244,13 @@ class Life:
         if self.status is SandboxStatus.PAUSED:
             await self._thaw()
         await self._finish(WAS_RESTARTED)
+        self.journal.record(JournalKind.STOPPED)
         try:
             await change()
             await self._begin()
         except (CoveError, OSError) as error:
             self.status, self.lost_because = SandboxStatus.LOST, str(error)
+            self.journal.record(JournalKind.LOST, reason=self.lost_because[:200])
             self._on_lost()
             raise
 
@@ -258,6 +265,7 @@ class Life:
         await self._finish(WAS_RESTARTED)  # what a lost one has left
         await self._living.begin()
         self.status, self.wakes = SandboxStatus.RUNNING, True
+        self.journal.record(JournalKind.STARTED)
         self.activity.touch()
         self.activity.look_again()
         await self.keeper.keep()
@@ -272,6 +280,7 @@ class Life:
         if self.status is SandboxStatus.RUNNING:
             await self._living.freeze()
             self.status = SandboxStatus.PAUSED
+            self.journal.record(JournalKind.PAUSED)
         self.wakes = wake
         try:
             await self.keeper.keep()
@@ -291,6 +300,7 @@ class Life:
             await self._living.thaw()
             if self.status is SandboxStatus.PAUSED:
                 self.status, self.wakes = SandboxStatus.RUNNING, True
+                self.journal.record(JournalKind.RESUMED)
             self.activity.look_again()
 
     def _check_present(self, what: str) -> None:

@@ -20,6 +20,7 @@ from cove.linux.packets import Packet, receive_packet, release_socket, send_pack
 from cove.local.threads import close_in_thread
 from cove.runtime.clock import Clock, ClockTimer
 from cove.runtime.gate import Gate, OpenGate
+from cove.runtime.journal import Journal
 
 # The agent answers within microseconds; these are for a machine, or a sandbox, that has no CPU time left.
 ANSWER_SECONDS = 30.0
@@ -91,6 +92,7 @@ class Link:
         self._writable: asyncio.Future[None] | None = None
         self.explain: Explain = _explain
         self.gate: Gate = OpenGate()
+        self.journal = Journal.silent()
         self.hello: asyncio.Future[None] = self._loop.create_future()
         self.closed = False
         self._overdue: ClockTimer | None = None

@@ -22,6 +22,7 @@ from cove.runtime.egress import Egress
 from cove.runtime.egress_process import EgressFiles, read_totals
 from cove.runtime.home import Place
 from cove.runtime.jail import Jail
+from cove.runtime.journal import Journal
 from cove.runtime.package_hosts import PRESET, expand_presets, package_rules
 from cove.runtime.trust import BUNDLE_FILE, KEY_FILE, placeholders, write_bundle
 from cove.runtime.usage import TOTALS_FILE, with_totals
@@ -42,10 +43,11 @@ class SandboxNetwork:
     _jail: Jail
     egress: Egress
 
-    def __init__(self, place: Place, home: Path) -> None:
+    def __init__(self, place: Place, home: Path, journal: Journal) -> None:
         self._place = place
         self._home = home
         self._log = NetworkLog()
+        self._journal = journal
         self._presets: list[NetworkRule] = []
         self._turn = asyncio.Lock()
         self.read_grants: Callable[[], NetworkGrants | None] = lambda: None
@@ -62,7 +64,7 @@ class SandboxNetwork:
         self._jail = jail
         path = self._place.path
         files = EgressFiles(path / KEY_FILE, path / TOTALS_FILE, self._home / "cassettes", self._place.user_id)
-        self.egress = Egress(partial(_open_sockets, jail), files, self._log)
+        self.egress = Egress(partial(_open_sockets, jail), files, self._log, self._journal)
         return self.egress
 
     async def begin(self, network: AnyNetwork, env: Mapping[str, str]) -> Mapping[str, str]:

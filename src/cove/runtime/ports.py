@@ -10,9 +10,10 @@ from cove import api
 from cove.core.exposure import Exposure, is_exposed, make_exposure
 from cove.core.readiness import check_port
 from cove.errors import PortAlreadyExposed, PortNotExposed
-from cove.model import ExposedPort
+from cove.model import ExposedPort, JournalKind
 from cove.runtime.connection import Connect, PortConnection
 from cove.runtime.gate import Gate, OpenGate, gated
+from cove.runtime.journal import Journal
 
 
 class Publisher(Protocol):
@@ -44,6 +45,7 @@ class Ports(api.Ports):
         gate: Gate | None = None,
     ) -> None:
         self.gate = gate or OpenGate()
+        self.journal = Journal.silent()
         self._connect = connect
         self._publisher = publisher
         self._check_running = check_running
@@ -61,7 +63,9 @@ class Ports(api.Ports):
             async with self._publishing:
                 await self._publisher.publish(self._exposures.values())
                 self._check_exposed(exposure)
-                return await self._publisher.describe(exposure)
+                described = await self._publisher.describe(exposure)
+            self.journal.record(JournalKind.PORT, operation="expose", port=port)
+            return described
         except BaseException:
             self._forget(exposure)
             raise
@@ -73,6 +77,7 @@ class Ports(api.Ports):
             self._forget(exposure)
             async with self._publishing:
                 await self._publisher.publish(self._exposures.values())
+            self.journal.record(JournalKind.PORT, operation="unexpose", port=port)
 
     async def list(self) -> builtins.list[ExposedPort]:
         self._check_running()

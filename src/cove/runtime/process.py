@@ -46,7 +46,7 @@ class Process(api.Process):
         self.outcome = None
         self.exit_code = None
         self.signal = None
-        self._began = time.perf_counter()
+        self.began = time.perf_counter()
         self._duration = 0.0
         self._link = link
         self._stdin = stdin
@@ -176,7 +176,7 @@ class Process(api.Process):
     def _on_end(self, ended: "asyncio.Future[ProcessExit]") -> None:
         end = ended.result()
         self.ended_at = datetime.now(UTC)
-        self._duration = time.perf_counter() - self._began
+        self._duration = time.perf_counter() - self.began
         self.status = end.status
         self.outcome, self.exit_code, self.signal = end.outcome, end.exit_code, end.signal
         if self._stdin is not None:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from cove.core.command import Invocation, parse_signal
 from cove.core.identifier import check_id, new_identifier
+from cove.core.output_log import STREAMS
 from cove.errors import ProcessAlreadyExists, ProcessNotFound, SpawnFailed
 from cove.local.pipe import Stdin
+from cove.model import JournalKind
 from cove.runtime.log import Log
 from cove.runtime.process import Process
+from cove.runtime.process_output import Take
 from cove.runtime.spawner import Spawner
 from cove.tasks import settled, together
 
@@ -52,8 +55,10 @@ class Processes:
         writer = None if stdin_write is None else Stdin(stdin_write)
         process = Process(id, command, link=self._spawner.link, stdin=writer, session_id=session_id)
         self._processes[id] = process
+        journal = self._spawner.link.journal
         try:
-            await self._spawn(process, invocation, stdin_read, deadline, keep, lossless)
+            with journal.call(JournalKind.PROCESS_STARTED, command, subject=id, session=session_id):
+                await self._spawn(process, invocation, stdin_read, deadline, keep, lossless)
         except BaseException:
             self._processes.pop(id, None)
             if writer is not None:
@@ -85,13 +90,25 @@ class Processes:
         process.log = log
         try:
             supervised = await self._spawner.spawn(
-                invocation, log.append, stdin=stdin, deadline=deadline, on_spawn=process.expect
+                invocation, self._sink(process), stdin=stdin, deadline=deadline, on_spawn=process.expect
             )
         except TimeoutError:
             raise SpawnFailed("the process could not be started within its timeout. Nothing was started.") from None
         supervised.started.result()
         process.attach()
         supervised.ended.add_done_callback(lambda _: self._on_end(process, keep))
+
+    def _sink(self, process: Process) -> Take:
+        """Return what takes the output of a process: its log, and the journal where that keeps output."""
+        journal, append = self._spawner.link.journal, process.log.append
+        if not journal.keeps_output:
+            return append
+
+        def take(stream: int, data: bytes) -> None:
+            append(stream, data)
+            journal.record_output(JournalKind.PROCESS_STARTED, process.id, STREAMS[stream], data)
+
+        return take
 
     @property
     def log_bytes(self) -> int:
@@ -131,10 +148,20 @@ class Processes:
                 await settled(each)
 
     def _on_end(self, process: Process, keep: bool) -> None:
+        self._record_end(process)
         self._forget_if_done(process, keep)
         ended = [other for other in self._processes.values() if other.ended_at is not None]
         for other in ended[:-MOST_REMEMBERED]:
             self._forget(other)
+
+    def _record_end(self, process: Process) -> None:
+        with self._spawner.link.journal.call(JournalKind.PROCESS_ENDED, subject=process.id) as entry:
+            end = process.supervised.ended.result()
+            entry.use(end)
+            entry.fields["outcome"], entry.fields["exit_code"] = end.outcome, end.exit_code
+            entry.fields["signal"], entry.fields["session"] = end.signal, process.session_id
+            entry.fields["output_bytes"] = int(process.log.cursor)
+            entry.began = process.began
 
     def _forget_if_done(self, process: Process, keep: bool) -> None:
         if not keep and process.ended_at is not None and not process.log.readers:

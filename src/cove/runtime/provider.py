@@ -5,7 +5,7 @@ import atexit
 import builtins
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -26,7 +26,9 @@ from cove.model import (
     ApiKeyMade,
     BuildEvent,
     BuildSpec,
+    DestroyedSandbox,
     ImageInfo,
+    JournalEvent,
     Quota,
     SandboxInfo,
     SandboxSpec,
@@ -40,6 +42,8 @@ from cove.runtime.allocation import allocate
 from cove.runtime.build import Report, build_image
 from cove.runtime.home import Home
 from cove.runtime.image import Image, describe, list_images, load_image, prune_images, pull_image
+from cove.runtime.journal import read_kept
+from cove.runtime.kept_journals import list_kept
 from cove.runtime.machine import Machine, count_room, examine_machine
 from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
@@ -104,6 +108,16 @@ class EmbeddedProvider:
         wanted = Selection.of(labels, status)
         infos = [await sandbox.info() for sandbox in list(self._sandboxes.values()) if sandbox is not None]
         return [info for info in infos if wanted.has(info)]
+
+    async def list_destroyed(self) -> builtins.list[DestroyedSandbox]:
+        """The sandboxes of servers on this state directory."""
+        return await in_thread(list_kept, (await self._examine()).home.path)
+
+    async def destroyed_journal(self, key: str, *, since: str | None = None) -> AsyncGenerator[JournalEvent, None]:
+        """A journal that is kept in this state directory."""
+        async with aclosing(read_kept((await self._examine()).home.path, key, since)) as events:
+            async for event in events:
+                yield event
 
     async def create_volume(self, name: str, *, size: int | None = None) -> Volume:
         """A new volume; a cancelled creation leaves nothing."""
@@ -273,6 +287,7 @@ class EmbeddedProvider:
         try:
             sandbox = Sandbox(id, spec, machine, place)
             sandbox.layers.image = image
+            sandbox.note_created()
             await sandbox.open_first()
         except BaseException:
             await in_thread(machine.home.release, place)

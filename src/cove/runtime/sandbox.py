@@ -22,6 +22,7 @@ from cove.model import (
     Execution,
     FileChange,
     Isolation,
+    JournalKind,
     Outcome,
     ResetReport,
     SandboxSpec,
@@ -56,6 +57,7 @@ class Sandbox(SandboxLifecycle):
         check_labels(labels or {})
         with self._ending.telling("no snapshot was made"):
             made = await self._state.snapshot(name, labels or {}, self._spec.env, self._spec.workdir)
+        self.journaling.record(JournalKind.SNAPSHOT, subject=made.id)
         return Snapshot(self.layers.store, made.info(None))
 
     async def commit(self, name: str) -> Image:
@@ -69,6 +71,7 @@ class Sandbox(SandboxLifecycle):
         try:
             images = await in_thread(open_images, self._machine.home.path, self.layers.store)
             record = await in_transfer(lambda check: commit_image(images, snapshot, name, check))
+            self.journaling.record(JournalKind.SNAPSHOT, operation="commit", target=name[:1024])
             return Image(images, describe(record))
         finally:
             await finished(self._forget_snapshot, snapshot.id)
@@ -79,6 +82,7 @@ class Sandbox(SandboxLifecycle):
         check_system(await in_thread(self.layers.store.find, id), self.layers.place.system)
         with self._ending.telling("create another one from the snapshot"):
             await self._state.restore(id, lambda: self._quiet("the sandbox goes back to a snapshot", id))
+        self.journaling.record(JournalKind.RESTORED, subject=id)
 
     async def fork(self, count: int = 1) -> builtins.list[AsyncSandbox]:
         self._check_files()
@@ -96,7 +100,10 @@ class Sandbox(SandboxLifecycle):
             return self._spec_of_copy(snapshot.id)
 
         try:
-            return await self.on_fork(seal, count)
+            copies = await self.on_fork(seal, count)
+            for copy in copies:
+                self.journaling.record(JournalKind.FORKED, subject=copy.id)
+            return copies
         finally:
             for id in made:
                 await finished(self._forget_snapshot, id)
@@ -134,11 +141,13 @@ class Sandbox(SandboxLifecycle):
     async def rollback_transaction(self, id: str) -> None:
         self._check_files()
         await self._state.rollback_transaction(id)
+        self.journaling.record(JournalKind.RESTORED, operation="transaction", subject=id[:64])
 
     async def reset(self) -> ResetReport:
         self._check_files()
         with self._ending.telling("create another one"):
             report = await self._state.reset(lambda: self._quiet("the sandbox is reset"), self.forget_changes)
+        self.journaling.record(JournalKind.RESET)
         shared = await self.files.list("/dev/shm", hidden=True)
         return msgspec.structs.replace(report, processes=self._surfaces.spawner.count_busy(), shared_memory=len(shared))
 
@@ -180,14 +189,16 @@ class Sandbox(SandboxLifecycle):
     ) -> ExecResult:
         invocation = await self._invocation(command, cwd, env, user)
         mark = self._surfaces.egress.mark()
-        result = await run_command(
-            self._surfaces.spawner,
-            command,
-            invocation,
-            timeout=check_timeout(timeout),
-            stdin=stdin,
-            max_output=max_output,
-        )
+        with self.journaling.call(JournalKind.EXEC, command) as entry:
+            result = await run_command(
+                self._surfaces.spawner,
+                command,
+                invocation,
+                timeout=check_timeout(timeout),
+                stdin=stdin,
+                max_output=max_output,
+                entry=entry,
+            )
         if result.outcome is Outcome.KILLED and self._ending.closing.is_started:
             raise self._ending.explain(True)
         return result if mark is None else await self._surfaces.egress.add_denials(result, mark)

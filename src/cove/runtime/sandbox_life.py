@@ -8,7 +8,7 @@ from typing import Literal
 
 from cove.api import AsyncSandbox
 from cove.errors import CoveError
-from cove.model import IdleAction, SandboxSpec, SandboxStatus, SpecFields, make_spec
+from cove.model import IdleAction, JournalKind, SandboxSpec, SandboxStatus, SpecFields, make_spec
 from cove.runtime.activity import Activity
 from cove.runtime.gate import Gate
 from cove.runtime.life import Life
@@ -67,7 +67,7 @@ class SandboxLife(AsyncSandbox):
         self._set({"lifetime": seconds})
         self.ends_at = ends_at(datetime.now(UTC), seconds)
         self.schedule_end()
-        await self.life.keeper.keep()
+        await self._kept("lifetime")
 
     async def set_idle_timeout(
         self, seconds: float | None, *, action: IdleAction | Literal["stop", "pause"] = IdleAction.STOP
@@ -75,11 +75,15 @@ class SandboxLife(AsyncSandbox):
         self._set({"idle_timeout": seconds, "idle_action": action, "keep_alive": False})
         self.activity.touch()
         self.activity.look_again()
-        await self.life.keeper.keep()
+        await self._kept("idle_timeout")
 
     async def set_labels(self, labels: Mapping[str, str]) -> None:
         self._set({"labels": labels})
+        await self._kept("labels")
+
+    async def _kept(self, setting: str) -> None:
         await self.life.keeper.keep()
+        self.life.journal.record(JournalKind.SETTINGS, operation=setting)
 
     def _set(self, fields: SpecFields) -> None:
         self.life.check_alive()

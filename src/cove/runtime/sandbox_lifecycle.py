@@ -3,7 +3,8 @@
 import asyncio
 import builtins
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 
@@ -17,6 +18,8 @@ from cove.errors import SandboxUnavailable, ValidationFailed
 from cove.linux.subordinate import fits
 from cove.local.threads import in_thread
 from cove.model import (
+    JournalEvent,
+    JournalKind,
     Outcome,
     SandboxInfo,
     SandboxSpec,
@@ -36,6 +39,8 @@ from cove.runtime.git import Git
 from cove.runtime.home import Place
 from cove.runtime.isolation import Inside, backend_of
 from cove.runtime.jail import Jail
+from cove.runtime.journal import Journal
+from cove.runtime.journal_files import JOURNAL
 from cove.runtime.layers import SandboxLayers
 from cove.runtime.life import Life
 from cove.runtime.machine import Machine
@@ -83,11 +88,12 @@ class SandboxLifecycle(SandboxSettings):
         self.loop = asyncio.get_running_loop()
         self.activity = Activity(lambda: self.running_processes)
         self.life = Life(self, self.activity, lambda: self.on_lost())  # noqa: PLW0108  # it changes
+        self.journaling = self.life.journal = Journal(place.path / JOURNAL, lambda: self._spec.journal)
         self._ending = SandboxEnd(self.life, lambda: self.id)
         self.env_changes: dict[str, str | None] = {}
         self._env: Mapping[str, str] = {}
         self._has_begun = False
-        self.network = SandboxNetwork(place, machine.home.path)
+        self.network = SandboxNetwork(place, machine.home.path, self.journaling)
         self.layers = SandboxLayers(machine, place)
         self._sessions = SandboxSessions(place.path, self.layers, lambda: self._surfaces.sessions)
         self._state = SandboxState(self.layers, self._parts, self.life.turn, self.life.begin_again)
@@ -135,6 +141,7 @@ class SandboxLifecycle(SandboxSettings):
     def publish_ports(self, publisher: Publisher, exposures: Iterable[Exposure] = ()) -> None:
         """Expose ports in this way, and these at once. Nobody has used any yet."""
         self.ports = Ports(self._connect, publisher, self._check_running, exposures, self.life)
+        self.ports.journal = self.journaling
 
     async def _connect(self, port: int) -> socket.socket:
         self._check_running()
@@ -223,6 +230,8 @@ class SandboxLifecycle(SandboxSettings):
             self.layers.close()
             raise
         self._has_jail = True
+        for warning in (await self.info()).warnings:
+            self.journaling.record(JournalKind.WARNING, reason=warning[:200])
 
     async def open(self, jail: Jail, spawner: Spawner) -> None:
         """Take over a started jail."""
@@ -230,6 +239,7 @@ class SandboxLifecycle(SandboxSettings):
         self._freezer = Freezer(jail)
         jail.link.explain = self._ending.explain
         jail.link.gate = self.life
+        jail.link.journal = self.journaling
         self.users = Users(
             self.layers.place.system,
             FileAccess(jail.link),
@@ -313,6 +323,15 @@ class SandboxLifecycle(SandboxSettings):
             raise ValidationFailed("the image says nothing that it would start: give a list of words as startup")
         return system.startup
 
+    def note_created(self) -> None:
+        """Begin its journal."""
+        self.journaling.record(JournalKind.CREATED, subject=self.id, target=self._spec.snapshot or self._spec.image)
+
+    async def journal(self, *, since: str | None = None, follow: bool = False) -> AsyncGenerator[JournalEvent, None]:
+        async with aclosing(self.journaling.read(since, follow)) as events:
+            async for event in events:
+                yield event
+
     async def close(self) -> None:
         """End everything that runs; the files and the place stay as they are. Idempotent."""
         self._start_closing()
@@ -337,6 +356,7 @@ class SandboxLifecycle(SandboxSettings):
             await self._end(Outcome.KILLED)
         self._sessions.close()
         await self.ports.close()
+        await self.journaling.close()
 
     async def _end(self, outcome: Outcome) -> None:
         if not self._has_jail:

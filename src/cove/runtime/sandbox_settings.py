@@ -9,7 +9,7 @@ import msgspec
 
 from cove.core.command import check_environment, merge_environment
 from cove.errors import ValidationFailed
-from cove.model import AnyMount, Network, NetworkEvent, NetworkPolicy, SandboxSpec, make_spec
+from cove.model import AnyMount, JournalKind, Network, NetworkEvent, NetworkPolicy, SandboxSpec, make_spec
 from cove.runtime.gate import gated_call, gated_stream
 from cove.runtime.network import SandboxNetwork
 from cove.runtime.sandbox_life import SandboxLife
@@ -32,6 +32,7 @@ class SandboxSettings(SandboxLife):
         self._env = merge_environment(self._env, checked)
         self.env_changes |= checked
         await self.life.keeper.keep()
+        self.life.journal.record(JournalKind.SETTINGS, operation="env", target=" ".join(checked)[:1024])
 
     @gated_call
     async def set_network(self, network: Network | NetworkPolicy | Literal["none", "internet"]) -> None:
@@ -45,6 +46,7 @@ class SandboxSettings(SandboxLife):
             self._env = merge_environment(self._env, brought)
 
         await self.network.change(spec.network, lambda: self._env, keep)
+        self.life.journal.record(JournalKind.SETTINGS, operation="network")
 
     async def begin_network(self) -> None:
         """Let the policy of the spec hold: of a jail that has just started, or of a spec that was adopted."""

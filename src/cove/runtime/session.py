@@ -11,7 +11,7 @@ from cove.agent.protocol import ProtocolError
 from cove.core.command import build_invocation, check_environment, check_timeout
 from cove.core.session_script import check_script, set_script
 from cove.errors import Internal, SessionTerminated, ValidationFailed
-from cove.model import ExecResult, SessionInfo, SessionStatus
+from cove.model import ExecResult, JournalKind, SessionInfo, SessionStatus
 from cove.runtime.egress import Egress
 from cove.runtime.files import Files
 from cove.runtime.gate import Gate, gated
@@ -236,8 +236,14 @@ class Session(api.Session):
             max_output=max_output,
             on_output=on_output,
         )
+        with self._spawner.link.journal.call(JournalKind.COMMAND, command, subject=self.id) as entry:
+            result = await self._exec_in_turn(call)
+            entry.end(result, call.output_bytes)
+        return result
+
+    async def _exec_in_turn(self, call: SessionCall) -> ExecResult:
         turn = self._turn
-        if seconds is None:
+        if call.timeout is None:
             await self._begin(turn)
         elif not await self._begin_until(turn, call.deadline):
             return call.give_up(self.id)

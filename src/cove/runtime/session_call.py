@@ -95,6 +95,11 @@ class SessionCall:
         """The output so far."""
         return self.captures[0].getvalue().decode("utf-8", "replace")
 
+    @property
+    def output_bytes(self) -> int:
+        """The bytes of output so far, also of those that are not kept."""
+        return self.captures[0].total + self.captures[1].total
+
     def give_up(self, session_id: str) -> ExecResult:
         """Say that its time was up before its turn came: nothing was started."""
         self.captures[1].append(b"cove: the session was busy until the time was up: nothing was started\n")

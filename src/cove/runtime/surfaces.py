@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cove.core.command import build_invocation
-from cove.model import Limits, Outcome
+from cove.model import JournalKind, Limits, Outcome
 from cove.runtime.backup_store import BackupStore
 from cove.runtime.backups import Backups
 from cove.runtime.code_contexts import CodeContexts
@@ -81,8 +81,13 @@ class Surfaces:
             is_busy=self.spawner.is_busy,
             pids=lambda: processes_of(self._jail.groups, self._jail.pid),
             log_bytes=lambda: self.processes.log_bytes,
-            end_everything=self.spawner.end_everything,
+            end_everything=self._end_everything,
         )
+
+    async def _end_everything(self, reason: str) -> None:
+        """End what has used more disk than it may."""
+        self.spawner.link.journal.record(JournalKind.LIMIT, reason=reason[:200])
+        await self.spawner.end_everything(reason)
 
     async def run_startup(self, command: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> None:
         """Start what the sandbox is to run from its start on, if there is anything."""

@@ -5,6 +5,7 @@ import fcntl
 import os
 import struct
 import termios
+import time
 from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
 
@@ -13,8 +14,9 @@ from cove.core.capture import Scrollback
 from cove.core.command import check_input
 from cove.errors import CoveError, ValidationFailed
 from cove.local.pipe import Stdin, refuse_ended
-from cove.model import Exit, Gap, Output, ProcessExit, Ready, TerminalEvent, TerminalInfo
+from cove.model import Exit, Gap, JournalKind, Output, ProcessExit, Ready, TerminalEvent, TerminalInfo
 from cove.runtime.gate import Gate, gated
+from cove.runtime.journal import Journal
 from cove.runtime.notify import Notify
 from cove.runtime.supervised import Supervised
 from cove.tasks import Once
@@ -49,8 +51,11 @@ class Terminal(api.Terminal):
         pty: tuple[int, int],
         size: tuple[int, int],
         on_destroyed: Callable[["Terminal"], None],
+        journal: Journal | None = None,
     ) -> None:
         self.id = id
+        self._journal = journal or Journal.silent()
+        self._began = time.perf_counter()
         self.cols, self.rows = size
         self._process = process
         self._master, self._slave = pty
@@ -101,6 +106,7 @@ class Terminal(api.Terminal):
         if self._master >= 0:
             set_size(self._master, cols, rows)
             self.cols, self.rows = cols, rows
+            self._journal.record(JournalKind.TERMINAL_RESIZED, subject=self.id, cols=cols, rows=rows)
 
     async def destroy(self) -> None:
         if self._destroying.start(self._destroy):
@@ -122,6 +128,14 @@ class Terminal(api.Terminal):
         if self.end is None and self._process.ended.done():
             self.end = self._process.ended.result()
             self.change.notify_all()
+            self._record_end(self.end)
+
+    def _record_end(self, end: ProcessExit) -> None:
+        with self._journal.call(JournalKind.TERMINAL_ENDED, subject=self.id) as entry:
+            entry.use(end)
+            entry.fields["outcome"], entry.fields["exit_code"] = end.outcome, end.exit_code
+            entry.fields["signal"], entry.fields["output_bytes"] = end.signal, self.scrollback.end
+            entry.began = self._began
 
     def _refuse_input(self) -> CoveError:
         ended = self._process.ended
@@ -146,6 +160,8 @@ class Terminal(api.Terminal):
 
     def _take(self, data: bytes) -> None:
         self.scrollback.append(data)
+        if self._journal.keeps_output:
+            self._journal.record_output(JournalKind.TERMINAL_STARTED, self.id, "stdout", data)
         self.change.notify_all()
         if self._holders:
             self.pace()

@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import os
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +18,7 @@ from cove.errors import (
 )
 from cove.linux.descriptors import Kind, is_kind
 from cove.local.threads import close_all
-from cove.model import TerminalInfo
+from cove.model import JournalKind, TerminalInfo
 from cove.runtime.exit_record import NOT_EXECUTABLE_EXIT_CODE
 from cove.runtime.spawner import Spawner
 from cove.runtime.supervised import Supervised
@@ -145,7 +146,11 @@ class Terminals:
             await shared(process.started)
             if not process.pid:
                 raise _refusal(process)
-            return Terminal(id, process, (master, slave), size, self._forget)
+            journal = self._spawner.link.journal
+            command = [os.fsdecode(word) for word in invocation.argv]
+            with journal.call(JournalKind.TERMINAL_STARTED, command, subject=id, cols=size[0], rows=size[1]):
+                pass
+            return Terminal(id, process, (master, slave), size, self._forget, journal)
         except BaseException:
             close_all([master, slave])
             if process is not None:

@@ -19,6 +19,7 @@ from cove.model import (
     AnyMount,
     BucketMount,
     Isolation,
+    JournalDetail,
     Limits,
     Mount,
     Network,
@@ -159,6 +160,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     mcp_spec: SandboxSpec = SandboxSpec()
     mcp_idle_timeout: float = 600.0
     cluster: ClusterSettings | None = None
+    journal: JournalDetail = JournalDetail.OUTPUT
+    journal_keep: float = 7 * 24 * 3600.0
 
     def __post_init__(self) -> None:
         if self.insecure_no_key and not self.is_loopback:
@@ -166,8 +169,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 f"without a key everybody who can reach {self.host} could run programs on this machine: "
                 "--insecure-no-key is for 127.0.0.1 only"
             )
-        if not self.mcp_idle_timeout > 0:
-            raise ValidationFailed("mcp_idle_timeout must be more than no seconds")
+        self._check_seconds()
         if min(self.workers, self.max_image_jobs) < 1 or min((self.warm, *self.warm_images.values())) < 0:
             raise ValidationFailed("workers and max_image_jobs are at least 1, and not less than no sandbox is warm")
         for name in self.warm_images:
@@ -190,6 +192,12 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 raise ValidationFailed(f"there is no port {port}: use 1 to {_HIGHEST_PORT}, or 0 for any that is free")
         if self.preview_url is not None and not self.preview_url.startswith(("http://", "https://")):
             raise ValidationFailed(f"preview_url must be like https://preview.example.com, not {self.preview_url!r}")
+
+    def _check_seconds(self) -> None:
+        if not self.mcp_idle_timeout > 0:
+            raise ValidationFailed("mcp_idle_timeout must be more than no seconds")
+        if not self.journal_keep >= 0:
+            raise ValidationFailed("journal_keep must be a number of seconds, at least 0")
 
     @property
     def grants(self) -> NetworkGrants:
@@ -242,6 +250,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return msgspec.structs.replace(
             spec,
             limits=self._complete_limits(spec.limits),
+            journal=spec.journal.at_most(self.journal),
             idle_timeout=spec.idle_timeout if spec.idle_timeout is not None else self.default_idle_timeout,
             lifetime=spec.lifetime if spec.lifetime is not None else self.default_lifetime,
         )

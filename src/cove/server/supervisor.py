@@ -29,6 +29,7 @@ from cove.linux.forking import close_in_forked_child, end_with_parent, name_proc
 from cove.linux.syn_filter import drop_new_connections
 from cove.local.state import LOCK_FILE, URL_FILE, replace_file
 from cove.runtime.home import Home
+from cove.runtime.kept_journals import forget_journals
 from cove.server.cluster.agent_protocol import LEFT
 from cove.server.cluster.companions import Companions
 from cove.server.cluster.joining import read_token
@@ -251,6 +252,7 @@ class Supervisor:
         self._close_listeners()
         self._keep_warm()
         collect_garbage(self._home)
+        forget_journals(self._home, self._configuration.journal_keep)
 
     def _keep_warm(self) -> None:
         """Let as many sandboxes wait as the configuration says; of an image that is not there, none."""

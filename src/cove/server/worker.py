@@ -14,6 +14,7 @@ import uvloop
 from cove.http import Handler, HttpLimits, HttpServer
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.local.threads import in_thread
+from cove.server.actor import with_actor
 from cove.server.cluster.peer import load_peer_key
 from cove.server.cluster.router import Router
 from cove.server.configuration import Configuration
@@ -106,7 +107,7 @@ def _serve_api(
     router: Router | None, handler: Handler, preview: Preview, listener: socket.socket, limits: HttpLimits
 ) -> HttpServer:
     first = handler if router is None else router.before(handler, preview)
-    return HttpServer(first, [listener], describe=describe_error, limits=limits)
+    return HttpServer(with_actor(first), [listener], describe=describe_error, limits=limits)
 
 
 def _serve_previews(router: Router | None, preview: Preview, listener: socket.socket, limits: HttpLimits) -> HttpServer:

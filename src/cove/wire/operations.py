@@ -16,6 +16,7 @@ from cove.model import (
     BackupInfo,
     Changes,
     CodeContextInfo,
+    DestroyedSandbox,
     Execution,
     ExposedPort,
     FileChange,
@@ -64,6 +65,9 @@ SET_LIFETIME = row("set_lifetime", "PUT /lifetime", _S, "set_lifetime", "Destroy
 SET_IDLE_TIMEOUT = row("set_idle_timeout", "PUT /idle_timeout", _S, "set_idle_timeout", "Stop or pause a sandbox when it has been idle", requests.SetIdleTimeout, NOTHING, by=By.RUNNING)
 SET_LABELS = row("set_labels", "PUT /labels", _S, "set_labels", "Replace the labels of a sandbox", requests.SetLabels, NOTHING, by=By.RUNNING)
 RESTART = row("restart_sandbox", "POST /restart", _S, "restart", "End what runs, start again on the same files", Nothing, NOTHING, by=By.RUNNING)
+JOURNAL = row("journal", "GET /journal", _S, "journal", "What was done to a sandbox and in it, from a cursor on", requests.ReadJournal, replies.JOURNAL_EVENT, Form.EVENTS, by=By.EITHER)
+LIST_DESTROYED = row("list_destroyed", "GET /v1/journals", Target.SERVER, "list_destroyed", "Destroyed sandboxes whose journals are kept", Nothing, plain(list[DestroyedSandbox]), by=By.GATEWAY, caller=Caller.ADMIN)
+DESTROYED_JOURNAL = row("destroyed_journal", "GET /v1/journals/{key}", Target.SERVER, "destroyed_journal", "The journal of a destroyed sandbox", requests.ReadKeptJournal, replies.JOURNAL_EVENT, Form.EVENTS, by=By.GATEWAY, caller=Caller.ADMIN)
 
 USAGE = row("get_usage", "GET /usage", _S, "usage", "What a sandbox uses of the machine", Nothing, plain(Usage))
 EXEC = row("exec", "POST /exec", _S, "exec", "Run one command", requests.ExecAs, replies.EXEC)

@@ -16,6 +16,7 @@ from cove.model import (
     FileEvent,
     ImageInfo,
     ImageMade,
+    JournalEvent,
     LogEvent,
     NetworkEvent,
     Outcome,
@@ -229,6 +230,9 @@ CODE_EVENT: Final[Reply[CodeEvent]] = events(CodeEvent, json_events(CodeEvent))
 FILE_EVENT: Final[Reply[FileEvent]] = events(FileEvent, json_events(FileEvent, lambda event: event.kind.value))
 NETWORK_EVENT: Final[Reply[NetworkEvent]] = events(
     NetworkEvent, json_events(NetworkEvent, lambda event: event.kind.value)
+)
+JOURNAL_EVENT: Final[Reply[JournalEvent]] = events(
+    JournalEvent, json_events(JournalEvent, lambda event: event.kind.value)
 )
 LOG_EVENT: Final = events(LogEvent, OUTPUT_EVENTS)
 EXEC: Final[Reply[ExecResult]] = Reply(ExecReply, exec_reply, lambda reply, _: reply.result())

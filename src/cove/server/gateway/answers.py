@@ -12,6 +12,7 @@ from typing import TypedDict, TypeVar, Unpack
 from msgspec.structs import replace
 
 from cove.core.identifier import check_sandbox_id
+from cove.core.journal import Actor
 from cove.errors import PermissionDenied, SandboxNotFound
 from cove.images.build_order import sandbox_of
 from cove.images.registry_guard import RegistryGuard
@@ -24,9 +25,11 @@ from cove.model import (
     ApiKeyMade,
     BuildEvent,
     BuildSpec,
+    DestroyedSandbox,
     IdleAction,
     ImageInfo,
     ImageMade,
+    JournalEvent,
     Limits,
     Network,
     NetworkPolicy,
@@ -47,11 +50,14 @@ from cove.runtime.home import Home
 from cove.runtime.image import describe, list_images, load_chunks, prune_images, pull_image
 from cove.runtime.image import read_archive as read_image
 from cove.runtime.image_events import tell_progress
+from cove.runtime.journal import ACTOR, read_kept
+from cove.runtime.kept_journals import list_kept, note_destroyer
 from cove.runtime.life import nothing_to
 from cove.runtime.sandbox_life import ends_at
 from cove.runtime.snapshot_transfer import load_archive, read_archive, snapshot_digest
 from cove.runtime.volumes import Volumes
 from cove.server.gateway.documents import Documents
+from cove.server.gateway.journal import read_journal
 from cove.server.gateway.metrics import collect_metrics
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.image_build import build_events
@@ -151,6 +157,14 @@ class ServerAnswers:
     def _list(self, wanted: Selection) -> builtins.list[SandboxInfo]:
         infos = [self.directory.info(record) for record in self.directory.list()]
         return [info for info in infos if wanted.has(info)]
+
+    async def list_destroyed(self) -> builtins.list[DestroyedSandbox]:
+        """List the destroyed sandboxes whose journals are kept."""
+        return await in_thread(list_kept, self.directory.home)
+
+    def destroyed_journal(self, key: str, *, since: str | None) -> AsyncGenerator[JournalEvent, None]:
+        """Read the journal of a destroyed sandbox."""
+        return read_kept(self.directory.home, key, since)
 
     async def create_volume(self, name: str, *, size: int | None) -> VolumeInfo:
         """Make a volume, and answer by its facts."""
@@ -319,7 +333,20 @@ class SandboxAnswers:
 
     async def destroy(self) -> None:
         """End it and remove all it has."""
-        await self.starter.destroy(check_sandbox_id(self.id))
+        await in_thread(self._note_destroyer, check_sandbox_id(self.id), ACTOR.get())
+        await self.starter.destroy(self.id)
+
+    def _note_destroyer(self, id: str, actor: Actor) -> None:
+        record = self.directory.find(id)
+        if record is not None:
+            note_destroyer(self.directory.place(record.key), actor)
+
+    async def journal(self, *, since: str | None, follow: bool) -> AsyncGenerator[JournalEvent, None]:
+        """Read its journal from its files."""
+        record, info = await self.find()
+        async with aclosing(read_journal(self.directory, record, info.status, since, follow)) as events:
+            async for event in events:
+                yield event
 
     async def start(self) -> None:
         """Start one that does not run."""

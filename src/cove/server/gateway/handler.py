@@ -18,7 +18,7 @@ from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
 from cove.wire.coding import unquote_text
-from cove.wire.operation import SANDBOXES, By, Caller
+from cove.wire.operation import SANDBOXES, By, Caller, Form
 from cove.wire.operations import OPERATIONS, RESTART, START
 from cove.wire.target import Target
 
@@ -82,6 +82,8 @@ class Gateway:
                 if info.status in (SandboxStatus.RUNNING, SandboxStatus.PAUSED):
                     locate = partial(self._locate, sandbox.id, starts=route.operation in _STARTS)
                     return SocketRelay(self._upstreams, str(self._directory.socket(record)), find_again=locate)
+            elif route.operation.form is Form.EVENTS:
+                await sandbox.find()  # when the first event is on its way, its status has been told
         arguments = await read_arguments(route, ids, request, _MOST_BODY_BYTES)
         return await RESPONDERS[route.operation.form](Call(route, owner, arguments, request))
 

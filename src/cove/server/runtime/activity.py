@@ -52,5 +52,7 @@ class _Counting:
 
 
 def _only_looks(request: Request) -> bool:
-    """The sandbox's own address, read: `info`. All else is below it."""
-    return request.method in ("GET", "HEAD") and request.path.rstrip("/").count("/") <= _INFO_SLASHES
+    """The sandbox's own address, read: `info`; or its journal. All else is below it."""
+    path = request.path.rstrip("/")
+    is_journal = path.endswith("/journal") and path.count("/") == _INFO_SLASHES + 1
+    return request.method in ("GET", "HEAD") and (path.count("/") <= _INFO_SLASHES or is_journal)

@@ -15,9 +15,10 @@ import msgspec
 from cove.core.network_grants import NetworkGrants
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.local.threads import in_thread
-from cove.model import SandboxSpec
+from cove.model import JournalKind, SandboxSpec
 from cove.runtime.allocation import allocate
 from cove.runtime.home import SOCKET, Place
+from cove.runtime.journal import ACTOR
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.mount_admission import Grants
 from cove.runtime.mounts import resolve_mounts
@@ -56,6 +57,7 @@ class SandboxOpener:
 
     async def create(self, request: Create, warm: tuple[Sandbox, Place] | None = None) -> OpenedSandbox | Record:
         """A new one, or the `warm` one by that id; one that exists is opened again, or only told where it runs."""
+        ACTOR.set(request.actor)
         await self._belong_to(request.tenant)
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
         entry = reservation.entry
@@ -84,12 +86,14 @@ class SandboxOpener:
         await in_thread(enter, self._directory, place.key, request.spec.limits)
         reservation.offer(place.key)
         sandbox.adopt(request.id, request.spec, datetime.now(UTC))
+        sandbox.note_created()
         await sandbox.begin_layers()
         await sandbox.begin_network()
         return warm
 
     async def start(self, request: Start) -> OpenedSandbox | Record:
         """Start one that is stopped or lost; of one that runs, return only its record."""
+        ACTOR.set(request.actor)
         await self._belong_to(request.tenant)
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
         entry = reservation.entry
@@ -110,7 +114,7 @@ class SandboxOpener:
     async def prepare(self, spec: SandboxSpec) -> tuple[Sandbox, Place]:
         """Start a warm sandbox: it has no id yet, and no record."""
         place = await in_thread(allocate, await self._examine(), spec)
-        return await self._start_at(place, place.key, spec), place
+        return await self._start_at(place, place.key, spec, is_warm=True), place
 
     async def undo(self, opened: OpenedSandbox) -> None:
         """Destroy a sandbox that nobody wants."""
@@ -123,7 +127,7 @@ class SandboxOpener:
         reservation.offer(place.key)
         return await self._start_at(place, request.id, request.spec), place
 
-    async def _start_at(self, place: Place, id: str, spec: SandboxSpec) -> Sandbox:
+    async def _start_at(self, place: Place, id: str, spec: SandboxSpec, *, is_warm: bool = False) -> Sandbox:
         """A running sandbox at a new place, which is removed if that fails."""
         created_at = datetime.now(UTC)
         machine = await self._examine()
@@ -132,6 +136,8 @@ class SandboxOpener:
             await in_thread(enter, self._directory, place.key, spec.limits)
             spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
             sandbox = self._make(id, spec, machine, place, created_at)
+            if not is_warm:
+                sandbox.note_created()
             await sandbox.open_first()
         except BaseException:
             await in_thread(machine.home.release, place)
@@ -189,6 +195,7 @@ class SandboxOpener:
         log_to(place.path)
         sandbox = self._make(record.id, record.spec, machine, place, record.created_at)
         sandbox.go_on(record.deadline, record.env, record.created_spec)
+        sandbox.journaling.record(JournalKind.STARTED)
         try:
             await in_thread(enter, self._directory, place.key, record.spec.limits)
             await sandbox.open_first(restores=True)

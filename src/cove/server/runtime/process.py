@@ -15,10 +15,12 @@ from contextlib import suppress
 
 import uvloop
 
+from cove.core.journal import NOBODY
 from cove.errors import CoveError, SandboxDestroyed
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec
 from cove.runtime.home import Place
+from cove.runtime.journal import ACTOR
 from cove.runtime.machine import Machine
 from cove.runtime.sandbox import Sandbox
 from cove.server.runtime.image_build import run_build
@@ -75,6 +77,7 @@ class _Process:
             opened = await self._answer(request, reader, writer)
         writer.close()
         if opened is not None:
+            ACTOR.set(NOBODY)  # what happens by itself from here on nobody has asked for
             os.close(starting)
             await Serving(self._directory, opened, self._told_to_stop).run()
 

@@ -14,6 +14,7 @@ from cove.local.threads import in_thread
 from cove.model import IdleAction, SandboxStatus
 from cove.runtime.activity import Activity
 from cove.runtime.sandbox_lifecycle import Seal
+from cove.server.actor import with_actor
 from cove.server.bridge.runtime import with_bridge
 from cove.server.e2b.runtime import E2bRuntime
 from cove.server.error_response import describe_error
@@ -78,7 +79,9 @@ class Serving:
             E2bRuntime(sandbox, self._opened.place.path) as e2b,
             McpRuntime(sandbox) as mcp,
             HttpServer(
-                count(sandbox.activity, e2b.before(mcp.before(with_bridge(sandbox, make_handler(sandbox))))),
+                with_actor(
+                    count(sandbox.activity, e2b.before(mcp.before(with_bridge(sandbox, make_handler(sandbox)))))
+                ),
                 [self._opened.listener],
                 describe=describe_error,
                 limits=_LIMITS,

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from cove.core.journal import NOBODY, Actor
 from cove.errors import ValidationFailed
 from cove.model import BuildSpec, SandboxSpec
 from cove.server.sandboxes.directory import Record
@@ -31,6 +32,7 @@ class Create(msgspec.Struct, frozen=True, kw_only=True, tag="create"):
     spec: SandboxSpec
     exist_ok: bool = False
     tenant: str = ""
+    actor: Actor = NOBODY
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
@@ -38,6 +40,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
 
     id: str
     tenant: str = ""
+    actor: Actor = NOBODY
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):

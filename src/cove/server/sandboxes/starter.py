@@ -14,6 +14,7 @@ from cove.layers.store import LayerStore
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec, SandboxStatus
+from cove.runtime.journal import ACTOR
 from cove.server.configuration import Configuration
 from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.destroy_sandbox import discard_abandoned, remove
@@ -122,7 +123,9 @@ class Starter:
     async def _offer(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> "_Offer":
         """Have one made. What a process that was killed meanwhile has left is removed: nobody was given it."""
         code, socket = await in_thread(lambda: (self.directory.code(), self._claim(spec)))
-        request = Create(id=id or new_id(code), spec=spec, exist_ok=exist_ok, tenant=self.directory.tenant)
+        request = Create(
+            id=id or new_id(code), spec=spec, exist_ok=exist_ok, tenant=self.directory.tenant, actor=ACTOR.get()
+        )
         if socket is not None:
             try:
                 return await _ask(socket, request)
@@ -167,7 +170,7 @@ class Starter:
 
     async def start(self, record: Record) -> Record:
         """Start a stopped or lost sandbox on its files; one that runs is left as it is."""
-        return (await self._ask_zygote(Start(id=record.id, tenant=record.tenant))).take()
+        return (await self._ask_zygote(Start(id=record.id, tenant=record.tenant, actor=ACTOR.get()))).take()
 
     async def destroy(self, id: str) -> None:
         """Free the id at once, and end and remove everything else. Idempotent."""

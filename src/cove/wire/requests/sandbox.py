@@ -75,6 +75,19 @@ class SetIdleTimeout(Request, frozen=True):
     action: IdleAction = IdleAction.STOP
 
 
+class ReadJournal(Request, frozen=True):
+    """From which cursor on; with `follow`, what comes later too."""
+
+    since: str | None = None
+    follow: bool = False
+
+
+class ReadKeptJournal(Request, frozen=True):
+    """From which cursor on."""
+
+    since: str | None = None
+
+
 class SetLabels(Request, frozen=True):
     """All labels that it has from here on."""
 
