@@ -23,6 +23,7 @@ pytestmark = [
     ),
 ]
 
+HOST_NODE = find_node()
 TOOLS = ("bash", "curl", "file", "gcc", "git", "jq", "less", "make", "ps", "rg", "ssh", "tree", "unzip", "wget", "zip")
 COMPILED = r"""
 cd /tmp && printf '#include <Python.h>\nint main(void) { Py_Initialize(); return 0; }\n' > made.c
@@ -88,7 +89,7 @@ async def test_node_has_npm_and_runs_javascript(sandbox: AsyncSandbox) -> None:
     await run(sandbox, "mkdir /tmp/made && cd /tmp/made && npm init -y")
     assert await run(sandbox, "node -p 'require(\"/tmp/made/package.json\").name'") == "made\n"
     is_new = int(version.removeprefix("v").partition(".")[0]) >= 20
-    if not is_new and find_node() is None:
+    if not is_new and HOST_NODE is None:
         pytest.skip("this Debian has an old Node.js, and this machine none")
     context = await sandbox.create_code_context("javascript")
     assert (await context.run("[1, 2].map(each => each * 21).join()")).text == "'21,42'"
