@@ -11,7 +11,7 @@ pytestmark = pytest.mark.pure
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = sorted(path for path in ROOT.rglob("*.md") if not {".venv", "node_modules"} & set(path.parts))
-NEED_A_SERVER = ("server.md", "cli.md", "agents.md")  # see test_server_guides.py, test_agents_guide.py
+NEED_A_SERVER = ("server.md", "cli.md", "agents.md", "tenants.md")  # see test_server_guides.py, test_agents_guide.py
 GUIDES = [
     ROOT / "README.md",
     *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in NEED_A_SERVER),

@@ -11,7 +11,6 @@ from cove.api import AsyncSandbox
 from cove.cli.descriptors import say
 from cove.cli.options import Shape
 from cove.errors import CoveError, SandboxUnavailable, Unreachable, ValidationFailed
-from cove.linux.file_lock import is_locked
 from cove.local.state import LOCK_FILE, SERVER_DIRECTORY, URL_FILE, default_home
 from cove.model import NetworkPolicy, SandboxSpec
 
@@ -78,6 +77,8 @@ class Server:
 
 def _local_url() -> str | None:
     """Return where the server of this state directory listens, if one runs."""
+    from cove.linux.file_lock import is_locked  # only who names no server waits for it
+
     directory = default_home() / SERVER_DIRECTORY
     try:
         return (directory / URL_FILE).read_text().strip() if is_locked(directory / LOCK_FILE) else None
