@@ -38,7 +38,7 @@ from cove.errors import (
     ValidationFailed,
     VolumeNotFound,
 )
-from cove.model import VolumeMount
+from cove.model import JournalKind, VolumeMount
 from cove.wire.operation import AnyOperation, Caller
 from cove.wire.operations import OPERATIONS
 
@@ -250,6 +250,20 @@ async def read_all(process: Process) -> None:
 async def watch(viewer: TerminalConnection) -> None:
     async for _ in viewer:
         pass
+
+
+async def test_the_journal_names_the_key_and_believes_no_client(server: Server) -> None:
+    a = await tenant(server, "a", tenant="team")
+    sandbox = await a.create("x")
+    body = b'{"command":"true"}'
+    assert (await a.ask("POST", "/v1/sandboxes/x/exec", body, cove_key="somebody-else"))[0] == 200
+    admin = Tenant(server, server.key)
+    forged = {"cove_tenant": "team", "cove_key": "somebody-else"}
+    assert (await admin.ask("POST", "/v1/sandboxes/x/exec", body, **forged))[0] == 200
+    events = [event async for event in sandbox.journal()]
+    assert {event.key for event in events if event.kind is JournalKind.CREATED} == {"a"}
+    assert [event.key for event in events if event.kind is JournalKind.EXEC] == ["a", "server key"]
+    await sandbox.destroy()
 
 
 async def test_keys_expire_and_are_replaced(server: Server) -> None:

@@ -14,6 +14,8 @@ from cove.core.e2b_access import decode_key
 from cove.errors import CoveError
 from cove.http import Answer, Handler, Request
 from cove.model.api_key import check_key_name
+from cove.runtime.journal import ACTOR
+from cove.server.actor import actor_of, name_key
 from cove.server.bridge.gateway import BridgeGateway
 from cove.server.configuration import Configuration
 from cove.server.e2b.gateway import E2bGateway
@@ -65,6 +67,8 @@ class TenantGateways:
     def __call__(self, request: Request) -> Answer | Coroutine[object, object, Answer]:
         """Let the tenant's gateways answer."""
         principal = self._identify(request)
+        name_key(request, None if principal is None else principal.name)
+        ACTOR.set(actor_of(request))
         tenant = "" if principal is None else principal.tenant or _check(request.headers.get(TENANT_HEADER))
         if principal is not None and principal.rate is not None:
             self._rate_of(tenant).take(principal.rate)

@@ -12,6 +12,7 @@ from copy import copy
 from pathlib import Path
 from urllib.parse import parse_qs
 
+from cove.core.journal import SERVER_KEY
 from cove.errors import SandboxUnavailable, ValidationFailed
 from cove.http import Request, Response
 from cove.local.state import sync_directory
@@ -21,7 +22,6 @@ from cove.wire.errors import ErrorBody
 from cove.wire.operation import Caller
 
 KEY_FILE = "key"
-SERVER_KEY = "server"
 GIVEN_KEY = Path("server", "key")
 _TOKEN_SECRET = Path("server", "token-secret")
 _RANDOM_BYTES = 32
