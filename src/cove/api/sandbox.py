@@ -184,6 +184,22 @@ class AsyncSandbox(Named, Transactions):
         """Read what the policy allowed and refused, from the cursor of an event on; with `follow`, as it happens."""
 
     @abstractmethod
+    async def token(self, operations: Sequence[str], *, expires: float = 3600.0, path: str | None = None) -> str:
+        """Make a key that reaches this sandbox alone, for some operations, until so many seconds are over.
+
+        `["terminal", "files.read"]` names families, or what only reads of one; the names of single operations are
+        in the reference of the HTTP API. With `path`, only that file is read or written. It ends with the sandbox,
+        and makes no other tokens. PermissionDenied for a sandbox without a server.
+        """
+
+    @abstractmethod
+    async def signed_url(self, path: str, *, write: bool = False, expires: float = 3600.0) -> str:
+        """Make a URL that reads one file by GET, or with `write` replaces it by PUT, for whoever has it.
+
+        PermissionDenied for a sandbox without a server.
+        """
+
+    @abstractmethod
     def journal(self, *, since: str | None = None, follow: bool = False) -> AsyncGenerator[JournalEvent, None]:
         """Read what was done to it and in it, by whom and how it ended, from the cursor of an event on.
 

@@ -1217,6 +1217,22 @@ class Sandbox:
         """Read what the policy allowed and refused, from the cursor of an event on; with `follow`, as it happens."""
         return self._portal.iterate(self._inner.network_log(since=since, follow=follow))
 
+    def token(self, operations: Sequence[str], *, expires: float = 3600.0, path: str | None = None) -> str:
+        """Make a key that reaches this sandbox alone, for some operations, until so many seconds are over.
+
+        `["terminal", "files.read"]` names families, or what only reads of one; the names of single operations are
+        in the reference of the HTTP API. With `path`, only that file is read or written. It ends with the sandbox,
+        and makes no other tokens. PermissionDenied for a sandbox without a server.
+        """
+        return self._portal.call(lambda: self._inner.token(operations, expires=expires, path=path))
+
+    def signed_url(self, path: str, *, write: bool = False, expires: float = 3600.0) -> str:
+        """Make a URL that reads one file by GET, or with `write` replaces it by PUT, for whoever has it.
+
+        PermissionDenied for a sandbox without a server.
+        """
+        return self._portal.call(lambda: self._inner.signed_url(path, write=write, expires=expires))
+
     def journal(self, *, since: str | None = None, follow: bool = False) -> Generator[JournalEvent, None, None]:
         """Read what was done to it and in it, by whom and how it ended, from the cursor of an event on.
 

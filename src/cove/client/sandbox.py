@@ -15,10 +15,11 @@ from cove.client.handle import Handle
 from cove.client.snapshot_transfer import write_export
 from cove.client.terminal import Terminal
 from cove.core.readiness import check_port
-from cove.errors import ContextNotFound, ProcessNotFound, SandboxDestroyed, SessionNotFound
+from cove.errors import ContextNotFound, PermissionDenied, ProcessNotFound, SandboxDestroyed, SessionNotFound
 from cove.local.tcp_stream import TcpStream
 from cove.model import ExecResult, ExportInfo, ProcessExit, SandboxInfo, SnapshotInfo, TransferProgress
 from cove.wire import operations, requests
+from cove.wire.coding import quote_text
 from cove.wire.replies import SessionReply
 from cove.wire.target import Target
 
@@ -157,6 +158,14 @@ class Sandbox(Handle, api.AsyncSandbox, target=Target.SANDBOX):
 
     async def discard(self) -> None:
         await self.destroy()
+
+    async def signed_url(self, path: str, *, write: bool = False, expires: float = 3600.0) -> str:
+        operation = operations.WRITE_FILE if write else operations.READ_FILE
+        if not self._calls.transport.url.startswith("http"):
+            raise PermissionDenied("a server that listens on a unix socket has no URLs that others could use")
+        token = await self.token([operation.name], expires=expires, path=path)
+        target = f"{self._calls.transport.url}{self._calls.path(operation)}"
+        return f"{target}?path={quote_text(path)}&token={token}"
 
     async def kill_process(self, id: str, signal: int | str = "TERM") -> None:
         await self._calls.call(operations.KILL_PROCESS, id, request=requests.Kill.of(signal=signal))

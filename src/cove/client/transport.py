@@ -53,6 +53,7 @@ class Transport:
     """
 
     def __init__(self, url: str, api_key: str | None) -> None:
+        self.url = url.partition(",")[0].strip().rstrip("/")
         self._servers = Servers(url, api_key)
         self._keeping: asyncio.Task[None] | None = None
         self._holders = 0

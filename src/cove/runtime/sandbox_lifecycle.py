@@ -14,7 +14,7 @@ from cove.api import AsyncSandbox
 from cove.core.command import merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
-from cove.errors import SandboxUnavailable, ValidationFailed
+from cove.errors import PermissionDenied, SandboxUnavailable, ValidationFailed
 from cove.linux.subordinate import fits
 from cove.local.threads import in_thread
 from cove.model import (
@@ -326,6 +326,12 @@ class SandboxLifecycle(SandboxSettings):
     def note_created(self) -> None:
         """Begin its journal."""
         self.journaling.record(JournalKind.CREATED, subject=self.id, target=self._spec.snapshot or self._spec.image)
+
+    async def token(self, operations: Sequence[str], *, expires: float = 3600.0, path: str | None = None) -> str:
+        raise PermissionDenied("this sandbox is in your program: tokens are for sandboxes of a server")
+
+    async def signed_url(self, path: str, *, write: bool = False, expires: float = 3600.0) -> str:
+        return await self.token(["files"], expires=expires, path=path)
 
     async def journal(self, *, since: str | None = None, follow: bool = False) -> AsyncGenerator[JournalEvent, None]:
         async with aclosing(self.journaling.read(since, follow)) as events:

@@ -5,30 +5,42 @@ tenant by the header `cove-tenant`. Whatever shows no tenant's key goes to those
 """
 
 import re
+import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final
 
 from cove.core.e2b_access import decode_key
-from cove.errors import CoveError
+from cove.core.sandbox_token import Grant, Shown, allows, is_signed, read_token
+from cove.errors import CoveError, PermissionDenied, Unauthorized
 from cove.http import Answer, Handler, Request
+from cove.local.threads import in_thread
 from cove.model.api_key import check_key_name
 from cove.runtime.journal import ACTOR
 from cove.server.actor import actor_of, name_key
 from cove.server.bridge.gateway import BridgeGateway
 from cove.server.configuration import Configuration
+from cove.server.dispatch import Routes
 from cove.server.e2b.gateway import E2bGateway
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.handler import Gateway
 from cove.server.gateway.key_ring import Principal
 from cove.server.gateway.rate import Rate
+from cove.server.gateway.token_scope import GRANTABLE, KINDS
 from cove.server.mcp.gateway import McpGateway
+from cove.server.sandboxes.directory import Record
 from cove.server.sandboxes.starter import Starter
+from cove.wire.coding import decode_query
+from cove.wire.operations import READ_FILE, WRITE_FILE
 
 TENANT_HEADER: Final = b"cove-tenant"
 _BEARER: Final = b"bearer "
+_IN_QUERY: Final = "token="
+_NAME_OF_TOKENS: Final = "a token"
+_EXPIRES: Final = b"cove-expires"
+_GRANTABLE: Final = Routes(GRANTABLE)
 _KEY = re.compile(rb"cove_[a-z2-7]{12}_[A-Za-z0-9_-]{43}")
 
 
@@ -66,19 +78,46 @@ class TenantGateways:
 
     def __call__(self, request: Request) -> Answer | Coroutine[object, object, Answer]:
         """Let the tenant's gateways answer."""
+        request.headers.pop(_EXPIRES, None)
+        shown = _find_token(request)
+        if shown is not None:
+            return self._answer_token(request, shown)
         principal = self._identify(request)
         name_key(request, None if principal is None else principal.name)
         ACTOR.set(actor_of(request))
         tenant = "" if principal is None else principal.tenant or _check(request.headers.get(TENANT_HEADER))
         if principal is not None and principal.rate is not None:
             self._rate_of(tenant).take(principal.rate)
+        return self._handler_of(tenant)(request)
+
+    def _handler_of(self, tenant: str) -> Handler:
         handler = self._handlers.get(tenant)
         if handler is None:
             handler = self._handlers[tenant] = self._make(tenant)
-        return handler(request)
+        return handler
+
+    async def _answer_token(self, request: Request, shown: Shown) -> Answer:
+        """Answer who shows a token of a sandbox: within its grant, as if it were an admin's."""
+        record = await in_thread(self._find, shown.grant)
+        if record is None or not is_signed(shown, self._secret, record.key, time.time()):
+            raise Unauthorized("the token is wrong, its time is over, or its sandbox is gone")
+        _check_grant(request, shown.grant)
+        name_key(request, _NAME_OF_TOKENS)
+        ACTOR.set(actor_of(request))
+        request.headers[b"authorization"] = b"Bearer " + (self._key or "").encode()
+        request.headers[_EXPIRES] = b"%f" % shown.grant.expires
+        request.headers.pop(b"sec-fetch-site", None)  # who has a signed URL may follow it from anywhere
+        coming = self._handler_of(record.tenant)(request)
+        return await coming if isinstance(coming, Coroutine) else coming
+
+    def _find(self, grant: Grant) -> Record | None:
+        return self._starter.directory.of(grant.tenant).find(grant.id)
 
     def is_allowed(self, request: Request) -> bool:
-        """Return whether the key that a request showed still holds, if it showed a tenant's."""
+        """Return whether the key or token that a request showed still holds, if it showed one."""
+        expires = request.headers.get(_EXPIRES)
+        if expires is not None and time.time() > float(expires):
+            return False
         shown = _find_key(request)
         return not shown or self._authenticator.identify(shown) is not None
 
@@ -106,6 +145,32 @@ class TenantGateways:
         for each in (bridge, mcp, gateway, e2b):
             self._opened.push_async_exit(each)
         return e2b.before(mcp.before(bridge.before(gateway)))
+
+
+def _find_token(request: Request) -> Shown | None:
+    """Return the token of a sandbox that a request shows as its key, or as `?token=`, which goes no further."""
+    shown = read_token(_bearer(request).decode("latin-1"))
+    if shown is None and _IN_QUERY in request.query:
+        fields = request.query.split("&")
+        found = [field for field in fields if field.startswith(_IN_QUERY)]
+        shown = read_token(found[0].removeprefix("token=")) if found else None
+        if shown is not None:
+            request.query = "&".join(field for field in fields if field not in found)
+    return shown
+
+
+def _check_grant(request: Request, grant: Grant) -> None:
+    """Raise PermissionDenied for what a token is not for: another operation, or another file than its own."""
+    node, ids = _GRANTABLE.match(request.path)
+    operation = None if node is None else node.choose(request).operation
+    if operation is None or not ids or ids[0] != grant.id or not allows(grant, KINDS[operation.name]):
+        raise PermissionDenied("the token is for other operations, or for another sandbox")
+    if grant.path is not None and (operation not in (READ_FILE, WRITE_FILE) or len(ids) != 1):
+        raise PermissionDenied("the token is for one file: read or write its content")
+    if grant.path is not None:
+        asked = decode_query(request.query, operation.request).arguments()
+        if asked["path"] != grant.path or asked["user"] is not None:
+            raise PermissionDenied("the token is for one file, and not for this one")
 
 
 def _find_key(request: Request) -> bytes:

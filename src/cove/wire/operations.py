@@ -73,6 +73,8 @@ USAGE = row("get_usage", "GET /usage", _S, "usage", "What a sandbox uses of the 
 EXEC = row("exec", "POST /exec", _S, "exec", "Run one command", requests.ExecAs, replies.EXEC)
 SET_ENV = row("set_env", "PATCH /env", _S, "set_env", "Change the environment of what starts later", requests.SetEnv, NOTHING)
 
+CREATE_TOKEN = row("create_token", "POST /token", _S, "token", "Make a token for some operations of this sandbox", requests.MakeToken, replies.TOKEN, by=By.GATEWAY)
+
 SNAPSHOT = row("snapshot_sandbox", "POST /snapshots", _S, "snapshot", "Keep the files as they are now", requests.MakeSnapshot, replies.SNAPSHOT, makes=True, success=201)
 COMMIT = row("commit_sandbox", "POST /commit", _S, "commit", "Make an image of a sandbox as it is now", requests.CommitSandbox, replies.IMAGE, success=201)
 RESTORE = row("restore_sandbox", "POST /restore", _S, "restore", "Go back to a snapshot; what runs is ended", requests.Restore, NOTHING)

@@ -136,6 +136,12 @@ class Digest(msgspec.Struct, frozen=True):
     digest: str
 
 
+class Token(msgspec.Struct, frozen=True):
+    """A token for one sandbox."""
+
+    token: str
+
+
 class Transaction(msgspec.Struct, frozen=True):
     """A transaction by its id."""
 
@@ -254,6 +260,7 @@ COUNT: Final = _wrapped(Count, lambda reply: reply.count)
 EXISTS: Final = _wrapped(Exists, lambda reply: reply.exists)
 DIFF: Final = _wrapped(Diff, lambda reply: reply.diff)
 DIGEST: Final = _wrapped(Digest, lambda reply: reply.digest)
+TOKEN: Final = _wrapped(Token, lambda reply: reply.token)
 TRANSACTION: Final = _wrapped(Transaction, lambda reply: reply.id)
 CWD: Final = _wrapped(Cwd, lambda reply: reply.cwd)
 ENV: Final = _wrapped(Env, lambda reply: reply.env)

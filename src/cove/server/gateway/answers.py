@@ -2,7 +2,8 @@
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from cove.core.identifier import check_sandbox_id
 from cove.core.journal import Actor
+from cove.core.sandbox_token import Grant, check_expiry, check_operations, make_token
 from cove.errors import PermissionDenied, SandboxNotFound
 from cove.images.build_order import sandbox_of
 from cove.images.registry_guard import RegistryGuard
@@ -56,9 +58,11 @@ from cove.runtime.life import nothing_to
 from cove.runtime.sandbox_life import ends_at
 from cove.runtime.snapshot_transfer import load_archive, read_archive, snapshot_digest
 from cove.runtime.volumes import Volumes
+from cove.server.gateway.auth import load_token_secret
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.journal import read_journal
 from cove.server.gateway.metrics import collect_metrics
+from cove.server.gateway.token_scope import KINDS
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.image_build import build_events
 from cove.server.sandboxes.image_jobs import image_job
@@ -340,6 +344,18 @@ class SandboxAnswers:
         record = self.directory.find(id)
         if record is not None:
             note_destroyer(self.directory.place(record.key), actor)
+
+    async def token(self, operations: Sequence[str], *, expires: float, path: str | None) -> str:
+        """Make a token for it."""
+        record, _ = await self.find()
+        grant = Grant(
+            id=record.id,
+            tenant=record.tenant,
+            operations=check_operations(operations, tuple(KINDS.values())),
+            expires=time.time() + check_expiry(expires),
+            path=path,
+        )
+        return make_token(await in_thread(load_token_secret, self.directory.home), record.key, grant)
 
     async def journal(self, *, since: str | None, follow: bool) -> AsyncGenerator[JournalEvent, None]:
         """Read its journal from its files."""

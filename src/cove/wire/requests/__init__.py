@@ -48,6 +48,7 @@ from cove.wire.requests.request import Nothing, Request, Waiting
 from cove.wire.requests.sandbox import (
     CreateSandbox,
     ListSandboxes,
+    MakeToken,
     Pause,
     ReadJournal,
     ReadKeptJournal,
@@ -116,6 +117,7 @@ __all__ = [
     "RunCode",
     "RunInContext",
     "Search",
+    "MakeToken",
     "SetEnv",
     "SetIdleTimeout",
     "ReadJournal",

@@ -27,6 +27,14 @@ class CreateSandbox(Request, frozen=True):
         return not self.exist_ok or self.id is None
 
 
+class MakeToken(Request, frozen=True):
+    """The operations that a token is for, and how long it holds."""
+
+    operations: list[str]
+    expires: float = 3600.0
+    path: str | None = None
+
+
 class SetEnv(Request, frozen=True):
     """Variables to export; None unsets."""
 
