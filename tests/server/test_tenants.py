@@ -1,6 +1,7 @@
 """Keys and tenants of a server: who reaches what, for how long, and how much of it."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from support.bridge_client import BridgeClient
+from support.e2b_client import E2bClient
 from support.raw_http import connect
 from support.servers import Server, eventually, left_behind, serving
 
@@ -346,3 +349,46 @@ async def test_keys_of_this_machine_need_no_server(other_home: Path, monkeypatch
     assert (await AsyncApiKey.rotate("a")).key != made.key
     await AsyncApiKey.delete("a")
     assert os.listdir(other_home / "keys") == []
+
+
+def as_tenant(server: Server, key: str) -> Server:
+    """The server, for clients that show another key."""
+    return dataclasses.replace(server, key=key)
+
+
+async def test_e2bs_clients_have_what_is_their_tenants(server: Server) -> None:
+    a, b = await tenant(server, "a"), await tenant(server, "b")
+    await asyncio.to_thread(use_e2b, E2bClient(as_tenant(server, a.key)), E2bClient(as_tenant(server, b.key)))
+    assert await a.ids() == []
+
+
+def use_e2b(a: E2bClient, b: E2bClient) -> None:
+    with a.sandbox(metadata={"of": "a"}) as sandbox:
+        assert sandbox.run("echo inside") == (b"inside\n", {"exited": True, "exitCode": 0, "status": "exit status 0"})
+        assert [each["sandboxID"] for each in a.call("GET", "/v2/sandboxes").json] == [sandbox.id]
+        assert b.call("GET", "/v2/sandboxes").json == []
+        for method, path in (
+            ("GET", f"/sandboxes/{sandbox.id}"),
+            ("DELETE", f"/sandboxes/{sandbox.id}"),
+            ("POST", f"/sandboxes/{sandbox.id}/pause"),
+            ("POST", f"/sandboxes/{sandbox.id}/timeout"),
+        ):
+            assert b.call(method, path, None if method != "POST" else {"timeout": 1}).status == 404
+        assert a.call("GET", f"/sandboxes/{sandbox.id}").status == 200
+
+
+async def test_the_bridge_makes_what_is_a_tenants(server: Server) -> None:
+    a, b = await tenant(server, "a"), await tenant(server, "b")
+    await asyncio.to_thread(use_bridge, as_tenant(server, a.key), as_tenant(server, b.key))
+
+
+def use_bridge(a: Server, b: Server) -> None:
+    own, other = BridgeClient(a, "bridged"), BridgeClient(b, "bridged")
+    assert own.shell("echo a > /tmp/who; cat /tmp/who").stdout == b"a\n"
+    assert other.send("GET", f"{other.root}/running").json == {"running": False}
+    assert other.shell("cat /tmp/who").exit_code == 1
+    assert own.shell("cat /tmp/who").stdout == b"a\n"
+    for path in ("/v1/pool/stats", "/v1/pool/prime", "/v1/pool/shutdown-prewarmed"):
+        assert own.send("GET" if path.endswith("stats") else "POST", path).status == 403
+    own.delete()
+    other.delete()
