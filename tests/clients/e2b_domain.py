@@ -54,6 +54,7 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         use(sys.argv[1])
         asyncio.run(use_asynchronously(sys.argv[1]))
+        os._exit(0)  # the client's native threads abort some interpreters that end beside them
     else:
         create()
         print("all is well")

@@ -96,6 +96,14 @@ def granted_while_others_refresh(asking: Node, others: list[Node]) -> str:
             is_over.set()
 
 
+@pytest.fixture
+def tmp_path(other_home: Path) -> Path:
+    """A directory whose path is short enough for sockets."""
+    path = other_home / "x"
+    path.mkdir()
+    return path
+
+
 def test_a_node_without_blocks_has_no_room_and_one_that_was_granted_has_its_slots(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:

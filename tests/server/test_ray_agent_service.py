@@ -63,6 +63,14 @@ async def until(is_so: Callable[[], bool], task: "asyncio.Task[int]") -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.fixture
+def tmp_path(other_home: Path) -> Path:
+    """A directory whose path is short enough for sockets."""
+    path = other_home / "x"
+    path.mkdir()
+    return path
+
+
 async def test_room_and_names_are_had_over_the_socket(tmp_path: Path) -> None:
     async with served(tmp_path) as agent:
         assert agent.placement.members() == MEMBERS

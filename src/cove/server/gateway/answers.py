@@ -4,7 +4,7 @@ import asyncio
 import builtins
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from cove.core.identifier import check_sandbox_id
 from cove.core.journal import Actor
 from cove.core.sandbox_token import Grant, check_expiry, check_operations, make_token
-from cove.errors import PermissionDenied, SandboxNotFound
+from cove.errors import PermissionDenied, SandboxNotFound, SandboxUnavailable
 from cove.images.build_order import sandbox_of
 from cove.images.registry_guard import RegistryGuard
 from cove.images.store import ImageStore, open_images
@@ -341,9 +341,10 @@ class SandboxAnswers:
         await self.starter.destroy(self.id)
 
     def _note_destroyer(self, id: str, actor: Actor) -> None:
-        record = self.directory.find(id)
-        if record is not None:
-            note_destroyer(self.directory.place(record.key), actor)
+        with suppress(SandboxUnavailable):  # a record that is spoilt has no journal to speak of
+            record = self.directory.find(id)
+            if record is not None:
+                note_destroyer(self.directory.place(record.key), actor)
 
     async def token(self, operations: Sequence[str], *, expires: float, path: str | None) -> str:
         """Make a token for it."""
