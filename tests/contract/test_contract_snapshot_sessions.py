@@ -91,8 +91,8 @@ async def test_a_busy_session_is_kept_as_it_was_and_says_so(make_sandbox: MakeSa
         assert (await running).stdout == "more\n", "nothing has happened to it"
         await session.exec("x=after")
         running = asyncio.ensure_future(session.exec("touch /workspace/again; sleep 1000"))
-        waiting = asyncio.ensure_future(session.exec("echo ran > /workspace/ran"))
         await sandbox.exec("until [ -e again ]; do :; done")
+        waiting = asyncio.ensure_future(session.exec("echo ran > /workspace/ran"))
         await sandbox.restore(snapshot)
         with pytest.raises(SessionTerminated, match="has ended"):
             await running
