@@ -18,7 +18,7 @@ from cove.core.sandbox_token import Grant, check_expiry, check_operations, make_
 from cove.errors import PermissionDenied, SandboxNotFound, SandboxUnavailable
 from cove.images.build_order import sandbox_of
 from cove.images.registry_guard import RegistryGuard
-from cove.images.store import ImageStore, open_images
+from cove.images.store import ImageStore
 from cove.layers.store import LayerStore
 from cove.local.api_keys import ApiKeys
 from cove.local.threads import finished, in_thread
@@ -49,19 +49,19 @@ from cove.model import (
 from cove.model.mount import check_volume_name
 from cove.model.spec import check_spec
 from cove.runtime.home import Home
-from cove.runtime.image import describe, list_images, load_chunks, prune_images, pull_image
-from cove.runtime.image import read_archive as read_image
+from cove.runtime.image import list_images, load_chunks, prune_images, pull_image
 from cove.runtime.image_events import tell_progress
 from cove.runtime.journal import ACTOR, read_kept
 from cove.runtime.kept_journals import list_kept, note_destroyer
 from cove.runtime.life import nothing_to
 from cove.runtime.sandbox_life import ends_at
-from cove.runtime.snapshot_transfer import load_archive, read_archive, snapshot_digest
+from cove.runtime.snapshot_transfer import load_archive
 from cove.runtime.volumes import Volumes
 from cove.server.gateway.auth import load_token_secret
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.journal import read_journal
 from cove.server.gateway.metrics import collect_metrics
+from cove.server.gateway.thing_answers import ImageAnswers, VolumeAnswers, open_images_of
 from cove.server.gateway.token_scope import KINDS
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.image_build import build_events
@@ -86,55 +86,6 @@ class _BuildFields(TypedDict):
     limits: Limits | None
     timeout: float | None
     cache: bool
-
-
-@dataclass(frozen=True, slots=True)
-class VolumeAnswers:
-    """The operations of one volume; the methods are those of `api.AsyncVolume`."""
-
-    volumes: Volumes
-    name: str
-
-    async def info(self) -> VolumeInfo:
-        """Describe it."""
-        return await in_thread(self.volumes.get, self.name)
-
-    async def delete(self) -> None:
-        """Remove it with all that is in it."""
-        await in_thread(self.volumes.delete, self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class ImageAnswers:
-    """The operations of one image; the methods are those of `api.AsyncImage`."""
-
-    directory: Directory
-    most_jobs: int
-    name: str
-
-    async def info(self) -> ImageInfo:
-        """Describe it."""
-        store = await open_images_of(self.directory)
-        return describe(await in_thread(store.find, self.name))
-
-    async def read_archive(self) -> AsyncGenerator[bytes, None]:
-        """Give it as one archive."""
-        store = await open_images_of(self.directory)
-        with ExitStack() as held:
-            await finished(held.enter_context, image_job(store, self.most_jobs))
-            async with aclosing(read_image(store, self.name)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-
-    async def delete(self, *, force: bool) -> None:
-        """Forget it; layers that nothing else stands on go with it, which takes its time where they are large."""
-        store = await open_images_of(self.directory)
-        await asyncio.to_thread(store.delete, self.name, force=force)
-
-
-async def open_images_of(directory: Directory) -> ImageStore:
-    """Open the images of a state directory, as a tenant sees them."""
-    return await in_thread(open_images, directory.home, LayerStore(directory.home, directory.tenant))
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,23 +366,3 @@ class SandboxAnswers:
         id = check_sandbox_id(self.id)
         await self.find()
         await in_thread(rewrite, self.directory, id, change)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotAnswers:
-    """The operations of one snapshot; the methods are those of `api.AsyncSnapshot`."""
-
-    layers: LayerStore
-    id: str
-
-    def read_archive(self) -> AsyncGenerator[bytes, None]:
-        """Give its export as one file."""
-        return read_archive(self.layers, self.id)
-
-    async def digest(self) -> str:
-        """Compute the digest of its files."""
-        return await snapshot_digest(self.layers, self.id)
-
-    async def delete(self) -> None:
-        """Remove it; layers that nothing else stands on go with it, which takes its time where they are large."""
-        await asyncio.to_thread(self.layers.delete, self.id)

@@ -10,10 +10,11 @@ from cove.http import Answer, Request
 from cove.model import SandboxStatus
 from cove.runtime.life import refusal
 from cove.server.dispatch import RESPONDERS, Call, Route, Routes, read_arguments
-from cove.server.gateway.answers import ImageAnswers, SandboxAnswers, ServerAnswers, SnapshotAnswers, VolumeAnswers
+from cove.server.gateway.answers import SandboxAnswers, ServerAnswers
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.relay import SocketRelay
+from cove.server.gateway.thing_answers import ImageAnswers, SnapshotAnswers, VolumeAnswers
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
