@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,6 +68,14 @@ CHANGES: dict[str, tuple[Change, Change, set[str]]] = {
 }
 
 
+async def destroy_handed_over(server: Server, allowed: Container[str]) -> None:
+    """Copies that were handed over before the one who forked died, and could tell nobody, are whole and listed."""
+    for info in await AsyncSandbox.list(url=server.url, api_key=server.key):
+        copy = await server.connect(info.id)
+        assert (await copy.exec("cat f")).stdout.strip() in allowed
+        await copy.destroy()
+
+
 async def kill_at(change: str, step: int, server: Server, trigger: Path) -> bool:
     """Kill its runtime at that step; False when there are fewer."""
     prepare, call, allowed = CHANGES[change]
@@ -101,9 +109,11 @@ async def kill_at(change: str, step: int, server: Server, trigger: Path) -> bool
         assert (await copy.exec("cat f")).stdout.strip() == each.name
         await copy.destroy()
         await (await AsyncSnapshot.get(each.id, url=server.url, api_key=server.key)).delete()
+    if change == "fork":
+        await destroy_handed_over(server, allowed)
     await eventually(lambda: left_behind(server.home) == [])
     assert os.listdir(server.home / "volumes") == []
-    await eventually(lambda: os.listdir(server.home / "layers") == [])
+    await eventually(lambda: os.listdir(server.home / "layers") == [], 90)  # in use just then, it waits for a sweep
     await eventually(lambda: os.listdir(server.home / "snapshots") == [])
     assert mounts_below(server.home) == []
     return is_killed
