@@ -412,7 +412,7 @@ def test_every_method_of_the_api_has_an_operation() -> None:
         *((Target.VOLUME, name) for name in ("create", "get", "list")),
         *((Target.IMAGE, name) for name in ("load", "pull", "build", "bootstrap", "get", "list", "prune", "save")),
         *((Target.SANDBOX, name) for name in ("create", "connect", "list", "detach", "kill_process", "transaction")),
-        *((Target.SANDBOX, name) for name in ("list_destroyed", "destroyed_journal")),
+        *((Target.SANDBOX, name) for name in ("list_destroyed", "destroyed_journal", "signed_url")),
         (Target.PROCESS, "refresh"),
         *((Target.SNAPSHOT, name) for name in ("get", "list", "info", "load", "export")),
         *((Target.SESSION, "delete"), (Target.CONTEXT, "delete")),
