@@ -102,7 +102,7 @@ def make() -> str:
         tree = ast.parse((API / file).read_text())
         collect_imports(tree, imports)
         definition = find_class(tree, name)
-        inherit(definition, tree)
+        inherit(definition, tree, imports)
         bodies.append(make_class(definition, blocking))
     imports.pop("abc")
     imports.setdefault("collections.abc", set()).update(["Generator", "Iterable", "Iterator"])
@@ -117,14 +117,16 @@ def find_class(tree: ast.Module, name: str) -> ast.ClassDef:
     return definition
 
 
-def inherit(definition: ast.ClassDef, tree: ast.Module) -> None:
-    """Take over the methods of base classes from other modules of the interface."""
+def inherit(definition: ast.ClassDef, tree: ast.Module, imports: dict[str, set[str]]) -> None:
+    """Take over the methods of base classes from other modules of the interface, and what those import."""
     bases = {base.id for base in definition.bases if isinstance(base, ast.Name)}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("cove.api."):
             for name in bases.intersection(alias.name for alias in node.names):
                 source = API / f"{node.module.removeprefix('cove.api.')}.py"
-                definition.body += find_class(ast.parse(source.read_text()), name).body
+                base = ast.parse(source.read_text())
+                collect_imports(base, imports)
+                definition.body += find_class(base, name).body
 
 
 def collect_imports(tree: ast.Module, imports: dict[str, set[str]]) -> None:

@@ -31,3 +31,18 @@ def test_what_is_wrong_with_a_key_is_told(cove: Cli) -> None:
     ):
         end = cove("key", *words)
         assert (end.returncode, reason in end.stderr) == (125, True), end.stderr
+
+
+def test_an_admin_sees_whose_a_sandbox_is_and_acts_for_its_tenant(cove: Cli) -> None:
+    made = cove.json("key", "create", "team")
+    cove.text("create", "--id", "theirs", "--api-key", made["key"])
+    assert cove.text("ls").splitlines()[1].startswith("team   theirs  running")
+    assert cove("exec", "--in", "theirs", "true").returncode == 125
+    cove.environment["COVE_TENANT"] = "team"
+    try:
+        assert cove.text("exec", "--in", "theirs", "echo reached") == "reached\n"
+        cove.text("rm", "theirs")
+        assert cove.json("ls") == []
+    finally:
+        del cove.environment["COVE_TENANT"]
+    cove.text("key", "rm", "team")

@@ -13,6 +13,7 @@ from cove.model.api_key import check_key_name, check_quota
 pytestmark = pytest.mark.pure
 
 HANDLE = "abcdefgh2345"
+NAMES = NetworkPolicy(allow=["a.example", "*.b.example", NetworkRule("c.example", methods=["GET"]), "d.example:5432"])
 
 
 def test_a_key_is_found_by_its_handle_and_known_by_its_digest() -> None:
@@ -40,8 +41,18 @@ def test_names_of_keys() -> None:
 
 
 def test_quotas_that_nothing_could_keep() -> None:
-    check_quota(Quota(max_sandboxes=0, rate=0.5))
-    for quota in (Quota(max_memory=-1), Quota(rate=0), Quota(max_cpus=float("inf")), Quota(rate=float("nan"))):
+    assert check_quota(Quota(max_sandboxes=0, rate=0.5)) == Quota(max_sandboxes=0, rate=0.5)
+    assert check_quota({"network": "none"}) == Quota(network=Network.NONE)
+    assert check_quota(Quota(network=NAMES)) == Quota(network=NAMES)
+    for quota in (
+        {"max_sandboxes": "many"},
+        {"other": 1},
+        object(),
+        Quota(max_memory=-1),
+        Quota(rate=0),
+        Quota(max_cpus=float("inf")),
+        Quota(rate=float("nan")),
+    ):
         with pytest.raises(ValidationFailed):
             check_quota(quota)
 
@@ -75,9 +86,6 @@ def test_snapshots_beyond_a_quota() -> None:
     check_snapshots(Quota(max_snapshots=2), 1)
     with pytest.raises(LimitExceeded):
         check_snapshots(Quota(max_snapshots=2), 2)
-
-
-NAMES = NetworkPolicy(allow=["a.example", "*.b.example", NetworkRule("c.example", methods=["GET"]), "d.example:5432"])
 
 
 @pytest.mark.parametrize(

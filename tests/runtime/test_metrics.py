@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def test_every_line_is_a_comment_or_a_sample() -> None:
-    usages = {"a-1": Usage(memory_bytes=5, cpu_seconds=0.5, pids=2), "b": Usage(memory_kills=1)}
+    usages = {("", "a-1"): Usage(memory_bytes=5, cpu_seconds=0.5, pids=2), ("", "b"): Usage(memory_kills=1)}
     text = render_metrics([SandboxStatus.RUNNING, SandboxStatus.RUNNING, SandboxStatus.LOST], usages).decode()
     assert text.endswith("\n")
     for line in text.splitlines():
@@ -27,6 +27,12 @@ def test_every_line_is_a_comment_or_a_sample() -> None:
     assert 'cove_sandbox_memory_bytes{sandbox="a-1"} 5\n' in text
     assert 'cove_sandbox_memory_bytes{sandbox="b"}' not in text
     assert 'cove_sandbox_memory_kills_total{sandbox="b"} 1\n' in text
+
+
+def test_two_owners_may_have_the_same_id() -> None:
+    usages = {("", "a"): Usage(pids=1), ("team", "a"): Usage(pids=2)}
+    text = render_metrics([], usages).decode()
+    assert 'cove_sandbox_processes{sandbox="a"} 1\ncove_sandbox_processes{sandbox="a",owner="team"} 2\n' in text
 
 
 async def test_another_process_measures_what_the_sandbox_itself_does() -> None:

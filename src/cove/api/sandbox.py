@@ -10,24 +10,24 @@ from cove.api.code import CodeContext
 from cove.api.files import Files
 from cove.api.git import Git
 from cove.api.image import AsyncImage
+from cove.api.journal import Journaled
 from cove.api.mounts import Mounts
 from cove.api.named import Named
 from cove.api.ports import Ports
 from cove.api.process import Process
 from cove.api.provider import AwaitableContext, provider_for
 from cove.api.session import Session
+from cove.api.sharing import Shareable
 from cove.api.snapshot import AsyncSnapshot
 from cove.api.terminal import Terminal
 from cove.api.transaction import Transactions
 from cove.model import (
     CodeContextInfo,
     CodeEvent,
-    DestroyedSandbox,
     ExecResult,
     Execution,
     FileChange,
     IdleAction,
-    JournalEvent,
     Network,
     NetworkEvent,
     NetworkPolicy,
@@ -44,7 +44,7 @@ from cove.model import (
 from cove.model.spec import HasId
 
 
-class AsyncSandbox(Named, Transactions):
+class AsyncSandbox(Named, Transactions, Journaled, Shareable):
     """A Linux computer for an agent or any other program. Made by `create`, ended by `destroy`."""
 
     id: str
@@ -93,20 +93,6 @@ class AsyncSandbox(Named, Transactions):
     ) -> builtins.list[SandboxInfo]:
         """The sandboxes of this program, or of the server: all, or those that have these labels and this status."""
         return await provider_for(url, api_key).list(labels=labels, status=status)
-
-    @classmethod
-    async def list_destroyed(
-        cls, *, url: str | None = None, api_key: str | None = None
-    ) -> builtins.list[DestroyedSandbox]:
-        """The destroyed sandboxes of a server whose journals are still kept, oldest first."""
-        return await provider_for(url, api_key).list_destroyed()
-
-    @classmethod
-    def destroyed_journal(
-        cls, key: str, *, since: str | None = None, url: str | None = None, api_key: str | None = None
-    ) -> AsyncGenerator[JournalEvent, None]:
-        """Read the journal of a destroyed sandbox, by the key that `list_destroyed` gives it."""
-        return provider_for(url, api_key).destroyed_journal(key, since=since)
 
     @abstractmethod
     async def info(self) -> SandboxInfo:
@@ -182,30 +168,6 @@ class AsyncSandbox(Named, Transactions):
     @abstractmethod
     def network_log(self, *, since: str | None = None, follow: bool = False) -> AsyncGenerator[NetworkEvent, None]:
         """Read what the policy allowed and refused, from the cursor of an event on; with `follow`, as it happens."""
-
-    @abstractmethod
-    async def token(self, operations: Sequence[str], *, expires: float = 3600.0, path: str | None = None) -> str:
-        """Make a key that reaches this sandbox alone, for some operations, until so many seconds are over.
-
-        `["terminal", "files.read"]` names families, or what only reads of one; the names of single operations are
-        in the reference of the HTTP API. With `path`, only that file is read or written. It ends with the sandbox,
-        and makes no other tokens. PermissionDenied for a sandbox without a server.
-        """
-
-    @abstractmethod
-    async def signed_url(self, path: str, *, write: bool = False, expires: float = 3600.0) -> str:
-        """Make a URL that reads one file by GET, or with `write` replaces it by PUT, for whoever has it.
-
-        PermissionDenied for a sandbox without a server.
-        """
-
-    @abstractmethod
-    def journal(self, *, since: str | None = None, follow: bool = False) -> AsyncGenerator[JournalEvent, None]:
-        """Read what was done to it and in it, by whom and how it ended, from the cursor of an event on.
-
-        With `follow`, what comes later too, until it is destroyed. It is there also while the sandbox is stopped, and
-        reading it wakes nothing. What is no longer kept, or was lost, is a gap.
-        """
 
     @abstractmethod
     async def snapshot(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> AsyncSnapshot:

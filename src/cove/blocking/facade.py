@@ -1130,18 +1130,6 @@ class Sandbox:
         """The sandboxes of this program, or of the server: all, or those that have these labels and this status."""
         return get_portal().call(lambda: api.AsyncSandbox.list(labels=labels, status=status, url=url, api_key=api_key))
 
-    @classmethod
-    def list_destroyed(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[DestroyedSandbox]:
-        """The destroyed sandboxes of a server whose journals are still kept, oldest first."""
-        return get_portal().call(lambda: api.AsyncSandbox.list_destroyed(url=url, api_key=api_key))
-
-    @classmethod
-    def destroyed_journal(
-        cls, key: str, *, since: str | None = None, url: str | None = None, api_key: str | None = None
-    ) -> Generator[JournalEvent, None, None]:
-        """Read the journal of a destroyed sandbox, by the key that `list_destroyed` gives it."""
-        return get_portal().iterate(api.AsyncSandbox.destroyed_journal(key, since=since, url=url, api_key=api_key))
-
     def info(self) -> SandboxInfo:
         """Describe the sandbox, and what the machine made possible."""
         return self._portal.call(lambda: self._inner.info())
@@ -1216,30 +1204,6 @@ class Sandbox:
     def network_log(self, *, since: str | None = None, follow: bool = False) -> Generator[NetworkEvent, None, None]:
         """Read what the policy allowed and refused, from the cursor of an event on; with `follow`, as it happens."""
         return self._portal.iterate(self._inner.network_log(since=since, follow=follow))
-
-    def token(self, operations: Sequence[str], *, expires: float = 3600.0, path: str | None = None) -> str:
-        """Make a key that reaches this sandbox alone, for some operations, until so many seconds are over.
-
-        `["terminal", "files.read"]` names families, or what only reads of one; the names of single operations are
-        in the reference of the HTTP API. With `path`, only that file is read or written. It ends with the sandbox,
-        and makes no other tokens. PermissionDenied for a sandbox without a server.
-        """
-        return self._portal.call(lambda: self._inner.token(operations, expires=expires, path=path))
-
-    def signed_url(self, path: str, *, write: bool = False, expires: float = 3600.0) -> str:
-        """Make a URL that reads one file by GET, or with `write` replaces it by PUT, for whoever has it.
-
-        PermissionDenied for a sandbox without a server.
-        """
-        return self._portal.call(lambda: self._inner.signed_url(path, write=write, expires=expires))
-
-    def journal(self, *, since: str | None = None, follow: bool = False) -> Generator[JournalEvent, None, None]:
-        """Read what was done to it and in it, by whom and how it ended, from the cursor of an event on.
-
-        With `follow`, what comes later too, until it is destroyed. It is there also while the sandbox is stopped, and
-        reading it wakes nothing. What is no longer kept, or was lost, is a gap.
-        """
-        return self._portal.iterate(self._inner.journal(since=since, follow=follow))
 
     def snapshot(self, name: str | None = None, labels: Mapping[str, str] | None = None) -> "Snapshot":
         """Keep the files as they are at this moment: /workspace, /home/user and /tmp.
@@ -1487,6 +1451,42 @@ class Sandbox:
         return self._portal.iterate(
             self._inner.stream_code(code, context=_inner(context), language=language, timeout=timeout)
         )
+
+    def journal(self, *, since: str | None = None, follow: bool = False) -> Generator[JournalEvent, None, None]:
+        """Read what was done to it and in it, by whom and how it ended, from the cursor of an event on.
+
+        With `follow`, what comes later too, until it is destroyed. It is there also while the sandbox is stopped, and
+        reading it wakes nothing. What is no longer kept, or was lost, is a gap.
+        """
+        return self._portal.iterate(self._inner.journal(since=since, follow=follow))
+
+    @classmethod
+    def list_destroyed(cls, *, url: str | None = None, api_key: str | None = None) -> builtins.list[DestroyedSandbox]:
+        """The destroyed sandboxes of a server whose journals are still kept, oldest first."""
+        return get_portal().call(lambda: api.AsyncSandbox.list_destroyed(url=url, api_key=api_key))
+
+    @classmethod
+    def destroyed_journal(
+        cls, key: str, *, since: str | None = None, url: str | None = None, api_key: str | None = None
+    ) -> Generator[JournalEvent, None, None]:
+        """Read the journal of a destroyed sandbox, by the key that `list_destroyed` gives it."""
+        return get_portal().iterate(api.AsyncSandbox.destroyed_journal(key, since=since, url=url, api_key=api_key))
+
+    def token(self, operations: Sequence[str], *, expires: float = 3600.0, path: str | None = None) -> str:
+        """Make a key that reaches this sandbox alone, for some operations, until so many seconds are over.
+
+        `["terminal", "files.read"]` names families, or what only reads of one; the names of single operations are
+        in the reference of the HTTP API. With `path`, only that file is read or written. It ends with the sandbox,
+        and makes no other tokens. PermissionDenied for a sandbox without a server.
+        """
+        return self._portal.call(lambda: self._inner.token(operations, expires=expires, path=path))
+
+    def signed_url(self, path: str, *, write: bool = False, expires: float = 3600.0) -> str:
+        """Make a URL that reads one file by GET, or with `write` replaces it by PUT, for whoever has it.
+
+        PermissionDenied for a sandbox without a server.
+        """
+        return self._portal.call(lambda: self._inner.signed_url(path, write=write, expires=expires))
 
     def transaction(self) -> Transaction:
         """Changes of files that are kept together: `async with sandbox.transaction() as change`.

@@ -1,6 +1,6 @@
 """`cove create`, `ls`, `info`, `restart` and `rm`: the sandboxes of a server."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Annotated
 
@@ -137,9 +137,17 @@ async def _list(server: Server, labels: dict[str, str], status: str | None, *, q
         for each in infos:
             show(each.id)
     else:
-        rows = [(each.id, each.status, age(each.created_at), _pairs(each.spec.labels)) for each in infos]
-        print_table(("ID", "STATUS", "AGE", "LABELS"), rows)
+        print_table(*_table(infos))
     return 0
+
+
+def _table(infos: Sequence[SandboxInfo]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Heads and rows; with owners where some belong to tenants, whose names are not ours to use."""
+    rows = [(each.id, each.status, age(each.created_at), _pairs(each.spec.labels)) for each in infos]
+    heads = ("ID", "STATUS", "AGE", "LABELS")
+    if all(each.owner is None for each in infos):
+        return heads, list(rows)
+    return ("OWNER", *heads), [(each.owner or "", *row) for each, row in zip(infos, rows, strict=True)]
 
 
 async def _info(server: Server, id: str, *, with_usage: bool, as_json: bool) -> int:

@@ -22,18 +22,18 @@ _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _NORMAL: Final = (1000).to_bytes(2, "big")
 
 
-async def upgrade(streams: Streams, address: Address, target: str, authorization: str | None) -> None:
+async def upgrade(streams: Streams, address: Address, target: str, authorization: str | None, more: str = "") -> None:
     """Make it a connection to the port that the target names. Raises the error that the server sent."""
-    await _ask(streams, address, render_upgrade(target, address.authority, authorization))
+    await _ask(streams, address, render_upgrade(target, address.authority, authorization, more=more))
 
 
 async def open_websocket(
-    streams: Streams, address: Address, target: str, authorization: str | None, most: int
+    streams: Streams, address: Address, target: str, authorization: str | None, most: int, more: str = ""
 ) -> "WebSocketClient":
     """Make it a WebSocket whose messages have at most so many bytes. Raises the error that the server sent."""
     key = base64.b64encode(os.urandom(16))
     wanted = f"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key.decode()}\r\n"
-    head = await _ask(streams, address, render_upgrade(target, address.authority, authorization, wanted))
+    head = await _ask(streams, address, render_upgrade(target, address.authority, authorization, wanted, more=more))
     if base64.b64encode(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest()) not in head:
         streams[1].transport.abort()
         raise Internal("the server did not answer the handshake of a WebSocket")

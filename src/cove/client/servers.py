@@ -20,6 +20,7 @@ from cove.client.connection_pool import Address, Pool, parse_address
 from cove.client.http_connection import Broken, HttpConnection, NotHttp, NotRead, Vanished
 from cove.errors import ConnectionLost, CoveError, Internal, SandboxUnavailable, Unreachable, ValidationFailed
 from cove.local.tcp_stream import Streams
+from cove.model.api_key import check_key_name
 
 T = TypeVar("T")
 
@@ -38,9 +39,10 @@ class Server:
     def __init__(self, address: Address, api_key: str | None) -> None:
         self.address = address
         self.authorization = None if api_key is None else f"Bearer {api_key}"
+        self.tenant = _tenant_line()
         shown = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
         agent = f"user-agent: cove/{__version__}\r\n"
-        self.headers = f" HTTP/1.1\r\nhost: {address.authority}\r\n{agent}{shown}".encode()
+        self.headers = f" HTTP/1.1\r\nhost: {address.authority}\r\n{agent}{shown}{self.tenant}".encode()
         self.calls = 0
         self.pool: Pool | None = None
         self._has_answered = False
@@ -164,6 +166,12 @@ class Servers:
         if len(self.all) == 1:
             return self.all
         return sorted(self.all, key=lambda server: (server.is_resting, server.calls))
+
+
+def _tenant_line() -> str:
+    """Return the header by which an admin acts for the tenant that COVE_TENANT names; nothing without one."""
+    name = os.environ.get("COVE_TENANT")
+    return f"cove-tenant: {check_key_name(name)}\r\n" if name else ""
 
 
 def parse_addresses(url: str) -> list[Address]:

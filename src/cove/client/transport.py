@@ -166,7 +166,9 @@ class Transport:
         target = _target(path, request)
         server, streams = await self._dial()
         target = server.address.prefix + target
-        websocket = await open_websocket(streams, server.address, target, server.authorization, MOST_FRAME_BYTES)
+        websocket = await open_websocket(
+            streams, server.address, target, server.authorization, MOST_FRAME_BYTES, server.tenant
+        )
         websocket.is_only = len(self._servers.all) == 1
         try:
             yield websocket
@@ -176,7 +178,7 @@ class Transport:
     async def raw(self, path: str) -> Streams:
         """A connection that is raw after an upgrade; whoever asked closes it."""
         server, streams = await self._dial()
-        await upgrade(streams, server.address, server.address.prefix + path, server.authorization)
+        await upgrade(streams, server.address, server.address.prefix + path, server.authorization, server.tenant)
         return streams
 
     async def _dial(self) -> tuple[Server, Streams]:

@@ -96,7 +96,7 @@ def check_operations(operations: Sequence[str], kinds: Sequence[Kind]) -> tuple[
 def check_expiry(seconds: float) -> float:
     """Return how long a token is to hold; ValidationFailed for too long."""
     if not 0 < seconds <= LONGEST_SECONDS:
-        raise ValidationFailed(f"a token holds for at most {LONGEST_SECONDS:g} seconds")
+        raise ValidationFailed(f"a token holds for more than 0 and at most {LONGEST_SECONDS:.0f} seconds")
     return seconds
 
 

@@ -67,9 +67,11 @@ class ApiKeys:
     ) -> ApiKeyMade:
         """Make a key. Raises ApiKeyAlreadyExists."""
         check_key_name(name)
-        if is_admin and (tenant is not None or quota is not None):
+        if is_admin and (tenant is not None or quota not in (None, Quota())):
             raise ValidationFailed("an admin's key reaches everything: it has neither a tenant nor a quota")
-        check_quota(quota or Quota())
+        quota = check_quota(quota or Quota())
+        if expires_at is not None and expires_at.tzinfo is None:
+            raise ValidationFailed("expires_at needs a time zone: datetime.now(UTC) + timedelta(days=30)")
         if expires_at is not None and expires_at <= datetime.now(UTC):
             raise ValidationFailed("a key cannot expire in the past")
         record = ApiKeyRecord(
@@ -80,7 +82,7 @@ class ApiKeys:
             created_at=datetime.now(UTC),
             is_admin=is_admin,
             expires_at=expires_at,
-            quota=quota or Quota(),
+            quota=quota,
         )
         if record.tenant:
             (self.home / TENANTS / record.tenant).mkdir(mode=_PRIVATE, parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from cove.errors import ValidationFailed
-from cove.model.network import Network, NetworkPolicy
+from cove.model.network import Network, NetworkPolicy, check_network
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -53,11 +53,18 @@ def check_key_name(name: object) -> str:
     return name
 
 
-def check_quota(quota: Quota) -> None:
-    """Raise ValidationFailed for a bound that nothing could keep."""
+def check_quota(quota: object) -> Quota:
+    """Return a quota; ValidationFailed for what is none, or has a bound that nothing could keep."""
+    try:
+        quota = msgspec.convert(msgspec.to_builtins(quota), Quota)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ValidationFailed(f"the quota is not valid: {error}") from None
+    if isinstance(quota.network, NetworkPolicy):
+        check_network(quota.network)
     for field in ("max_sandboxes", "max_memory", "max_cpus", "max_disk", "max_snapshots", "rate"):
         value = getattr(quota, field)
         if value is not None and not 0 <= value < float("inf"):
             raise ValidationFailed(f"{field} must not be negative")
     if quota.rate == 0:
         raise ValidationFailed("rate must be more than 0: remove the key to refuse all")
+    return quota

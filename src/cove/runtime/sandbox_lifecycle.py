@@ -3,8 +3,7 @@
 import asyncio
 import builtins
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -14,18 +13,14 @@ from cove.api import AsyncSandbox
 from cove.core.command import merge_environment
 from cove.core.exposure import Exposure
 from cove.core.jail import WORKSPACE
-from cove.errors import PermissionDenied, SandboxUnavailable, ValidationFailed
+from cove.errors import SandboxUnavailable, ValidationFailed
 from cove.linux.subordinate import fits
 from cove.local.threads import in_thread
 from cove.model import (
-    JournalEvent,
     JournalKind,
     Outcome,
-    SandboxInfo,
     SandboxSpec,
     SandboxStatus,
-    TreeKill,
-    Usage,
 )
 from cove.runtime.activity import Activity
 from cove.runtime.backup_store import BackupStore
@@ -34,7 +29,6 @@ from cove.runtime.disk_watch import DiskWatch, Watched
 from cove.runtime.file_access import FileAccess
 from cove.runtime.files import Files
 from cove.runtime.freezer import Freezer
-from cove.runtime.gate import gated_call
 from cove.runtime.git import Git
 from cove.runtime.home import Place
 from cove.runtime.isolation import Inside, backend_of
@@ -48,16 +42,15 @@ from cove.runtime.network import SandboxNetwork
 from cove.runtime.port_listener import PortListeners
 from cove.runtime.ports import Ports, Publisher
 from cove.runtime.process import Process
+from cove.runtime.sandbox_accounts import SandboxAccounts
 from cove.runtime.sandbox_end import SandboxEnd
 from cove.runtime.sandbox_jail import begin_attachment, close_attachment, make_jail, prepare_files
 from cove.runtime.sandbox_life import ends_at
 from cove.runtime.sandbox_mounts import Host, Mounts
 from cove.runtime.sandbox_sessions import SandboxSessions
-from cove.runtime.sandbox_settings import SandboxSettings
 from cove.runtime.spawner import Spawner
 from cove.runtime.state import Living, SandboxState
 from cove.runtime.surfaces import Surfaces
-from cove.runtime.usage import measure_usage
 from cove.runtime.users import Users, has_all
 from cove.tasks import end
 
@@ -70,7 +63,7 @@ async def _nobody_makes_copies(seal: Seal, count: int) -> builtins.list[AsyncSan
     raise ValidationFailed("copies of a server's sandbox are made by the server: POST /v1/sandboxes/{id}/fork")
 
 
-class SandboxLifecycle(SandboxSettings):
+class SandboxLifecycle(SandboxAccounts):
     """`open_first` gives it its jail, and each start after a stop another one. It ends with `destroy`."""
 
     files: Files
@@ -277,37 +270,8 @@ class SandboxLifecycle(SandboxSettings):
         self._check_running()
         return self._cwd
 
-    async def info(self) -> SandboxInfo:
-        groups = self._jail.groups
-        warnings = groups.warnings()
-        warnings += backend_of(self._spec.isolation).warnings
-        warnings += self.network.warnings(self._spec.network)
-        warnings += self.mounts.warnings
-        return SandboxInfo(
-            id=self.id,
-            status=self.life.status,
-            created_at=self.created_at,
-            spec=self._spec,
-            isolation=self._spec.isolation,
-            tree_kill=TreeKill.SUBREAPER if groups.tree is None else TreeKill.CGROUP,
-            limits_enforced=groups.enforced,
-            warnings=tuple(warnings),
-            snapshots=self.layers.method,
-            ends_at=self.ends_at,
-            users=self.users.kind,
-        )
-
     async def detach(self) -> None:
         """Do nothing: an embedded sandbox stays."""
-
-    @gated_call
-    async def usage(self) -> Usage:
-        self._check_running()
-        directories = self.layers.place.directories
-        jail, measure = self._jail, self.layers.measure
-        usage = await in_thread(measure_usage, jail.groups, jail.pid, directories, measure)
-        usage = msgspec.structs.replace(usage, disk_bytes=(usage.disk_bytes or 0) + self._surfaces.processes.log_bytes)
-        return await self.network.add_usage(usage)
 
     async def begin_layers(self) -> None:
         """Stand on the snapshot of a spec that was adopted: nothing has run yet."""
@@ -322,21 +286,6 @@ class SandboxLifecycle(SandboxSettings):
         if system is None or not system.startup:
             raise ValidationFailed("the image says nothing that it would start: give a list of words as startup")
         return system.startup
-
-    def note_created(self) -> None:
-        """Begin its journal."""
-        self.journaling.record(JournalKind.CREATED, subject=self.id, target=self._spec.snapshot or self._spec.image)
-
-    async def token(self, operations: Sequence[str], *, expires: float = 3600.0, path: str | None = None) -> str:
-        raise PermissionDenied("this sandbox is in your program: tokens are for sandboxes of a server")
-
-    async def signed_url(self, path: str, *, write: bool = False, expires: float = 3600.0) -> str:
-        return await self.token(["files"], expires=expires, path=path)
-
-    async def journal(self, *, since: str | None = None, follow: bool = False) -> AsyncGenerator[JournalEvent, None]:
-        async with aclosing(self.journaling.read(since, follow)) as events:
-            async for event in events:
-                yield event
 
     async def close(self) -> None:
         """End everything that runs; the files and the place stay as they are. Idempotent."""

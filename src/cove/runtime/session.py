@@ -1,10 +1,10 @@
 """A session: a shell with state, and a queue of commands for it."""
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from cove import api
 from cove.agent.protocol import ProtocolError
@@ -12,47 +12,23 @@ from cove.core.command import build_invocation, check_environment, check_timeout
 from cove.core.session_script import check_script, set_script
 from cove.errors import Internal, SessionTerminated, ValidationFailed
 from cove.model import ExecResult, JournalKind, SessionInfo, SessionStatus
-from cove.runtime.egress import Egress
 from cove.runtime.files import Files
 from cove.runtime.gate import Gate, gated
 from cove.runtime.idle_snapshot import IdleSnapshot
 from cove.runtime.kept_sessions import Kept, KeptSession, SleepingSession, encode_variables
 from cove.runtime.process import Process
-from cove.runtime.processes import Processes
 from cove.runtime.session_call import OnOutput, SessionCall
 from cove.runtime.session_end import SessionEnd
 from cove.runtime.session_exec import SessionExec
+from cove.runtime.session_owner import SessionOwner
 from cove.runtime.session_processes import SessionProcesses
 from cove.runtime.session_restore import RestorableShell
 from cove.runtime.session_shell import SessionShell
 from cove.runtime.shell_command import ShellEnded
 from cove.runtime.shell_snapshot import ShellSnapshot
-from cove.runtime.spawner import Spawner
 from cove.runtime.turn import Turn
 
 _T = TypeVar("_T")
-
-
-class SessionOwner(Protocol):
-    """The sessions of one jail: what a session is given there."""
-
-    spawner: Spawner
-    processes: Processes
-    egress: Egress
-
-    def make_files(self, base: Callable[[], str], user: bytes) -> Files:
-        """The files of a session, as that user has them."""
-
-    async def open_shell(
-        self, cwd: str, env: Mapping[str, str], state: ShellSnapshot | None, user: bytes
-    ) -> SessionShell:
-        """A shell at its loop: fresh, or made from a snapshot."""
-
-    async def fork(self, parent: "Session") -> "Session":
-        """A session with the state of another."""
-
-    def forget(self, session: "Session") -> None:
-        """Drop a session that was deleted."""
 
 
 @gated()

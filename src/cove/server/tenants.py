@@ -163,8 +163,10 @@ def _check_grant(request: Request, grant: Grant) -> None:
     """Raise PermissionDenied for what a token is not for: another operation, or another file than its own."""
     node, ids = _GRANTABLE.match(request.path)
     operation = None if node is None else node.choose(request).operation
-    if operation is None or not ids or ids[0] != grant.id or not allows(grant, KINDS[operation.name]):
-        raise PermissionDenied("the token is for other operations, or for another sandbox")
+    if operation is None or not ids or ids[0] != grant.id:
+        raise PermissionDenied(f"the token is for sandbox {grant.id} alone, and not for {request.path}")
+    if not allows(grant, KINDS[operation.name]):
+        raise PermissionDenied(f"the token is for {', '.join(grant.operations)}, and not for {operation.name}")
     if grant.path is not None and (operation not in (READ_FILE, WRITE_FILE) or len(ids) != 1):
         raise PermissionDenied("the token is for one file: read or write its content")
     if grant.path is not None:

@@ -7,6 +7,7 @@ import signal
 import socket
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import uvloop
@@ -30,6 +31,7 @@ from cove.server.tenants import TenantGateways
 from cove.tasks import Tasks, together
 
 _REVOKED_SECONDS = 0.2
+_EXPIRED_ROUNDS = 5
 _ROUNDS = 256  # the loop accepts one connection in each
 
 
@@ -62,12 +64,13 @@ async def _serve(work: Work) -> None:
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
     configuration = work.configuration
+    ring = KeyRing(work.home) if configuration.cluster is None else None
     authenticator = Authenticator(
         work.key,
         is_loopback=configuration.is_loopback,
         names=configuration.names,
         origins=configuration.origins,
-        ring=KeyRing(work.home) if configuration.cluster is None else None,
+        ring=ring,
     )
     limits = limits_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     starter = Starter(work.home, configuration)
@@ -85,7 +88,8 @@ async def _serve(work: Work) -> None:
         _serve_previews(router, preview, work.previews, limits) as previews,
         Tasks() as tasks,
     ):
-        tasks.start(_end_revoked(api, gateways))
+        if ring is not None:
+            tasks.start(_end_revoked(api, gateways, ring))
         os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()
         await _stop(api, previews)
@@ -114,11 +118,18 @@ def _serve_previews(router: Router | None, preview: Preview, listener: socket.so
     return HttpServer(preview if router is None else router.visit, [listener], describe=describe_error, limits=limits)
 
 
-async def _end_revoked(server: HttpServer, gateways: TenantGateways) -> None:
-    """End the answers under way to those whose key was revoked, or is over: streams would go on for ever."""
-    while True:
+async def _end_revoked(server: HttpServer, gateways: TenantGateways, ring: KeyRing) -> None:
+    """End the answers under way to those whose key was revoked, or is over: streams would go on for ever.
+
+    All of them are looked at when a key has changed, and otherwise now and then, for those whose time is over.
+    """
+    seen = 0
+    for number in count():
         await asyncio.sleep(_REVOKED_SECONDS)
-        server.abort_unless(gateways.is_allowed)
+        stamp = ring.stamp
+        if stamp != seen or number % _EXPIRED_ROUNDS == 0:
+            server.abort_unless(gateways.is_allowed)
+        seen = stamp
 
 
 async def _stop(*servers: HttpServer) -> None:

@@ -130,11 +130,11 @@ def _server_sent(name: str, data: object, cursor: str | None) -> bytes:
 
 
 def render_upgrade(
-    target: str, host: str, authorization: str | None = None, upgrade: str = "Upgrade: tcp\r\n"
+    target: str, host: str, authorization: str | None = None, upgrade: str = "Upgrade: tcp\r\n", *, more: str = ""
 ) -> bytes:
-    """The head of the request; `upgrade` is whole lines."""
+    """The head of the request; `upgrade` and `more` are whole lines."""
     key = f"Authorization: {authorization}\r\n" if authorization is not None else ""
-    return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{key}Connection: Upgrade\r\n{upgrade}\r\n".encode()
+    return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{key}{more}Connection: Upgrade\r\n{upgrade}\r\n".encode()
 
 
 def parse_upgrade(head: bytes) -> tuple[int, int]:

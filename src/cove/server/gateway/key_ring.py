@@ -4,12 +4,14 @@ Whether there was a change is asked for each request, by one look at the time of
 is refused from the next request on, on all workers.
 """
 
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cove.core.api_key import handle_of, is_key
 from cove.local.api_keys import ApiKeyRecord, ApiKeys
+from cove.local.threads import start_in_thread
 
 _NEVER = -2
 _USE_SECONDS = 60.0
@@ -57,9 +59,20 @@ class KeyRing:
             self._stamp = stamp
         return self._records
 
+    @property
+    def stamp(self) -> int:
+        """Return what changes with the keys; 0 while they may just change."""
+        return self._keys.stamp()
+
     def _note(self, record: ApiKeyRecord, now: datetime) -> None:
-        """Remember the use, at most once a minute: it costs a file."""
+        """Remember the use, at most once a minute, in a thread: nobody waits for a disk."""
         noted = self._noted.get(record.handle)
         if noted is None or (now - noted).total_seconds() > _USE_SECONDS:
             self._noted[record.handle] = now
-            self._keys.note_use(record.name)
+            start_in_thread(self._keys.note_use, record.name).add_done_callback(_ignore)
+
+
+def _ignore(noting: "asyncio.Future[None]") -> None:
+    """Let a full disk disturb nobody."""
+    if not noting.cancelled():
+        noting.exception()

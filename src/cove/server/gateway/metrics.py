@@ -27,20 +27,25 @@ def collect_metrics(directory: Directory, hierarchies: Hierarchies) -> bytes:
     """Collect the number of sandboxes, and the usage of each running one. Blocks."""
     found = [(record, directory.status(record)) for record in directory.list()]
     running = [record for record, status in found if status is SandboxStatus.RUNNING]
-    usages = {record.id: usage for record in running if (usage := _measure(directory, hierarchies, record)) is not None}
+    usages = {
+        (record.tenant, record.id): usage
+        for record in running
+        if (usage := _measure(directory, hierarchies, record)) is not None
+    }
     return render_metrics((status for _, status in found), usages)
 
 
-def render_metrics(statuses: Iterable[SandboxStatus], usages: dict[str, Usage]) -> bytes:
-    """Render as text. Ids need no escaping: core/identifier."""
+def render_metrics(statuses: Iterable[SandboxStatus], usages: dict[tuple[str, str], Usage]) -> bytes:
+    """Render as text, by owner and id. Neither needs escaping: core/identifier, model/api_key."""
     counts = Counter(statuses)
     lines = _head("cove_sandboxes", "gauge", "Sandboxes of this server by status.")
     lines += [f'cove_sandboxes{{status="{status}"}} {counts[status]}' for status in SandboxStatus]
     for name, kind, text, value in _OF_ONE:
         lines += _head(f"cove_sandbox_{name}", kind, text)
-        for id, usage in usages.items():
+        for (owner, id), usage in usages.items():
             if (number := value(usage)) is not None:
-                lines.append(f'cove_sandbox_{name}{{sandbox="{id}"}} {number}')
+                labels = f'sandbox="{id}"' + (f',owner="{owner}"' if owner else "")
+                lines.append(f"cove_sandbox_{name}{{{labels}}} {number}")
     return ("\n".join(lines) + "\n").encode()
 
 

@@ -13,9 +13,9 @@ from cove.errors import CoveError
 from cove.linux.forking import end_with_parent, name_process
 from cove.server.cluster.agent_protocol import AgentSettings, agent_socket
 from cove.server.ray_agent.agent import Agent
+from cove.server.ray_agent.agent_process import AgentProcess
 from cove.server.ray_agent.engine import EngineFailed
 from cove.server.ray_agent.ray_engine import RayEngine, ray_version
-from cove.server.ray_agent.service import Service
 from cove.server.sandboxes.directory import Directory
 
 _CONNECT_SECONDS = 60
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 async def _serve(agent: Agent, path: Path, block_slots: int) -> int:
-    return await Service(agent, path, block_slots).run()
+    return await AgentProcess(agent, path, block_slots).run()
 
 
 if __name__ == "__main__":

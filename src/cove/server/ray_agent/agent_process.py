@@ -59,7 +59,7 @@ class _Pending:
     left: int
 
 
-class Service:
+class AgentProcess:
     """Serves one agent. `block_slots` callers at once share one block."""
 
     def __init__(self, agent: Agent, path: Path, block_slots: int) -> None:

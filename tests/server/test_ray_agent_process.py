@@ -18,7 +18,7 @@ from cove.model.cluster import Claim, Member, Members
 from cove.server.cluster.agent_protocol import LEFT, MOST_BYTES, AgentSettings, Drain, Leave, Report, agent_socket
 from cove.server.cluster.engine_placement import EnginePlacement, call_agent
 from cove.server.ray_agent.agent import Agent
-from cove.server.ray_agent.service import Service
+from cove.server.ray_agent.agent_process import AgentProcess
 from cove.server.sandboxes.directory import Directory
 from cove.tasks import Tasks
 
@@ -50,7 +50,7 @@ async def served(home: Path) -> AsyncIterator[Served]:
     await in_thread((home / "sandboxes").mkdir)
     settings = AgentSettings(home=str(home), node="a", port=8787, refresh_seconds=0.02)
     agent = await in_thread(Agent, settings, FakeEngine(cluster, "a-1"))
-    service = Service(agent, agent_socket(directory.server), 16)
+    service = AgentProcess(agent, agent_socket(directory.server), 16)
     async with Tasks() as tasks:
         task = tasks.start(service.run())
         await until(agent_socket(directory.server).exists, task)
