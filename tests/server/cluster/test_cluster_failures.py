@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +16,9 @@ from support.raw_http import connect
 from support.servers import Server
 
 from cove import AsyncSandbox, ConnectionLost, NoCapacity, NodeLost, NodeUnavailable, SandboxUnavailable
-from cove.server.cluster.nodes import Health, NodeState, Report, judge
+from cove.model.cluster import Member
+from cove.server.cluster.nodes import Health, Nodes, NodeState, Report, judge
+from cove.server.cluster.peer import PeerClient, PeerKey
 from cove.tasks import owned
 
 pytestmark = pytest.mark.anyio
@@ -156,3 +159,15 @@ def test_a_node_whose_machine_refuses_is_restarting_for_ten_seconds() -> None:
     assert refused.since is not None
     long_ago = Health(state=NodeState.RESTARTING, since=datetime.now(UTC) - timedelta(seconds=11))
     assert judge(long_ago, problem="refused", is_refused=True).state is NodeState.DOWN
+
+
+@pytest.mark.pure
+async def test_a_node_that_missed_a_probe_is_the_last_to_get_a_sandbox(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, PeerClient(PeerKey("key")), lambda _: None)
+    nodes.members = {name: Member(name=name, address="http://192.0.2.1", code=name) for name in NAMES}
+    nodes.health = {
+        name: judge(Health(), report=Report(name=name, free=free)) for name, free in zip(NAMES, (1, 9, 2), strict=True)
+    }
+    assert nodes.candidates() == ["b", "c", "a"]
+    nodes.health["b"] = judge(nodes.health["b"], problem="silent")
+    assert nodes.candidates() == ["c", "a", "b"]

@@ -133,9 +133,12 @@ class Nodes:
         return member
 
     def candidates(self) -> list[str]:
-        """Return where a sandbox can be made, most free room first."""
+        """Return where a sandbox can be made, most free room first; those that missed the last probe are last."""
         usable = [each for each in self.members.values() if not each.is_draining and self.is_up(each.name)]
-        return [each.name for each in sorted(usable, key=lambda each: (-self._room(each.name), each.name))]
+        return sorted((each.name for each in usable), key=self._rank)
+
+    def _rank(self, name: str) -> tuple[bool, int, str]:
+        return self.health.get(name, Health()).misses > 0, -self._room(name), name
 
     def placed(self, name: str) -> None:
         """Count a sandbox that goes there until the next probe tells."""
