@@ -11,7 +11,7 @@ from support.client_packages import installed_cove, ray_client
 from support.machines import needs_namespaces, two_machines
 from support.ray_machines import RayMachine, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.pure, needs_namespaces, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.pure, needs_namespaces, pytest.mark.timeout(600)]
 
 Pair = tuple[RayMachine, RayMachine]
 

@@ -16,9 +16,11 @@ from support.raw_http import connect
 from support.servers import Server
 
 from cove import AsyncSandbox, ConnectionLost, NoCapacity, NodeLost, NodeUnavailable, SandboxUnavailable
-from cove.model.cluster import Member
+from cove.core.cluster import code_of
+from cove.model.cluster import Member, Members
 from cove.server.cluster.nodes import Health, Nodes, NodeState, Report, judge
 from cove.server.cluster.peer import PeerClient, PeerKey
+from cove.server.sandboxes.members import write_members
 from cove.tasks import owned
 
 pytestmark = pytest.mark.anyio
@@ -171,3 +173,17 @@ async def test_a_node_that_missed_a_probe_is_the_last_to_get_a_sandbox(tmp_path:
     assert nodes.candidates() == ["b", "c", "a"]
     nodes.health["b"] = judge(nodes.health["b"], problem="silent")
     assert nodes.candidates() == ["c", "a", "b"]
+
+
+@pytest.mark.pure
+async def test_a_node_that_has_just_joined_is_waited_for_by_who_was_granted_room_there(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    first, second = (Member(name=name, address="http://192.0.2.1", code=code_of(name)) for name in ("a", "b"))
+    await asyncio.to_thread(write_members, tmp_path, Members(node="a", members=(first,)))
+    nodes = Nodes(tmp_path, PeerClient(PeerKey("key")), lambda _: None)
+    meeting = owned(nodes.meet("b"))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(write_members, tmp_path, Members(node="a", members=(first, second)))
+    async with asyncio.timeout(IN_TIME):
+        await meeting
+    assert nodes.check("b") == second

@@ -38,6 +38,8 @@ _ANSWER_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 5.0
 _MOST_MISSES: Final = 3
 _MOST_AT_ONCE: Final = 64
+_MEET_SECONDS: Final = 15.0
+_MEET_AGAIN_SECONDS: Final = 0.1
 
 
 class NodeState(StrEnum):
@@ -139,6 +141,13 @@ class Nodes:
 
     def _rank(self, name: str) -> tuple[bool, int, str]:
         return self.health.get(name, Health()).misses > 0, -self._room(name), name
+
+    async def meet(self, name: str) -> None:
+        """Wait until a node that the engine has named is known here; one that stays unknown is refused by `check`."""
+        until = time.monotonic() + _MEET_SECONDS
+        while name not in self.members and time.monotonic() < until:
+            await asyncio.sleep(_MEET_AGAIN_SECONDS)
+            await self._refresh()
 
     def placed(self, name: str) -> None:
         """Count a sandbox that goes there until the next probe tells."""

@@ -57,6 +57,7 @@ from cove.wire.requests import CreateSandbox
 _PEERS_ONLY: Final = "/v1/cluster/"
 _JSON: Final = ((b"content-type", b"application/json"),)
 _MOST_BODY_BYTES: Final = 1 << 20
+_MOST_GRANTS: Final = 3  # others may take the room that was granted for a sandbox before it is there
 _PER_CPU: Final = 64  # so many sandboxes a node is taken to have room for where its configuration does not say
 
 log = logging.getLogger("cove.server")
@@ -274,10 +275,10 @@ class Router:
         Where the node `is_fixed`, or the name turns out to be claimed by one, no other will do.
         """
         left = iter(nodes)
-        is_granted, claimant = False, ""
+        granted, claimant = 0, ""
 
         async def find_next(status: int, named: str) -> str:
-            nonlocal is_granted, claimant
+            nonlocal granted, claimant
             if claimant:
                 raise NodeUnavailable(f"the name belongs to node {claimant}, which cannot make it now", node=claimant)
             if status == MISDIRECTED and named:
@@ -285,10 +286,12 @@ class Router:
                 return named
             for node in left:
                 return node
-            if is_granted or not self._nodes.candidates():
+            if granted == _MOST_GRANTS or not self._nodes.candidates():
                 raise NoCapacity("no node of the cluster has room for one more sandbox now: try again later")
-            is_granted = True
-            return await self._placement.grant(1)
+            granted += 1
+            node = await self._placement.grant(1)
+            await self._nodes.meet(node)
+            return node
 
         node = await find_next(NO_ROOM, "")
         self._nodes.placed(node)
