@@ -165,3 +165,17 @@ def test_the_units_let_sandboxes_live_on(name: str, command: str) -> None:
     (start,) = re.findall(r"^ExecStart=/usr/bin/env cove (.*)$", unit, re.MULTILINE)
     assert start.startswith(command)
     assert {"KillMode=process", "Delegate=yes", "Restart=on-failure"} <= set(unit.splitlines())
+
+
+def test_what_the_file_says_of_the_cluster_holds_where_a_command_says_nothing(tmp_path: Path) -> None:
+    token = make_token(tmp_path)
+    config = tmp_path / "server.toml"
+    config.write_text('[cluster]\nnode = "of-the-file"\n[cluster.ray]\nslots = 8\nblock_slots = 2\n')
+    cluster = load_node(tmp_path, config, {}, None, token, {"address": "auto"}).cluster
+    assert cluster is not None
+    assert cluster.ray is not None
+    assert (cluster.node, cluster.ray.slots, cluster.ray.block_slots) == ("of-the-file", 8, 2)
+    cluster = load_node(tmp_path, config, {}, "given", token, {"slots": 4}).cluster
+    assert cluster is not None
+    assert cluster.ray is not None
+    assert (cluster.node, cluster.ray.slots, cluster.ray.block_slots) == ("given", 4, 2)

@@ -35,7 +35,9 @@ cluster = make_program("Several machines as one server, on Ray: `pip install 'co
 HomeOption = Annotated[Path | None, typer.Option(metavar="DIR", help="State directory; COVE_HOME by default.")]
 NameOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name of this node; the machine's by default.")]
 IpOption = Annotated[str | None, typer.Option(metavar="IP", help="Address of this machine for the other nodes.")]
-SlotsOption = Annotated[int, typer.Option(metavar="NUMBER", help="Sandboxes that this node has room for.")]
+SlotsOption = Annotated[
+    int | None, typer.Option(metavar="NUMBER", help="Sandboxes that this node has room for; 64 by default.")
+]
 TokenOption = Annotated[Path | None, typer.Option(metavar="FILE", help="The cluster's token.")]
 HostOption = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address to listen on; all by default.")]
 PortOption = Annotated[int | None, typer.Option(metavar="PORT", help="Port of the API; 8787 by default.")]
@@ -49,7 +51,7 @@ def start(
     ray_port: Annotated[int, typer.Option(metavar="PORT", help="Port of Ray's head.")] = _RAY_PORT,
     name: NameOption = None,
     ip: IpOption = None,
-    slots: SlotsOption = 64,
+    slots: SlotsOption = None,
     token_file: TokenOption = None,
     host: HostOption = None,
     port: PortOption = None,
@@ -72,7 +74,7 @@ def join(
     token_file: TokenOption = None,
     name: NameOption = None,
     ip: IpOption = None,
-    slots: SlotsOption = 64,
+    slots: SlotsOption = None,
     host: HostOption = None,
     port: PortOption = None,
     home: HomeOption = None,

@@ -314,18 +314,23 @@ def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
 
 
+def read_settings(path: Path | None) -> dict[str, object]:
+    """Return what stands in a configuration file, as it stands there. Blocks."""
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ValidationFailed(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValidationFailed(f"{path} is not valid TOML: {error}") from None
+
+
 def load(
     path: Path | None, options: Mapping[str, object], defaults: Mapping[str, object] | None = None
 ) -> Configuration:
     """The file's settings, with the options in their place where they were given, on top of the defaults. Blocks."""
-    settings: dict[str, object] = {}
-    if path is not None:
-        try:
-            settings = tomllib.loads(path.read_text())
-        except OSError as error:
-            raise ValidationFailed(f"cannot read {path}: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValidationFailed(f"{path} is not valid TOML: {error}") from None
+    settings = read_settings(path)
     for name in ("default_limits", "maximum_limits"):
         _refuse_unknown(settings.get(name), Limits, name)
     own = (("bridge_spec", "bridge_specs"), ("e2b_spec", "e2b_templates"), ("mcp_spec", None))

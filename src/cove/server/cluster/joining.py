@@ -18,7 +18,7 @@ import msgspec
 
 from cove.errors import ValidationFailed
 from cove.local.state import replace_file
-from cove.server.configuration import Configuration, built_in_defaults, load
+from cove.server.configuration import Configuration, built_in_defaults, load, read_settings
 
 TOKEN_FILE = "cluster-token"  # noqa: S105  # a name
 PEER_KEY_FILE = "cluster-peer-key"
@@ -102,12 +102,17 @@ def load_node(
     *,
     unlimited: bool = False,
 ) -> Configuration:
-    """Return the configuration of a node: secrets are derived from the token, and others can reach it."""
+    """Return the configuration of a node: secrets are derived from the token, and others can reach it.
+
+    What is given here stands above the table `cluster` of the file.
+    """
     secret = read_token(token)
+    said = _table(read_settings(config).get("cluster"))
     own = {
-        "node": name or default_name(),
+        **said,
+        "node": name or said.get("node", default_name()),
         "peer_key_file": str(write_peer_key(state, secret)),
-        "ray": {**ray, "token_file": str(token)},
+        "ray": {**_table(said.get("ray")), **ray, "token_file": str(token)},
     }
     defaults = None if unlimited else built_in_defaults(state)
     found = load(config, {**options, "cluster": own}, defaults)
@@ -116,3 +121,7 @@ def load_node(
     if found.api_key is None and "COVE_API_KEY" not in os.environ and not found.insecure_no_key:
         found = msgspec.structs.replace(found, api_key=derive(secret, "API key"))
     return found
+
+
+def _table(found: object) -> dict[str, object]:
+    return dict(found) if isinstance(found, dict) else {}
