@@ -57,6 +57,9 @@ class ClusterMachine(Machine):
     def __init__(self, name: str, number: int, switch: Machine, root: Path) -> None:
         super().__init__(f"{_NETWORK}.{number}")
         self.name = name
+        self.python = sys.executable
+        self.command: list[str] = []
+        self.environment = dict(os.environ)
         self.home = root / name
         self.configuration = root / f"{name}.toml"
         self._switch = switch
@@ -91,15 +94,21 @@ class ClusterMachine(Machine):
 
     def _switch_on(self) -> "subprocess.Popen[bytes]":
         namespaces = ["unshare", "--pid", "--mount", "--fork", "--kill-child=KILL", "--mount-proc"]
-        server = ["serve", "--config", str(self.configuration)]
         with self.inside(), (self.home / "output").open("ab") as output:
             return subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *namespaces, sys.executable, "-c", _INIT, *server],
+                ["setpriv", "--pdeathsig", "KILL", *namespaces, self.python, "-c", _INIT, *self.command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, "COVE_HOME": str(self.home)},
+                env={**self.environment, "COVE_HOME": str(self.home)},
             )
+
+    def cove(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of the command line on it."""
+        command = [self.python, "-c", "from cove.cli import main; main()", *arguments]
+        environment = {**self.environment, "COVE_HOME": str(self.home)}
+        with self.inside():
+            return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_UP_SECONDS)
 
     def processes(self) -> list[int]:
         """All that run on it, by their ids outside; the first one is first."""
@@ -198,12 +207,35 @@ class MachineCluster:
 
 @contextmanager
 def machine_cluster(names: str = "abc", settings: str = "") -> Iterator[MachineCluster]:
-    """Machines that know one another, all of them up; this thread is on the switch."""
+    """Machines that know one another by a list, all of them up; this thread is on the switch."""
+    with connected_machines(names) as cluster:
+        peer_key = cluster["a"].home.parent / "peer-key"
+        peer_key.touch(mode=0o600)
+        peer_key.write_text(secrets.token_urlsafe(32))
+        members = ", ".join(f'{name} = "{machine.url}"' for name, machine in cluster.machines.items())
+        for machine in cluster.machines.values():
+            machine.configuration.write_text(
+                f"{common_settings(machine)}{settings}\n[cluster]\nnode = {machine.name!r}\n"
+                f"peer_key_file = {str(peer_key)!r}\nmembers = {{{members}}}\n"
+            )
+            machine.command = ["serve", "--config", str(machine.configuration)]
+            machine.start()
+        for machine in cluster.machines.values():
+            machine.wait_until_up()
+        with cluster.switch.inside():
+            yield cluster
+
+
+def common_settings(machine: ClusterMachine) -> str:
+    """What every server of a cluster is told, however it knows the others."""
+    return f"host = '{machine.address}'\nport = {PORT}\npreview_port = 0\nworkers = 1\napi_key = {API_KEY!r}\n"
+
+
+@contextmanager
+def connected_machines(names: str) -> Iterator[MachineCluster]:
+    """Machines on a switch; nothing runs on them yet, and nothing is left of them afterwards."""
     root = Path(tempfile.mkdtemp(prefix="cove-machines-", dir="/tmp"))
     root.chmod(0o711)
-    peer_key = root / "peer-key"
-    peer_key.touch(mode=0o600)
-    peer_key.write_text(secrets.token_urlsafe(32))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, root)
         switch = Machine(f"{_NETWORK}.254")
@@ -220,17 +252,6 @@ def machine_cluster(names: str = "abc", settings: str = "") -> Iterator[MachineC
             stack.callback(machine.kill)
             stack.callback(machine.heal)
             machine.plug_in()
-        members = ", ".join(f'{name} = "{machine.url}"' for name, machine in machines.items())
-        for machine in machines.values():
-            machine.configuration.write_text(
-                f"host = '{machine.address}'\nport = {PORT}\npreview_port = 0\nworkers = 1\napi_key = {API_KEY!r}\n"
-                f"{settings}\n[cluster]\nnode = {machine.name!r}\npeer_key_file = {str(peer_key)!r}\n"
-                f"members = {{{members}}}\n"
-            )
-            machine.start()
-        for machine in machines.values():
-            machine.wait_until_up()
-        stack.enter_context(switch.inside())
         yield MachineCluster(machines, switch)
 
 

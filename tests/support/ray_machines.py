@@ -3,13 +3,17 @@
 Everything on a machine ends with the first process of its PID namespace, which ends with the test's.
 """
 
+import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from support.client_packages import installed_cove, ray_client
+from support.cluster_machines import ClusterMachine, MachineCluster, common_settings, connected_machines
 from support.leaks import process_table
 from support.machines import Machine
 
@@ -123,3 +127,53 @@ class RayMachine:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+@contextmanager
+def ray_cluster(names: str = "abc", slots: int = 64) -> Iterator[MachineCluster]:
+    """Machines of which the first has run `cove cluster start`, and the others `join`; this thread is on the switch."""
+    python = ray_client()
+    with connected_machines(names) as cluster:
+        first, *others = cluster.machines.values()
+        (packages := first.home.parent / "packages").mkdir()
+        search_path = installed_cove(packages)
+        for machine in cluster.machines.values():
+            machine.python = str(python)
+            machine.environment = {
+                **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+                "PYTHONPATH": search_path,
+            }
+            machine.configuration.write_text(common_settings(machine))
+            options = ["--name", machine.name, "--ip", machine.address, "--slots", str(slots)]
+            machine.command = ["--config", str(machine.configuration), *options]
+        first.command = ["cluster", "start", *first.command]
+        first.start()
+        wait_until(lambda: has_agent(first), "the agent of the head answers")
+        for machine in others:
+            token = ["--token-file", str(first.home / "cluster-token")]
+            machine.command = ["cluster", "join", f"{first.address}:6379", *token, *machine.command]
+            machine.start()
+        for machine in cluster.machines.values():
+            wait_until(lambda m=machine: members_of(m) == set(names), "all nodes know one another")  # type: ignore[misc]  # mypy infers no lambda with defaults
+        with cluster.switch.inside():
+            yield cluster
+
+
+def has_agent(machine: ClusterMachine) -> bool:
+    """Whether its agent is connected to Ray."""
+    return (machine.home / "server" / "agent.sock").exists()
+
+
+def members_of(machine: ClusterMachine) -> set[str]:
+    """The nodes that this one knows."""
+    try:
+        found = json.loads((machine.home / "members.json").read_bytes())
+    except FileNotFoundError:
+        return set()
+    return {each["name"] for each in found["members"]}
+
+
+def room_of(machine: ClusterMachine) -> int:
+    """The sandboxes that it may have."""
+    most: int = json.loads((machine.home / "capacity.json").read_bytes())["most"]
+    return most
