@@ -45,6 +45,7 @@ check: setup ## Format, lint, types, import layers, shell scripts, generated fil
 	shellcheck $(BASH_FILES)
 	$(BIN)/python scripts/make_blocking.py --check
 	$(BIN)/python scripts/make_reference.py --check
+	$(BIN)/python scripts/make_typescript.py --check
 
 coverage: setup ## Measure which branches of the pure packages their tests take
 	$(BIN)/coverage run -m pytest tests/core -m "pure and not timed" --hypothesis-profile=coverage -q

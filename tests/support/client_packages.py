@@ -1,6 +1,7 @@
 """The clients that others wrote, installed once in a cache."""
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -98,6 +99,20 @@ def node_client() -> Path:
 def e2b_node_client() -> Path:
     """The directory of packages in which Node finds E2B's JavaScript clients, or skip."""
     return _node_packages("e2b-2.51.0", E2B_NODE_PACKAGES)
+
+
+def typescript_packages(project: Path) -> Path:
+    """The directory of packages that a project of this repository has locked, or skip."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm on this machine")
+    lock = project / "package-lock.json"
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
+    with _installed(f"{project.name}-{digest}") as (directory, is_new):
+        if is_new:
+            for name in ("package.json", "package-lock.json", ".npmrc"):
+                shutil.copy(project / name, directory)
+            _run(["npm", "ci", "--silent"], cwd=directory)
+    return directory / "node_modules"
 
 
 def _node_packages(name: str, packages: tuple[str, ...]) -> Path:

@@ -1,0 +1,46 @@
+"""The TypeScript client: its types are current, strict and checked, and it works against a real server."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.client_packages import typescript_packages
+from support.servers import Server, serving
+
+pytestmark = pytest.mark.timeout(300)
+
+ROOT = Path(__file__).parent.parent.parent
+CLIENT = ROOT / "clients/typescript"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    home = Path(tempfile.mkdtemp(prefix="cove-typescript-"))
+    home.chmod(0o711)
+    try:
+        with serving(home, "--on-stop", "destroy") as server:
+            yield server
+    finally:
+        shutil.rmtree(home)
+
+
+def test_its_types_are_those_of_the_document() -> None:
+    command = [sys.executable, str(ROOT / "scripts/make_typescript.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_its_own_tests_pass_against_a_server(server: Server, tmp_path: Path) -> None:
+    packages = typescript_packages(CLIENT)
+    copy = tmp_path / "typescript"
+    shutil.copytree(CLIENT, copy, ignore=shutil.ignore_patterns("node_modules", "dist"))
+    (copy / "node_modules").symlink_to(packages)
+    environment = {**os.environ, "COVE_URL": server.url, "COVE_API_KEY": server.key}
+    done = subprocess.run(["npm", "test"], cwd=copy, capture_output=True, text=True, env=environment, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert server.directory.count() == 0
