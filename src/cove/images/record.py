@@ -8,7 +8,10 @@ from cove.images.manifest import ImageConfig
 
 
 class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One name for an image: its layers, bottom first, and its configuration. `id` is the configuration's digest."""
+    """One name for an image: its layers, bottom first, and its configuration. `id` is the configuration's digest.
+
+    One with an `origin` is a copy of what that node of the cluster has.
+    """
 
     id: str
     name: str
@@ -17,3 +20,4 @@ class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
     config: ImageConfig
     size: int
     tenant: str = ""
+    origin: str = ""

@@ -8,7 +8,8 @@ import errno
 import os
 from contextlib import suppress
 
-_NAME = "user.cove.owner"
+ATTRIBUTE = b"user.cove.owner"
+_NAME = ATTRIBUTE.decode()
 _MOST_ID = 65534
 _ROOT = (0, 0)
 

@@ -79,7 +79,7 @@ class Packing:
 
     def directory(self, path: bytes, opened: Opened) -> None:
         """Write the member of a directory."""
-        self.member(tar.DIRECTORY, path, opened.mode, attributes=_attributes(opened.descriptor, True))
+        self.member(tar.DIRECTORY, path, opened.mode, attributes=read_attributes(opened.descriptor, True))
 
     def meet(self, found: os.stat_result) -> None:
         """Hear of the facts of what is written next: a member is nobody's here."""
@@ -141,7 +141,7 @@ class Packing:
         ranges = [(0, size)] if is_whole else ranges
         stored = sum(end - start for start, end in ranges)
         self._spend(stored)
-        attributes = _attributes(descriptor, False)
+        attributes = read_attributes(descriptor, False)
         self.member(
             tar.FILE,
             path,
@@ -237,7 +237,8 @@ def _blocks(descriptor: int, size: int, check: Callable[[], object]) -> Iterator
         seen = max(seen, at)
 
 
-def _attributes(descriptor: int, is_directory: bool) -> dict[bytes, bytes]:
+def read_attributes(descriptor: int, is_directory: bool) -> dict[bytes, bytes]:
+    """Return those attributes of a file that belong to a layer."""
     found: dict[bytes, bytes] = {}
     for text in os.listxattr(descriptor):
         name = os.fsencode(text)

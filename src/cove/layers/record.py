@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cove.core.snapshot_index import IndexedLayer
 from cove.core.squash import Merge, shorten
 from cove.model import SnapshotInfo
 
@@ -28,7 +29,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One immutable directory. `owner` is the user that its files belong to, `parent` the layer it was made on.
 
     With `users` more than one, `owner` is the one that stands for root, and the numbers after it for the others.
-    `digest` and `archive_size` are those of its archive, once somebody asked for them; `size` is there once counted.
+    `digest` and `archive_size` are those of its archive, once somebody asked for them; `whole` are those of the archive
+    that another node gets. `size` is there once counted.
     """
 
     id: str
@@ -39,6 +41,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     archive_size: int | None = None
     size: int | None = None
     users: int = 1
+    whole: IndexedLayer | None = None
 
     @property
     def root(self) -> int | None:
@@ -72,7 +75,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One snapshot: its layers, bottom first, and what of the sandbox's spec belongs to it.
 
-    One with a `holder` is there only while the sandbox with that key is copied.
+    One with a `holder` is there only while the sandbox with that key is copied. One with an `origin` is a copy of what
+    that node of the cluster has.
     """
 
     id: str
@@ -86,6 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     system: System | None = None
     holder: str | None = None
     tenant: str = ""
+    origin: str = ""
 
     def info(self, size: int | None) -> SnapshotInfo:
         """Describe it for a caller."""

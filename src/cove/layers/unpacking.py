@@ -91,7 +91,7 @@ def unpack_layer(
     stream = VerifiedStream(pieces, size, check)
     top = os.open(data, OPEN_DIRECTORY)
     try:
-        _LayerUnpacking(top, stream, size, owner).unpack()
+        LayerUnpacking(top, stream, size, owner).unpack()
         stream.verify(digest)
     except Refused as error:
         raise ValidationFailed(f"refused: {error}") from None
@@ -101,20 +101,24 @@ def unpack_layer(
         os.close(top)
 
 
-class _LayerUnpacking(Unpacking):
+class LayerUnpacking(Unpacking):
     """Makes the members of a layer. What takes room is what is stored, not what a file with holes seems to have."""
 
     def __init__(self, top: int, stream: Stream, size: int, owner: int | None) -> None:
         super().__init__(top, stream, Budget(size, MOST_ENTRIES))
         self._owner = owner
 
+    def decode(self, block: bytes, kind: bytes, size: int, extended: dict[bytes, bytes], lenient: bool) -> tar.Member:
+        """Make a member of its header, checked."""
+        return decode_member(block, kind, size, extended, lenient)
+
     def unpack(self) -> None:
         """Make everything; directories get their modes last."""
         try:
-            for member in tar.read_members(self.stream, lenient=True, decode=decode_member):
+            for member in tar.read_members(self.stream, lenient=True, decode=self.decode):
                 self.budget.spend(0)
                 self.make(member)
-            self._set_modes({**dict.fromkeys(self.descent.made, IMPLICIT_MODE), **self.modes})
+            self.set_modes({**dict.fromkeys(self.descent.made, IMPLICIT_MODE), **self.modes})
         finally:
             self.descent.leave(0)
 
@@ -126,7 +130,7 @@ class _LayerUnpacking(Unpacking):
         if member.kind not in (WHITEOUT, FIFO):
             super().make(member)
             if member.kind == tar.SYMLINK:
-                self._give(member)
+                self.give(member)
             return
         self._make_special(member)
 
@@ -139,7 +143,7 @@ class _LayerUnpacking(Unpacking):
             os.mknod(name, stat.S_IFCHR, _NO_DEVICE, dir_fd=directory)
         else:
             os.mkfifo(name, member.mode, dir_fd=directory)
-        self._give(member)
+        self.give(member)
 
     def content(self, member: tar.Member, fd: int) -> None:
         super().content(member, fd)
@@ -151,12 +155,14 @@ class _LayerUnpacking(Unpacking):
         for name, value in attributes_of(member).items():
             os.setxattr(fd, os.fsdecode(name), value)
 
-    def _give(self, member: tar.Member) -> None:
+    def give(self, member: tar.Member) -> None:
+        """Give a link, a pipe or a whiteout to its owner."""
         if self._owner is not None:
             directory = self.descent.enter(member.parts[:-1])
             os.chown(member.parts[-1], self._owner, self._owner, dir_fd=directory, follow_symlinks=False)
 
-    def _set_modes(self, modes: dict[tuple[bytes, ...], int]) -> None:
+    def set_modes(self, modes: dict[tuple[bytes, ...], int]) -> None:
+        """Give directories to their owner, with their modes."""
         for parts in sorted(modes, key=len, reverse=True):
             directory = self.descent.enter(list(parts))
             if self._owner is not None:

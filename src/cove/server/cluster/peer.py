@@ -7,7 +7,7 @@ one that is lost later may have done what it was asked.
 import asyncio
 import hmac
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from cove.errors import NodeLost, NodeUnavailable, PermissionDenied
+from cove.errors import NodeLost, NodeUnavailable, NotFound, PermissionDenied
 from cove.http import Headers, Request
 from cove.http.dead_peer import keep_alive
 from cove.model.cluster import Member
@@ -31,6 +31,9 @@ CONNECT_SECONDS: Final = 2.0
 _MOST_BYTES: Final = 64 << 20
 _SILENT_MILLISECONDS: Final = 10_000
 _DEFAULT_PORT: Final = 80
+_LOOK_SECONDS: Final = 1.0
+_OK: Final = 200
+_NOT_FOUND: Final = 404
 
 
 class Hop(StrEnum):
@@ -132,6 +135,43 @@ class PeerClient:
             raise NodeLost(f"node {member.name} was lost before it answered", node=member.name) from error
         finally:
             writer.close()
+
+    async def stream(self, member: Member, target: str, is_up: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
+        """Yield the body of what a node answers to GET, as it comes: NodeLost when it breaks off, or is not up.
+
+        A node that says nothing is waited for while it `is_up`. What is not there is NotFound.
+        """
+        reader, writer = await _connect(member, CONNECT_SECONDS)
+        try:
+            writer.write(_render(member, "GET", target, b"", self.key.headers(Hop.VOUCHED)))
+            reply = Reply()
+            parser = httptools.HttpResponseParser(reply)
+            while not reply.is_complete:
+                data = await _read_while(reader, is_up)
+                if not data:
+                    raise OSError("it has closed the connection")
+                parser.feed_data(data)
+                if reply.body and parser.get_status_code() == _OK:
+                    body, reply.body = reply.body, b""
+                    yield body
+            if (status := parser.get_status_code()) != _OK:
+                raise (NotFound if status == _NOT_FOUND else NodeUnavailable)(
+                    f"node {member.name} answers {status}: {reply.body[:200].decode('utf-8', 'replace')}"
+                )
+        except (OSError, httptools.HttpParserError) as error:
+            raise NodeLost(f"node {member.name} was lost in the middle: {error}", node=member.name) from error
+        finally:
+            writer.close()
+
+
+async def _read_while(reader: asyncio.StreamReader, is_up: Callable[[], bool]) -> bytes:
+    while True:
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                return await reader.read(1 << 18)
+        except TimeoutError:
+            if not is_up():
+                raise OSError("it does not answer any more") from None
 
 
 async def _connect(member: Member, seconds: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

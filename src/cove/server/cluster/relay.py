@@ -29,6 +29,7 @@ _WITHOUT_KEY: Final = _DROPPED | {b"authorization"}
 _MOST_HEAD_BYTES: Final = 1 << 16
 MISDIRECTED: Final = 421
 NO_ROOM: Final = 429
+UNREACHABLE: Final = 503
 
 # Says where to try next, by the status and by the node that the answer names.
 FindNext = Callable[[int, str], Coroutine[object, object, str]]
@@ -120,7 +121,7 @@ class PeerRelay(SocketRelay):
             except NodeUnavailable:
                 if self._find_next is None or NO_ROOM not in self._refusals:
                     raise
-                self._path = await self._find_next(NO_ROOM, "")
+                self._path = await self._find_next(UNREACHABLE, "")
 
     async def _choose_next(self, answer: bytes) -> None:
         self._refusal = None

@@ -34,13 +34,17 @@ from cove.errors import (
 from cove.http import Answer, Handler, Request, Response
 from cove.local.threads import in_thread
 from cove.server.cluster.engine_placement import EnginePlacement
+from cove.server.cluster.fetching import Fetching
 from cove.server.cluster.gathering import Gathering
 from cove.server.cluster.names import ClaimedNames
 from cove.server.cluster.nodes import NODE_PATH, Nodes, Report
 from cove.server.cluster.peer import Hop, PeerClient, PeerKey
 from cove.server.cluster.placement import Placement
-from cove.server.cluster.relay import MISDIRECTED, NO_ROOM, NODE_HEADER, FindNext, PeerRelay, PeerUpstreams
+from cove.server.cluster.relay import MISDIRECTED, NO_ROOM, NODE_HEADER, UNREACHABLE, FindNext, PeerRelay, PeerUpstreams
+from cove.server.cluster.shipment import IMAGE, SNAPSHOT
+from cove.server.cluster.shipping import Shipping
 from cove.server.cluster.static_placement import CLAIMS_PATH, StaticPlacement
+from cove.server.cluster.suitability import Suitability, Suitable
 from cove.server.cluster.targets import Kind, Target, find_target
 from cove.server.cluster.whereabouts import HAS_PATH, Whereabouts, has
 from cove.server.e2b.protocol import read_query
@@ -58,6 +62,7 @@ _PEERS_ONLY: Final = "/v1/cluster/"
 _JSON: Final = ((b"content-type", b"application/json"),)
 _MOST_BODY_BYTES: Final = 1 << 20
 _MOST_GRANTS: Final = 3  # others may take the room that was granted for a sandbox before it is there
+_FULL: Final = "no node of the cluster has room for one more sandbox now: try again later"
 _PER_CPU: Final = 64  # so many sandboxes a node is taken to have room for where its configuration does not say
 
 log = logging.getLogger("cove.server")
@@ -92,6 +97,9 @@ class Router:
         self._names = ClaimedNames(self._placement, directory)
         self._whereabouts = Whereabouts(directory, self._nodes, client, self._placement)
         self._gathering = Gathering(self._nodes, client)
+        self._shipping = Shipping(directory.home)
+        self._fetching = Fetching(directory.home, self._nodes, client, starter.configuration.max_image_jobs)
+        self._suitability = Suitability(self._nodes, self._whereabouts, self._fetching.holdings)
         self._handler: Handler
         self._preview: Preview
 
@@ -99,6 +107,7 @@ class Router:
         self._nodes.on_elected = self._claim_names_again
         await self._nodes.__aenter__()
         self._starter.names = self._names
+        self._starter.things = self._fetching
         return self
 
     async def __aexit__(
@@ -163,6 +172,8 @@ class Router:
             return _json(await in_thread(self._report))
         if request.path == CLAIMS_PATH:
             return await self._static.answer(request)
+        if self._shipping.serves(request.path):
+            return await self._shipping.answer(request)
         noun, _, name = request.path.removeprefix(HAS_PATH).partition("/")
         if not request.path.startswith(HAS_PATH) or request.method != "GET":
             raise NotFound(f"nodes have nothing at {request.path}")
@@ -246,11 +257,24 @@ class Router:
         return self._relay(nodes[0], target.hop, target)
 
     async def _to_thing(self, request: Request, target: Target) -> Answer:
+        if target.noun in (IMAGE, SNAPSHOT):
+            return await self._to_copied(request, target)
         if not await in_thread(has, self._directory, target.noun, target.name):
             holders, _ = await self._whereabouts.holders(target.noun, target.name)
             if holders and holders[0] != self._nodes.node:
                 return self._relay(holders[0], target.hop)
         return await _settle(self._handler(request))
+
+    async def _to_copied(self, request: Request, target: Target) -> Answer:
+        """Let the node that has an image or a snapshot answer, and one with a copy only while there is no other."""
+        holdings = self._fetching.holdings
+        here, node = await holdings.here(target.noun, target.name), self._nodes.node
+        if here is None or here.origin:
+            found = await holdings.find(target.noun, target.name)
+            node = next(iter((*found.originals, *found.copies)), node)
+        if request.method == "DELETE":
+            await holdings.forget_copies(target.noun, target.name, but=node)
+        return await _settle(self._handler(request)) if node == self._nodes.node else self._relay(node, target.hop)
 
     async def _create(self, request: Request) -> Answer:
         if not self._nodes.members:
@@ -262,19 +286,20 @@ class Router:
         except ValidationFailed:
             return await _settle(self._handler(request))
         node = None if wish.id is None else await self._find(wish.id)
-        nodes = [node] if node is not None else await self._whereabouts.suitable(wish.spec, self._nodes.candidates())
-        return await self._try(request, body, nodes, is_fixed=node is not None)
+        if node is not None:
+            return await self._try(request, body, Suitable([node], is_bound=True), is_fixed=True)
+        return await self._try(request, body, await self._suitability.rank(wish.spec), is_fixed=False)
 
     async def _find(self, id: str) -> str | None:
         """Return the node that has a sandbox, or that alone may make one with an id that it could have made."""
         return self._whereabouts.recall(id) or await self._whereabouts.search(id)
 
-    async def _try(self, request: Request, body: bytes, nodes: list[str], *, is_fixed: bool) -> Answer:
+    async def _try(self, request: Request, body: bytes, suitable: Suitable, *, is_fixed: bool) -> Answer:
         """Have a sandbox made by the first node that takes it; if none does, by one that gets more room for it.
 
         Where the node `is_fixed`, or the name turns out to be claimed by one, no other will do.
         """
-        left = iter(nodes)
+        left = iter(suitable.nodes)
         granted, claimant = 0, ""
 
         async def find_next(status: int, named: str) -> str:
@@ -286,12 +311,10 @@ class Router:
                 return named
             for node in left:
                 return node
-            if granted == _MOST_GRANTS or not self._nodes.candidates():
-                raise NoCapacity("no node of the cluster has room for one more sandbox now: try again later")
+            if granted == _MOST_GRANTS:
+                raise NoCapacity(_FULL)
             granted += 1
-            node = await self._placement.grant(1)
-            await self._nodes.meet(node)
-            return node
+            return await self._get_room(suitable, status)
 
         node = await find_next(NO_ROOM, "")
         self._nodes.placed(node)
@@ -307,6 +330,21 @@ class Router:
                 request.unread(body)
                 node = await find_next(NO_ROOM, "")
         return self._relay(node, Hop.VOUCHED, None, find_next, (MISDIRECTED,) if is_fixed else (MISDIRECTED, NO_ROOM))
+
+    async def _get_room(self, suitable: Suitable, status: int) -> str:
+        """Return a node that gets more room; a sandbox that is bound to one finds none elsewhere."""
+        if suitable.is_bound:
+            node = suitable.nodes[0]
+            if status == UNREACHABLE:
+                raise NodeUnavailable(
+                    f"node {node}, which has the volumes, cannot be reached: nothing was started; try again", node=node
+                )
+            raise NoCapacity(f"node {node}, which has the volumes, has no room now: destroy sandboxes there, or wait")
+        if not self._nodes.candidates():
+            raise NoCapacity(_FULL)
+        node = await self._placement.grant(1)
+        await self._nodes.meet(node)
+        return node
 
 
 async def _settle(answer: Coming) -> Answer:

@@ -10,18 +10,15 @@ import msgspec
 from cove.core.cluster import birth_code
 from cove.core.identifier import check_sandbox_id
 from cove.errors import CoveError, NotFound, PlacementUnavailable, ValidationFailed
-from cove.images.store import open_images
-from cove.layers.store import LayerStore
 from cove.local.threads import in_thread
-from cove.model import SandboxSpec, VolumeMount
 from cove.model.cluster import Member
 from cove.model.mount import check_volume_name
-from cove.model.spec import HOST_IMAGE
 from cove.runtime.home import Home
 from cove.runtime.volumes import Volumes
 from cove.server.cluster.nodes import Nodes
 from cove.server.cluster.peer import PeerClient
 from cove.server.cluster.placement import Placement
+from cove.server.cluster.shipment import IMAGE, SNAPSHOT, find_record
 from cove.server.sandboxes.directory import Directory
 from cove.tasks import together
 
@@ -94,16 +91,6 @@ class Whereabouts:
             return None
         return msgspec.json.decode(reply.body, type=bool) if reply.status == 200 else None
 
-    async def suitable(self, spec: SandboxSpec, nodes: list[str]) -> list[str]:
-        """Return those of the nodes that have what a spec stands on; all of them where no node has it."""
-        needs = [("volume", each.volume) for each in spec.mounts if isinstance(each, VolumeMount)]
-        needs += [("snapshot", spec.snapshot)] if spec.snapshot is not None else []
-        needs += [("image", spec.image)] if spec.image != HOST_IMAGE else []
-        for noun, name in needs:
-            holders, _ = await self.holders(noun, name)
-            nodes = [node for node in nodes if node in holders] or nodes
-        return nodes
-
 
 def has(directory: Directory, noun: str, name: str) -> bool:
     """Return whether this node has a thing of that name. Blocks."""
@@ -118,10 +105,8 @@ def _find(directory: Directory, home: Path, noun: str, name: str) -> None:
     if noun == "sandbox":
         if not directory.entry(check_sandbox_id(name)).exists():
             raise NotFound(name)
-    elif noun == "snapshot":
-        LayerStore(home).find(name)
-    elif noun == "image":
-        open_images(home, LayerStore(home)).find(name)
+    elif noun in (SNAPSHOT, IMAGE):
+        find_record(home, noun, name, "")
     elif noun == "volume":
         Volumes(Home(home)).get(check_volume_name(name))
     else:

@@ -48,6 +48,14 @@ class Names(Protocol):
         ...
 
 
+class Things(Protocol):
+    """The images and snapshots that other nodes of a cluster have."""
+
+    async def provide(self, directory: Directory, spec: SandboxSpec) -> None:
+        """See to it that what a sandbox is to stand on is here, if any node has it."""
+        ...
+
+
 class ClaimedElsewhere(SandboxAlreadyExists):
     """The name belongs to another node of the cluster."""
 
@@ -65,10 +73,15 @@ class Starter:
         self._pool = WarmPool(self.directory)
         self._hierarchies: Hierarchies | None = None
         self.names: Names | None = None
+        self.things: Things | None = None
 
     def of(self, tenant: str) -> "Starter":
         """Return one that starts what is a tenant's."""
-        return self if tenant == self.directory.tenant else Starter(self.directory.home, self.configuration, tenant)
+        if tenant == self.directory.tenant:
+            return self
+        made = Starter(self.directory.home, self.configuration, tenant)
+        made.things = self.things
+        return made
 
     async def create(
         self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False, is_ours: bool = False
@@ -82,6 +95,8 @@ class Starter:
             return await self._get(existing, exist_ok)
         spec = await in_thread(self.configuration.complete if is_ours else self.configuration.admit, spec)
         await in_thread(check_spec_quota, self.directory.home, self.directory.tenant, spec)
+        if self.things is not None:
+            await self.things.provide(self.directory, spec)
         if id is None or self.names is None:
             return (await self._offer(id, spec, exist_ok=exist_ok)).take()
         return await self._create_named(self.names, id, spec, exist_ok=exist_ok)
