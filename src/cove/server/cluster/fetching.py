@@ -73,7 +73,7 @@ class Fetching:
         self.holdings = Holdings(home, nodes, client)
 
     async def provide(self, directory: Directory, spec: SandboxSpec) -> None:
-        """See to it that what a sandbox is to stand on is here, if any node has it.
+        """Fetch what a sandbox is to stand on, unless it is here, if any node has it.
 
         Raises LimitExceeded where nothing more may be fetched, PlacementUnavailable where no node can give it now.
         """

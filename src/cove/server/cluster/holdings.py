@@ -26,7 +26,7 @@ _SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What nodes have answered: None for one that has nothing. Those that did not answer are `silent`."""
+    """The answers of nodes: None for one that has nothing. Those that did not answer are `silent`."""
 
     answers: dict[str, Holding | None]
     silent: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a node has of images and snapshots, described for another node, and taken in from one. Blocks.
+"""Describe an image or a snapshot for another node, and take in what another node describes. Blocks.
 
 A copy is a record as any other, with the node that it is a copy of: layers keep their ids, so that what is there
 already is not fetched. What another node says is believed no further than that it may say what a name stands for: ids
@@ -38,14 +38,14 @@ _SESSION_FILE: Final = re.compile(r"index|[0-9]{1,6}")
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has under a name. With an `origin` it is a copy of what that node has."""
+    """The thing that a node has under a name. With an `origin` it is a copy of what that node has."""
 
     id: str
     origin: str = ""
 
 
 class ShippedLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer, and its whole archive; `has_system` says that its files have owners."""
+    """A layer and its whole archive; `has_system` says that its files have owners."""
 
     id: str
     archive: IndexedLayer
@@ -212,7 +212,7 @@ def take_in(images: ImageStore, layer: ShippedLayer, stream: Stream, check: Chec
 
 
 def _loaded_owners() -> Owners:
-    """Whose the files of layers without a system are: never root's own, which is never mapped."""
+    """Return whose the files of layers without a system are: never root's own, which is never mapped."""
     return Owners(_NOBODY if os.geteuid() == 0 else os.geteuid(), 1)
 
 

@@ -52,7 +52,7 @@ class Things(Protocol):
     """The images and snapshots that other nodes of a cluster have."""
 
     async def provide(self, directory: Directory, spec: SandboxSpec) -> None:
-        """See to it that what a sandbox is to stand on is here, if any node has it."""
+        """Fetch what a sandbox is to stand on, unless it is here, if any node has it."""
         ...
 
 
