@@ -77,6 +77,11 @@ def test_the_lines_of_the_guide_to_tenants_do_what_it_says(cove: Cli, tmp_path: 
     assert seen[-1] == "[]"
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_lines_of_the_guide_to_telemetry_do_what_it_says(cove: Cli, tmp_path: Path) -> None:
+    assert "cove_sandboxes{" in run_lines(cove, "telemetry.md", tmp_path)
+
+
 def test_the_lines_of_the_command_line_guide_do_what_it_says(cove: Cli, tmp_path: Path) -> None:
     seen = run_lines(cove, "cli.md", tmp_path)
     assert "hello world in /tmp\n" in seen

@@ -109,10 +109,11 @@ def serving(home: Path, *options: str) -> Iterator[Server]:
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
-        found = re.search(r"http://\S+:\d+", line)
+        found = re.search(r"http://[\w.\[\]:-]+:\d+", line)
         assert found is not None, line
         key = (home / "key").read_text().strip() if "key is in" in line else ""
-        yield Server(process, home, found[0], key, process.stdout.readline())
+        said = line if line.startswith("{") else process.stdout.readline()
+        yield Server(process, home, found[0], key, said)
     finally:
         process.terminate()
         process.wait(60)

@@ -13,6 +13,7 @@ from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.local.state import default_home
 from cove.model import SandboxStatus
 from cove.runtime.cgroups import explain_missing
+from cove.server.announcement import Event, LogFormat, announce
 from cove.server.cluster.joining import find_token, load_node
 from cove.server.cluster.ray_probe import check_ray_is_installed
 from cove.server.configuration import UNLIMITED, Configuration, OnStop, built_in_defaults, load
@@ -54,6 +55,9 @@ def serve(
         str | None,
         typer.Option(metavar="ADDRESS", help="Be a node of the Ray that runs here: its address, or auto to find it."),
     ] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="What lines about the server look like; human by default.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A TOML file with these options, and what clients may do.")
     ] = None,
@@ -68,6 +72,7 @@ def serve(
         "insecure_no_key": insecure_no_key,
         "warm": warm,
         "on_stop": on_stop,
+        "log_format": log_format,
     }
     state = (home or default_home()).absolute()
     if cluster is None:
@@ -86,9 +91,12 @@ def run_server(state: Path, configuration: Configuration) -> None:
 
 def _tell(configuration: Configuration, line: str) -> None:
     """The first line is where the server listens; what sandboxes get there follows it."""
-    words = [line, describe_defaults(configuration, find_hierarchies())] if line.startswith("Cove serves") else [line]
+    defaults = describe_defaults(configuration, find_hierarchies())
+    if configuration.log_format is LogFormat.JSON:
+        announce(configuration.log_format, Event.SERVING, line, defaults=defaults)
+        return
     with suppress(OSError):  # nobody reads any more: a server outlives who started it
-        print("\n".join(words), flush=True)
+        print(line, defaults, sep="\n", flush=True)
 
 
 def describe_defaults(configuration: Configuration, hierarchies: Hierarchies) -> str:

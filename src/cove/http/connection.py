@@ -21,12 +21,13 @@ Requests that were pipelined wait in the queue (`RequestQueue`); reading stops w
 import asyncio
 import logging
 import socket
+import time
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from cove.http.answer_task import AnswerTask, run_upgrade, settle_lost
 from cove.http.deadline import Deadline
-from cove.http.endpoint import Endpoint
+from cove.http.endpoint import Endpoint, widen
 from cove.http.errors import HandlerFailed, HttpError, RequestTimeout, ServerStopping, TooManyConnections
 from cove.http.parser import HttpLimits
 from cove.http.request import Request
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FAREWELL_SECONDS = 1.0
-_UNIX_BYTES = 1 << 20
 
 log = logging.getLogger("cove.http")
 
@@ -82,7 +82,7 @@ class HttpConnection(Endpoint):
         sock = transport.get_extra_info("socket")
         if sock.family == socket.AF_UNIX:
             self._tells_unread = True
-            _widen(sock)
+            widen(sock)
         else:
             self._server.watch(self._transport)
         if self._server.add(self):
@@ -122,6 +122,8 @@ class HttpConnection(Endpoint):
         self._state = _State.LOST
         self._deadline.close()
         self._queue.clear()
+        if self._is_busy:
+            self._server.has_ended(self.request)
         if self._taker is not None:
             self._taker.client_gone()
             self._taker = None
@@ -177,6 +179,7 @@ class HttpConnection(Endpoint):
         """Write an answer; a generator gets a task."""
         if self._state is _State.LOST:
             return
+        self.request.answered(response.status, response.body)
         keep_alive = self.request.is_kept_alive and not self._server.is_closing
         head = render_head(response, version=self.request.version, close=not keep_alive)
         if isinstance(response.body, bytes):
@@ -197,6 +200,7 @@ class HttpConnection(Endpoint):
 
     def finish(self, *, keep_alive: bool) -> None:
         """The answer is complete: go on with the next request, or end."""
+        self._server.has_ended(self.request)
         self._is_busy = False
         self._taker = None
         if self._state is not _State.HTTP:
@@ -286,6 +290,7 @@ class HttpConnection(Endpoint):
 
     def _begin(self, request: Request) -> None:
         self.request = request
+        request.began = time.perf_counter()
         self._is_busy = True
         self._is_timing_head = False
         self._deadline.clear()
@@ -319,6 +324,7 @@ class HttpConnection(Endpoint):
             upgrade.release()
             self.finish(keep_alive=False)
             return
+        self.request.status = 101
         self._transport.write(render_switch(upgrade.headers))
         self._taker = stream = Stream(self._transport, outlives_eof=upgrade.outlives_eof)
         self.switch()
@@ -364,6 +370,7 @@ class HttpConnection(Endpoint):
 
     def _reject(self, response: Response) -> None:
         assert isinstance(response.body, bytes)
+        self._server.observer.rejected(response)
         self._transport.write(render_head(response, version="1.1", close=True) + response.body)
         self._linger()
 
@@ -390,8 +397,3 @@ class HttpConnection(Endpoint):
             self.abort()  # closing would wait for a client that takes nothing
         else:
             self._transport.close()
-
-
-def _widen(connection: socket.socket) -> None:
-    """The kernel gives a unix socket room for less than what is written in one go, and widens it only when asked."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_BYTES)

@@ -1,6 +1,7 @@
 """A transport as one end of a connection: write, pause, half-close and abort in whatever state it is."""
 
 import asyncio
+import socket
 from contextlib import suppress
 from typing import cast
 
@@ -22,6 +23,14 @@ class _NotConnected(asyncio.Transport):
 
     def abort(self) -> None:
         pass
+
+
+_UNIX_BYTES = 1 << 20
+
+
+def widen(connection: socket.socket) -> None:
+    """The kernel gives a unix socket room for less than what is written in one go, and widens it only when asked."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_BYTES)
 
 
 class Endpoint(asyncio.Protocol):

@@ -117,6 +117,7 @@ class ProxyRelay(Relay):
         request = self._exchange.request
         self._deadline.clear()
         self._has_answered = True
+        request.status = head.status
         self._is_chunked = has_body(request.method, head.status) and not head.has_length and request.version == "1.1"
         self._exchange.write(self._render_head(head))
 
@@ -136,6 +137,7 @@ class ProxyRelay(Relay):
             raise BadResponse("it changed the protocol without being asked")
         self._deadline.clear()
         self._has_answered = self._is_raw = True
+        self._exchange.request.status = head.status
         self._exchange.write(self._render_head(head) + rest)
         self._exchange.switch()
 

@@ -34,7 +34,9 @@ class BodySink(Protocol):
 class Request:
     """One request; its body may still be on the way. Names of headers are in lower case.
 
-    A body that `may_be_silent` has no limit on the time between its pieces.
+    A body that `may_be_silent` has no limit on the time between its pieces. For who observes, it knows when it `began`,
+    the `status` of its answer, 0 before there is one, and of an error what its body begins with; handlers may leave
+    whose it is, and what they `trace` it by.
     """
 
     __slots__ = (
@@ -45,14 +47,20 @@ class Request:
         "_sink",
         "_source",
         "_waiter",
+        "began",
+        "error",
         "headers",
         "is_complete",
+        "is_over",
         "is_upgrade",
         "may_be_silent",
         "method",
+        "owner",
         "path",
         "query",
         "raw_headers",
+        "status",
+        "trace",
         "version",
     )
 
@@ -66,6 +74,12 @@ class Request:
         self.is_complete = False
         self.is_upgrade = False
         self.may_be_silent = False
+        self.is_over = False
+        self.began = 0.0
+        self.status = 0
+        self.error = b""
+        self.owner = ""
+        self.trace: object = None
         self._source = source
         self._limit = limit
         self._chunks: list[bytes] = []
@@ -87,6 +101,12 @@ class Request:
         return (
             self.is_complete and self.version == "1.1" and b"close" not in self.headers.get(b"connection", b"").lower()
         )
+
+    def answered(self, status: int, body: object) -> None:
+        """Note the status of its answer, and the beginning of an error's body."""
+        self.status = status
+        if status >= 400 and isinstance(body, bytes):
+            self.error = body
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body; BodyTooLarge beyond the limit."""

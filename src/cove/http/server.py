@@ -18,6 +18,16 @@ _BACKLOG = 1024
 _MOST_REFUSED = 64
 
 
+class Observer:
+    """Is told how requests end; this one takes no note of it. It must not raise, nor take its time."""
+
+    def answered(self, request: Request) -> None:
+        """Note that an answer is over: complete, or nobody waits for it any more."""
+
+    def rejected(self, response: Response) -> None:
+        """Note that a connection was refused, or what came on it is no request."""
+
+
 class HttpServer:
     """Serves while it is open; owns the sockets and every connection.
 
@@ -36,8 +46,10 @@ class HttpServer:
         describe: Callable[[Exception], Response | None] = lambda _: None,
         limits: HttpLimits | None = None,
         grace: float = 5.0,
+        observer: Observer | None = None,
     ) -> None:
         self.handler = handler
+        self.observer = observer or Observer()
         self._describe = describe
         self.is_closing = False
         self._sockets = sockets
@@ -136,6 +148,12 @@ class HttpServer:
         if connection in self._admitted:
             del self._admitted[connection]
             self._admitted[connection] = None
+
+    def has_ended(self, request: Request) -> None:
+        """Tell the end of an answer, once."""
+        if not request.is_over:
+            request.is_over = True
+            self.observer.answered(request)
 
     def _make_room(self) -> bool:
         waiting = next((connection for connection in self._admitted if connection.is_waiting), None)

@@ -31,9 +31,9 @@ from cove.model.cluster import Member, Members
 from cove.model.network import check_network
 from cove.model.spec import check_spec
 from cove.runtime.mounts import resolve_beneath
+from cove.server.announcement import LogFormat
 
 _HIGHEST_PORT = 65535
-
 _MOST_WORKERS = 4
 # Builds, pulls, loads and saves of images at a time.
 _IMAGE_JOBS = 4
@@ -162,6 +162,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     cluster: ClusterSettings | None = None
     journal: JournalDetail = JournalDetail.OUTPUT
     journal_keep: float = 7 * 24 * 3600.0
+    log_format: LogFormat = LogFormat.HUMAN
 
     def __post_init__(self) -> None:
         if self.insecure_no_key and not self.is_loopback:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from ipaddress import ip_address
 from pathlib import Path
@@ -30,12 +31,14 @@ from cove.linux.syn_filter import drop_new_connections
 from cove.local.state import LOCK_FILE, URL_FILE, replace_file
 from cove.runtime.home import Home
 from cove.runtime.kept_journals import forget_journals
+from cove.server.announcement import Death, announce_death
 from cove.server.cluster.agent_protocol import LEFT
 from cove.server.cluster.companions import Companions
 from cove.server.cluster.joining import read_token
 from cove.server.cluster.peer import load_peer_key
 from cove.server.cluster.ray_node import forget_ray_token, without_secrets
 from cove.server.configuration import Configuration, OnStop
+from cove.server.counters import clear_counts
 from cove.server.gateway.auth import KEY_FILE, leave_key, load_key
 from cove.server.preview.exposures import address_of, write_address
 from cove.server.sandboxes.capacity import write_capacity
@@ -113,6 +116,7 @@ class Supervisor:
             write_grants(self._home, self._configuration.grants)
             write_mount_grants(self._home, self._configuration.mount_grants)
             write_capacity(self._home, self._configuration.max_sandboxes)
+            clear_counts(self._home)
             self._write_members()
             self._starting = os.pipe2(os.O_CLOEXEC)
             zygote = _Child("zygote", self._start_zygote)
@@ -150,8 +154,9 @@ class Supervisor:
         """Start it and wait until it takes requests, or has ended."""
         read, write = os.pipe2(os.O_CLOEXEC)
         starting = self._starting[1]
+        arguments = self._pid, write, starting, self._configuration.log_format
         with subprocess.Popen(
-            [sys.executable, "-m", "cove.server.runtime.zygote", str(self._pid), str(write), str(starting)],
+            [sys.executable, "-m", "cove.server.runtime.zygote", *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             pass_fds=[write, starting],
             env=without_secrets(os.environ),
@@ -177,8 +182,8 @@ class Supervisor:
         write_address(self._directory.server, address_of(configuration, previews.getsockname()[1]))
         work = Work(self._home, configuration, key, api, previews, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._children += [
-            _Child("worker", lambda: self._fork("cove-worker", lambda: run_worker(work)))
-            for _ in range(configuration.workers)
+            _Child("worker", partial(self._fork, "cove-worker", partial(run_worker, work, number)))
+            for number in range(configuration.workers)
         ]
         for child in self._children:
             child.start_if_due()
@@ -267,7 +272,7 @@ class Supervisor:
     def _reap(self) -> None:
         for child in self._children:
             if child.pid and (end := _reap(child.pid)) is not None:
-                self._announce(f"The {child.name} with pid {child.pid} {_describe(end)}: another one is started.")
+                self._tell(Death(child.name, child.pid, end, "another one is started"))
                 child.ended()
                 self._sweep_soon()
         for child in self._companions:
@@ -280,8 +285,11 @@ class Supervisor:
         """Start it again, unless this node has left the cluster: then its server stops too."""
         self._has_left = child.name == "agent" and end == LEFT
         what = "This node has left the cluster" if self._has_left else "another one is started"
-        self._announce(f"The {child.name} of the cluster with pid {child.pid} {_describe(end)}: {what}.")
+        self._tell(Death(f"{child.name} of the cluster", child.pid, end, what))
         child.ended()
+
+    def _tell(self, death: Death) -> None:
+        announce_death(self._home, self._configuration.log_format, death)
 
     def _end_companions(self) -> None:
         ending, self._companions = self._companions, []
@@ -377,10 +385,6 @@ def _reap(pid: int) -> int | None:
     """Collect a child that has ended, and return its exit code, negative for a signal; None while it runs."""
     found, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if found == pid else None
-
-
-def _describe(end: int) -> str:
-    return f"was ended by {signal.Signals(-end).name}" if end < 0 else f"ended with exit code {end}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

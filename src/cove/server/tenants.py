@@ -86,6 +86,7 @@ class TenantGateways:
         name_key(request, None if principal is None else principal.name)
         ACTOR.set(actor_of(request))
         tenant = "" if principal is None else principal.tenant or _check(request.headers.get(TENANT_HEADER))
+        request.owner = tenant
         if principal is not None and principal.rate is not None:
             self._rate_of(tenant).take(principal.rate)
         return self._handler_of(tenant)(request)
@@ -103,6 +104,7 @@ class TenantGateways:
             raise Unauthorized("the token is wrong, its time is over, or its sandbox is gone")
         _check_grant(request, shown.grant)
         name_key(request, _NAME_OF_TOKENS)
+        request.owner = record.tenant
         ACTOR.set(actor_of(request))
         request.headers[b"authorization"] = b"Bearer " + (self._key or "").encode()
         request.headers[_EXPIRES] = b"%f" % shown.grant.expires

@@ -5,24 +5,28 @@ import os
 import resource
 import signal
 import socket
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import uvloop
 
-from cove.http import Handler, HttpLimits, HttpServer
+from cove.http import Handler, HttpLimits, HttpServer, Observer
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.local.threads import in_thread
 from cove.server.actor import with_actor
 from cove.server.cluster.peer import load_peer_key
 from cove.server.cluster.router import Router
 from cove.server.configuration import Configuration
+from cove.server.counters import Counters
 from cove.server.error_response import describe_error
 from cove.server.gateway.auth import Authenticator, load_token_secret
 from cove.server.gateway.documents import make_documents
 from cove.server.gateway.key_ring import KeyRing
+from cove.server.gateway.observer import RequestCounter
+from cove.server.gateway.refusals import Refusals
 from cove.server.preview.exposures import address_of
 from cove.server.preview.handler import Preview
 from cove.server.sandboxes.directory import Directory
@@ -47,11 +51,16 @@ class Work:
     ready: int
 
 
-def run_worker(work: Work) -> None:
-    """Serve until told to stop. Returns when the answers under way are given."""
+def run_worker(work: Work, number: int) -> None:
+    """Serve until told to stop. Returns when the answers under way are given.
+
+    The next worker of the same number counts on where this one ends.
+    """
     raise_descriptor_limit()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(work))
+    with closing(Counters(work.home, f"worker-{number}")) as counters:
+        counters.read()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(work, counters))
 
 
 def limits_for(descriptors: int) -> HttpLimits:
@@ -60,7 +69,7 @@ def limits_for(descriptors: int) -> HttpLimits:
     return replace(usual, connections=min(usual.connections, descriptors // 6))
 
 
-async def _serve(work: Work) -> None:
+async def _serve(work: Work, counters: Counters) -> None:
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
     configuration = work.configuration
@@ -78,21 +87,26 @@ async def _serve(work: Work) -> None:
     address = address_of(configuration, work.previews.getsockname()[1])
     secret = await in_thread(load_token_secret, work.home)
     router = await _make_router(work, directory, starter, authenticator)
+    refusals = Refusals(work.home, configuration.log_format)
+    counter = RequestCounter(counters, refusals.note)
+    preview_counter = RequestCounter(counters, refusals.note, "previews")
     async with (
         nullcontext() if router is None else router,
         TenantGateways(
             authenticator, starter, configuration, make_documents(), secret=secret, key=work.key
         ) as gateways,
         Preview(directory, address, work.key) as preview,
-        _serve_api(router, gateways, preview, work.api, limits) as api,
-        _serve_previews(router, preview, work.previews, limits) as previews,
+        _serve_on(work.api, _api_handler(router, gateways, preview), limits, counter) as api,
+        _serve_on(work.previews, preview if router is None else router.visit, limits, preview_counter) as previews,
         Tasks() as tasks,
     ):
         if ring is not None:
             tasks.start(_end_revoked(api, gateways, ring))
+        tasks.start(refusals.run())
         os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()
         await _stop(api, previews)
+        await in_thread(partial(refusals.announce, is_last=True))
 
 
 async def _make_router(
@@ -107,15 +121,12 @@ async def _make_router(
     return Router(directory, starter, authenticator, peer_key, work.key, timeout)
 
 
-def _serve_api(
-    router: Router | None, handler: Handler, preview: Preview, listener: socket.socket, limits: HttpLimits
-) -> HttpServer:
-    first = handler if router is None else router.before(handler, preview)
-    return HttpServer(with_actor(first), [listener], describe=describe_error, limits=limits)
+def _api_handler(router: Router | None, handler: Handler, preview: Preview) -> Handler:
+    return with_actor(handler if router is None else router.before(handler, preview))
 
 
-def _serve_previews(router: Router | None, preview: Preview, listener: socket.socket, limits: HttpLimits) -> HttpServer:
-    return HttpServer(preview if router is None else router.visit, [listener], describe=describe_error, limits=limits)
+def _serve_on(listener: socket.socket, handler: Handler, limits: HttpLimits, observer: Observer) -> HttpServer:
+    return HttpServer(handler, [listener], describe=describe_error, limits=limits, observer=observer)
 
 
 async def _end_revoked(server: HttpServer, gateways: TenantGateways, ring: KeyRing) -> None:

@@ -188,14 +188,21 @@ class SocketRelay(Relay):
 
     def upstream_data(self, data: bytes, *, is_raw: bool) -> None:
         """Pass on some of the response."""
+        self._note(data)
         self._has_answered = True
         if is_raw and not self._is_raw:
             self._switch(data)
         else:
             self._exchange.write(data)
 
+    def _note(self, data: bytes) -> None:
+        """Note the status of the response when its first part comes."""
+        if not self._has_answered and self._upstream is not None:
+            self._exchange.request.answered(self._upstream.status, data)
+
     def upstream_completed(self, data: bytes, *, keep_alive: bool) -> None:
         """Pass on the last of the response, and give the connection back."""
+        self._note(data)
         upstream, self._upstream = self._upstream, None
         assert upstream is not None
         self._exchange.write(data)

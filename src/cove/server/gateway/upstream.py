@@ -41,6 +41,11 @@ class Upstream(Endpoint):
         self._is_complete = False
 
     @property
+    def status(self) -> int:
+        """The status of the answer that is coming."""
+        return self._parser.get_status_code()
+
+    @property
     def is_usable(self) -> bool:
         """Return whether it can carry another request."""
         return not self._is_broken and not self._is_raw and not self._transport.is_closing()

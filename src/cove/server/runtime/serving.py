@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import cast
 
 import msgspec
@@ -22,6 +23,7 @@ from cove.server.mcp.runtime import McpRuntime
 from cove.server.runtime.activity import count
 from cove.server.runtime.open_sandbox import OpenedSandbox
 from cove.server.runtime.routes import make_handler
+from cove.server.sandboxes.destroy_sandbox import count_eviction
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
 from cove.tasks import Tasks
@@ -108,6 +110,7 @@ class Serving:
                 return
             try:
                 await sandbox.life.pause_idle()
+                await self._count_eviction("idle_pause")
             except CoveError as error:
                 log.warning("an idle sandbox cannot be paused: %s", error)
                 sandbox.activity.touch()
@@ -131,12 +134,16 @@ class Serving:
         if self._sandbox.life.is_unused and not server.is_in_use:  # a request is read before its call begins
             server.shut_down()  # with nothing awaited between, no request can begin any more
             withdrawn.unlink()
+            await self._count_eviction("idle_stop")
             return True
         withdrawn.rename(path)
         await self._note(SandboxStatus.RUNNING)
         activity.touch()
         self._opened.reservation.let_go()
         return False
+
+    async def _count_eviction(self, reason: str) -> None:
+        await in_thread(count_eviction, self._directory.home, reason)
 
     async def _note(self, status: SandboxStatus, *, wakes: bool = True) -> bool:
         """Write it into the record, where it outlives this process; False when that cannot be, as on a full disk."""
@@ -181,6 +188,8 @@ class Serving:
         if not self._sandbox.is_destroyed:
             await in_thread(self._opened.reservation.hold_again)
             await self._end_sandbox()
+        if self._sandbox.is_destroyed and self._opened.record.is_over(datetime.now(UTC)):
+            await self._count_eviction("lifetime")
         if not self._sandbox.is_destroyed:
             status = SandboxStatus.LOST if self._is_lost else SandboxStatus.STOPPED
             await self._note(status, wakes=self._sandbox.life.wakes)

@@ -14,7 +14,6 @@ import select
 import signal
 import socket
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
@@ -24,9 +23,11 @@ from cove.errors import CoveError
 from cove.linux.forking import end_with_parent, name_process, work_and_exit
 from cove.local.state import default_home
 from cove.runtime.machine import Machine, examine_machine
+from cove.server.announcement import LogFormat
+from cove.server.runtime.deaths import Deaths
 from cove.server.runtime.process import run_runtime
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.start_protocol import RUNTIME_KILLED, listen
+from cove.server.sandboxes.start_protocol import listen
 
 _CONNECTION, _STARTING = 3, 4
 _ABOVE = 16
@@ -35,8 +36,8 @@ log = logging.getLogger("cove.server")
 
 
 def main() -> None:
-    """Arguments: the supervisor's pid, a descriptor to close when requests are taken, and one for `run_runtime`."""
-    parent, ready, starting = map(int, sys.argv[1:])
+    """Arguments: the supervisor's pid, a descriptor to close when ready, one for `run_runtime`, the format of lines."""
+    parent, ready, starting = map(int, sys.argv[1:4])
     end_with_parent(parent)
     name_process("cove-zygote")
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the supervisor waits for signals and has them blocked
@@ -51,9 +52,11 @@ def main() -> None:
         machine = replace(machine, attach_socket=str(helpers))
     gc.collect()
     gc.freeze()  # pages that the collector never touches stay shared with every runtime
-    signal.signal(signal.SIGCHLD, lambda *_: _reap(parent))
+    deaths = Deaths(directory, LogFormat(sys.argv[4]), parent)
+    signal.signal(signal.SIGCHLD, lambda *_: deaths.reap())
+    deaths.watch_others()
     os.close(ready)
-    _accept_and_fork(listeners, starting, directory, machine)
+    _accept_and_fork(listeners, starting, directory, machine, deaths)
 
 
 def _examine() -> Machine | None:
@@ -64,33 +67,39 @@ def _examine() -> Machine | None:
         return None
 
 
-def _reap(supervisor: int) -> None:
-    """Collect what has ended. What was killed has left something, which is swept."""
-    with suppress(ChildProcessError, ProcessLookupError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            if os.WIFSIGNALED(found[1]):
-                os.kill(supervisor, RUNTIME_KILLED)
-
-
 def _accept_and_fork(
-    listeners: list[socket.socket], starting: int, directory: Directory, machine: Machine | None
+    listeners: list[socket.socket], starting: int, directory: Directory, machine: Machine | None, deaths: Deaths
 ) -> NoReturn:
+    by_number = {listener.fileno(): listener for listener in listeners}
+    for number in by_number:
+        deaths.poll.register(number, select.POLLIN)
     while True:
-        for listener in select.select(listeners, [], [])[0]:
+        for number, _ in deaths.poll.poll():
+            listener = by_number.get(number)
+            if listener is None:
+                deaths.tell(number)
+                continue
             connection, _ = listener.accept()
-            try:
-                child = os.fork()
-            except OSError as error:  # too many processes: whoever asked sees its connection end
-                log.error("cannot fork: %s", error)
-                child = -1
+            is_helper = connection.type == socket.SOCK_SEQPACKET
+            child = _fork()
+            if child > 0 and not is_helper:
+                deaths.runtimes.add(child)
             if child == 0:
                 for each in listeners:
                     each.detach()
-                is_helper = connection.type == socket.SOCK_SEQPACKET
                 descriptor = connection.detach()
                 run = partial(_run, descriptor, starting, directory, machine)
                 work_and_exit(partial(_help, descriptor) if is_helper else run)
             connection.close()
+
+
+def _fork() -> int:
+    """Fork; -1 when there are too many processes: whoever asked sees its connection end."""
+    try:
+        return os.fork()
+    except OSError as error:
+        log.error("cannot fork: %s", error)
+        return -1
 
 
 def _run(descriptor: int, starting: int, directory: Directory, machine: Machine | None) -> None:

@@ -9,6 +9,7 @@ from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.pidfd import end_process, open_process, wait_for_end
 from cove.runtime.home import Home
 from cove.runtime.volumes import Volumes
+from cove.server.counters import count_rarely
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.reservation import forget_stale, free, free_unknown
 
@@ -83,8 +84,15 @@ def collect_garbage(path: Path) -> None:
     for record in directory.unknown():
         if free_unknown(directory, record):
             remove(directory, hierarchies, record.key)
+            if record.is_over(datetime.now(UTC)):
+                count_eviction(path, "lifetime")
     home.collect(hierarchies)
     Volumes(home).collect()
+
+
+def count_eviction(home: Path, reason: str) -> None:
+    """Count a sandbox that was stopped, paused or destroyed because its time was up. Blocks."""
+    count_rarely(home, f'cove_evictions_total{{reason="{reason}"}}')
 
 
 def seconds_to_next(directory: Directory) -> float:

@@ -16,6 +16,7 @@ from cove.local.threads import in_thread
 from cove.model import SandboxSpec, SandboxStatus
 from cove.runtime.journal import ACTOR
 from cove.server.configuration import Configuration
+from cove.server.counters import count_rarely
 from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.destroy_sandbox import discard_abandoned, remove
 from cove.server.sandboxes.directory import Directory, Record
@@ -169,9 +170,13 @@ class Starter:
         )
         has_system = snapshot is not None and snapshot.system is not None
         try:
-            return None if has_system or spec.startup else self._pool.claim(spec)
+            claimed = None if has_system or spec.startup else self._pool.claim(spec)
         except CoveError:
             return None  # what is wrong with the image, who makes the sandbox says
+        if self.configuration.warm_specs:
+            result = "miss" if claimed is None else "hit"
+            count_rarely(self.directory.home, f'cove_warm_pool_total{{result="{result}"}}')
+        return claimed
 
     async def _get(self, existing: Record, exist_ok: bool) -> Record:
         if not exist_ok:

@@ -75,6 +75,10 @@ class WarmPool:
             return None  # somebody else was faster
         return claimed
 
+    def count_all(self) -> int:
+        """Count those that wait, of all kinds."""
+        return sum(1 for _ in self._waiting.glob("*/*"))
+
     def count(self, spec: SandboxSpec) -> int:
         """Count those that wait."""
         try:
