@@ -35,6 +35,7 @@ SUBJECTS = {
     "fleet": "bench.fleet",
     "cluster": "bench.cluster",
     "journal": "bench.journal",
+    "fairness": "bench.fairness",
     "bombs": "bench.bombs",
     "scale": "bench.scale",
 }

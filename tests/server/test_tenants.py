@@ -286,11 +286,11 @@ async def test_keys_expire_and_are_replaced(server: Server) -> None:
 
 
 async def test_a_quota_of_sandboxes_is_kept_exactly(server: Server) -> None:
-    a = await tenant(server, "a", quota=Quota(max_sandboxes=4))
-    made = await asyncio.gather(*(a.create(f"s{n}") for n in range(20)), return_exceptions=True)
+    a = await tenant(server, "a", quota=Quota(max_sandboxes=10))
+    made = await asyncio.gather(*(a.create(f"s{n}") for n in range(100)), return_exceptions=True)
     sandboxes = [each for each in made if isinstance(each, AsyncSandbox)]
     refused = [each for each in made if isinstance(each, BaseException)]
-    assert len(sandboxes) == 4
+    assert len(sandboxes) == 10
     assert all(isinstance(each, LimitExceeded) and "max_sandboxes" in str(each) for each in refused)
     await sandboxes[0].stop()
     another = await a.create("another")

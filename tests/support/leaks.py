@@ -178,8 +178,7 @@ def control_groups() -> list[str]:
         _, point, kind, _ = line.split(" ")[:4]
         if kind in ("cgroup", "cgroup2"):
             for parent in (Path(point, "cove"), Path(point + _own_group(kind), "cove")):
-                with suppress(FileNotFoundError), os.scandir(parent) as entries:
-                    found += [entry.path for entry in entries if entry.is_dir()]
+                found += [str(path) for path in (*parent.glob("*/"), *parent.glob("tenant-*/*/"))]
     return found
 
 

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# The group of a sandbox may be in one whose name begins so, beside others of the same owner.
+SHARE = "tenant-"
 _V2 = "cgroup2"
 _V1 = "cgroup"
 
@@ -25,6 +27,14 @@ class Hierarchies:
         return [*([] if self.unified is None else [self.unified]), *self.v1.values()]
 
 
+def group_path(tree: str, key: str) -> str:
+    """Find the group of a sandbox in one tree: where it is, or would be without a share."""
+    path = os.path.join(tree, key)
+    if os.path.isdir(path):
+        return path
+    return next((str(found) for found in Path(tree).glob(f"{SHARE}*/{key}")), path)
+
+
 def find_hierarchies(parent: str = "cove", *, mounts: str = "/proc/self/mounts") -> Hierarchies:
     """Look at what is mounted and try to make our parent group in each; what fails is left out."""
     unified: str | None = None
@@ -39,7 +49,7 @@ def find_hierarchies(parent: str = "cove", *, mounts: str = "/proc/self/mounts")
                     made = _make_parent(point, parent)
                     if made is not None:
                         v1[controller] = made
-    return Hierarchies(unified, _delegate(unified), v1)
+    return Hierarchies(unified, delegate(unified), v1)
 
 
 def _own_group(point: str) -> str:
@@ -69,7 +79,8 @@ def _may_move(point: str) -> bool:
     return os.access(os.path.join(point, "cgroup.procs"), os.W_OK)
 
 
-def _delegate(unified: str | None) -> frozenset[str]:
+def delegate(unified: str | None) -> frozenset[str]:
+    """Let groups below this one have the controllers that there are; returns those."""
     if unified is None:
         return frozenset()
     try:

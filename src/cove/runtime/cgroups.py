@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 
 from cove.core.limits import Setting, choose_settings, count_memory_kills, requested, stand_ins
-from cove.linux.cgroup import Group, Hierarchies
+from cove.linux.cgroup import Group, Hierarchies, group_path
 from cove.model import Limits
 
 _STOP_SECONDS = 5.0
@@ -109,11 +109,12 @@ def find_groups(hierarchies: Hierarchies, key: str) -> SandboxGroups:
     """Return the groups that another process has made for a sandbox. Blocks."""
     groups = SandboxGroups(None)
     if hierarchies.unified is not None:
-        groups.tree = Group(os.path.join(hierarchies.unified, key))
+        groups.tree = Group(group_path(hierarchies.unified, key))
         groups.controlled = dict.fromkeys(hierarchies.controllers, groups.tree)
     for controller, path in hierarchies.v1.items():
-        if controller not in groups.controlled and os.path.isdir(os.path.join(path, key)):
-            groups.controlled[controller] = Group(os.path.join(path, key))
+        found = group_path(path, key)
+        if controller not in groups.controlled and os.path.isdir(found):
+            groups.controlled[controller] = Group(found)
     return groups
 
 

@@ -17,7 +17,7 @@ from cove.core.jail import copy_mark, place_mark
 from cove.core.users import RANGE_USERS
 from cove.errors import SandboxUnavailable
 from cove.layers.store import STACK, LayerStore
-from cove.linux.cgroup import Group, Hierarchies
+from cove.linux.cgroup import Group, Hierarchies, group_path
 from cove.linux.file_lock import is_locked, make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
 from cove.linux.path_walk import admit_group, closed_directory
@@ -338,7 +338,7 @@ class Home:
                 lock = try_lock(path / LOCK)
             if lock is not None:
                 _end_groups(hierarchies, path.name)
-                groups = [Group(os.path.join(tree, path.name)) for tree in hierarchies.all]
+                groups = [Group(group_path(tree, path.name)) for tree in hierarchies.all]
                 if sum(group.remove() for group in groups) < len(groups):
                     lock.close()  # its last processes are just ending: the next program collects it
                     continue
@@ -388,7 +388,7 @@ def _sign(lock: FileIO) -> None:
 
 
 def _end_groups(hierarchies: Hierarchies, key: str) -> None:
-    trees = [Group(os.path.join(tree, key)) for tree in hierarchies.all]
+    trees = [Group(group_path(tree, key)) for tree in hierarchies.all]
     SandboxGroups(trees[0] if hierarchies.unified is not None else None, trees).remove()
     # A bwrap that lost its parent before the agent entered its groups, and whoever copied the files.
     kill_orphans(place_mark(key), copy_mark(key))

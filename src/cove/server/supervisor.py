@@ -42,6 +42,7 @@ from cove.server.counters import clear_counts
 from cove.server.gateway.auth import KEY_FILE, leave_key, load_key
 from cove.server.preview.exposures import address_of, write_address
 from cove.server.sandboxes.capacity import write_capacity
+from cove.server.sandboxes.cpu_shares import remove_empty_shares
 from cove.server.sandboxes.destroy_sandbox import MOST_SECONDS, collect_garbage, destroy, seconds_to_next
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.members import write_members
@@ -322,6 +323,7 @@ class Supervisor:
             hierarchies = find_hierarchies()
             for record in self._directory.list():
                 destroy(self._directory.of(record.tenant), hierarchies, record.id)
+            remove_empty_shares(hierarchies)
 
     def _wait_for_starting(self) -> None:
         """Wait until no process is about to be a runtime: each serves its sandbox, or has undone it and is gone.

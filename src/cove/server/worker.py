@@ -14,6 +14,7 @@ from pathlib import Path
 import uvloop
 
 from cove.http import Handler, HttpLimits, HttpServer, Observer
+from cove.linux.cgroup import find_hierarchies
 from cove.linux.descriptors import raise_descriptor_limit
 from cove.local.threads import in_thread
 from cove.server.actor import with_actor
@@ -29,6 +30,7 @@ from cove.server.gateway.observer import RequestCounter
 from cove.server.gateway.refusals import Refusals
 from cove.server.preview.exposures import address_of
 from cove.server.preview.handler import Preview
+from cove.server.sandboxes.cpu_shares import enter_workers
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
 from cove.server.tenants import TenantGateways
@@ -57,6 +59,7 @@ def run_worker(work: Work, number: int) -> None:
     The next worker of the same number counts on where this one ends.
     """
     raise_descriptor_limit()
+    enter_workers(find_hierarchies())
     with closing(Counters(work.home, f"worker-{number}")) as counters:
         counters.read()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -3,7 +3,7 @@
 import logging
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from io import TextIOWrapper
@@ -25,6 +25,7 @@ from cove.runtime.mounts import resolve_mounts
 from cove.runtime.sandbox import Sandbox
 from cove.server.preview.exposures import RecordedPorts, read_exposures
 from cove.server.sandboxes.capacity import check_room
+from cove.server.sandboxes.cpu_shares import enter_share
 from cove.server.sandboxes.destroy_sandbox import has_ended, remove
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.network_grants import read_grants, read_mount_grants
@@ -107,8 +108,12 @@ class SandboxOpener:
     async def _belong_to(self, tenant: str) -> None:
         """See from here on what the tenant sees, and nothing else: this process has one sandbox only."""
         self._directory = self._directory.of(tenant)
-        home = (await self._examine()).home
+        machine = await self._examine()
+        home = machine.home
         home.belong_to(tenant)
+        if tenant:
+            hierarchies = await in_thread(enter_share, machine.hierarchies, home.path, tenant)
+            self._machine = replace(machine, hierarchies=hierarchies)
         home.layers.admit = partial(check_snapshot_quota, home.path, tenant)
 
     async def prepare(self, spec: SandboxSpec) -> tuple[Sandbox, Place]:

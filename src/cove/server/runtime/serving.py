@@ -25,6 +25,7 @@ from cove.server.runtime.open_sandbox import OpenedSandbox
 from cove.server.runtime.routes import make_handler
 from cove.server.sandboxes.destroy_sandbox import count_eviction
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.quotas import leave
 from cove.server.sandboxes.starter import Starter
 from cove.tasks import Tasks
 
@@ -65,7 +66,9 @@ class Serving:
         if not await self._note(life.status, wakes=life.wakes):
             raise SandboxUnavailable("what was changed cannot be recorded: is the disk full?")
         if life.status is SandboxStatus.STOPPED:
-            await in_thread(self._directory.socket(self._opened.record).unlink, missing_ok=True)
+            record = self._opened.record
+            await in_thread(self._directory.socket(record).unlink, missing_ok=True)
+            await in_thread(leave, self._directory.of(record.tenant), record.key)
             self._told_to_stop.set()
 
     async def _make_copies(self, seal: Seal, count: int) -> list[AsyncSandbox]:

@@ -10,6 +10,7 @@ from cove.linux.pidfd import end_process, open_process, wait_for_end
 from cove.runtime.home import Home
 from cove.runtime.volumes import Volumes
 from cove.server.counters import count_rarely
+from cove.server.sandboxes.cpu_shares import remove_empty_shares
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.reservation import forget_stale, free, free_unknown
 
@@ -87,6 +88,7 @@ def collect_garbage(path: Path) -> None:
             if record.is_over(datetime.now(UTC)):
                 count_eviction(path, "lifetime")
     home.collect(hierarchies)
+    remove_empty_shares(hierarchies)
     Volumes(home).collect()
 
 

@@ -48,6 +48,11 @@ def enter(directory: Directory, key: str, limits: Limits) -> None:
         replace_file(place / key, msgspec.json.encode(limits))
 
 
+def leave(directory: Directory, key: str) -> None:
+    """Count a sandbox no more: it is stopped, though its process holds the place for a moment longer."""
+    (_place(directory) / key).unlink(missing_ok=True)
+
+
 def check_volume_quota(directory: Directory, size: int | None) -> None:
     """Refuse a volume that is more than the tenant may have. Raises LimitExceeded."""
     check_sum(quota_of(directory.home, directory.tenant), "disk", _disks(directory), size)
