@@ -64,6 +64,21 @@ async def test_a_full_cluster_says_so_and_when_to_try_again(cluster: Cluster) ->
         await each.destroy()
 
 
+async def test_a_name_that_was_on_a_node_which_is_full_now_is_made_elsewhere(cluster: Cluster) -> None:
+    wanderer = await cluster["a"].create("wanderer")
+    node = (await wanderer.info()).node
+    assert node is not None
+    through = cluster.another(node)
+    await (await through.connect("wanderer")).destroy()
+    made = [await cluster["a"].create() for _ in range(9)]
+    for each in [each for each in made if cluster.node_of(each.id) != node]:
+        await each.destroy()
+    again = await through.create("wanderer")
+    assert (await again.info()).node != node
+    for each in (again, *(each for each in made if cluster.node_of(each.id) == node)):
+        await each.destroy()
+
+
 async def eventually_written(sandbox: AsyncSandbox, path: str) -> None:
     while not await sandbox.files.exists(path):
         await asyncio.sleep(0.02)

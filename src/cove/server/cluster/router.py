@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 import cove
-from cove.core.cluster import claim_keepers
+from cove.core.cluster import birth_code, claim_keepers
 from cove.errors import (
     LimitExceeded,
     NoCapacity,
@@ -291,8 +291,12 @@ class Router:
         return await self._try(request, body, await self._suitability.rank(wish.spec), is_fixed=False)
 
     async def _find(self, id: str) -> str | None:
-        """Return the node that has a sandbox, or that alone may make one with an id that it could have made."""
-        return self._whereabouts.recall(id) or await self._whereabouts.search(id)
+        """Return the node that has a sandbox, or that alone may make one with an id that it could have made.
+
+        Where a chosen name was once is no reason to make it there: all nodes are asked.
+        """
+        born = self._nodes.by_code.get(birth_code(id) or "")
+        return (self._whereabouts.recall(id) if born else None) or await self._whereabouts.search(id)
 
     async def _try(self, request: Request, body: bytes, suitable: Suitable, *, is_fixed: bool) -> Answer:
         """Have a sandbox made by the first node that takes it; if none does, by one that gets more room for it.
