@@ -16,7 +16,7 @@ from cove.model import SandboxSpec
 from cove.model.cluster import Claim
 from cove.server.cluster.agent_protocol import AgentSettings
 from cove.server.cluster.kept import read_kept
-from cove.server.ray_agent import blocks
+from cove.server.ray_agent import agent, blocks
 from cove.server.ray_agent.agent import Agent, NodeGone
 from cove.server.ray_agent.engine import EngineFailed
 from cove.server.ray_agent.names import Names
@@ -112,7 +112,7 @@ def test_a_node_without_blocks_has_no_room_and_one_that_was_granted_has_its_slot
     assert node.agent.grant(1, 5.0) == "a"
     assert node.room == 16
     assert node.held == [16]
-    assert cluster.store.keys() == {"member/a"}
+    assert cluster.store.keys() == {"life", "member/a"}
 
 
 def test_a_grant_on_another_machine_is_taken_over_by_the_node_there(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_no_room_is_no_capacity_after_the_time_and_nothing_waits_on(cluster: Fak
     with pytest.raises(NoCapacity, match="add a node"):
         node.agent.grant(1, 0.05)
     assert list(cluster.blocks) == ["of-others"]
-    assert cluster.store.keys() == {"member/a"}
+    assert cluster.store.keys() == {"life", "member/a"}
 
 
 def test_room_comes_with_a_new_machine_while_somebody_waits(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_node_that_leaves_gives_everything_back(cluster: FakeCluster, tmp_path
     assert node.room == 5
     node.agent.leave()
     assert not cluster.blocks
-    assert not cluster.store
+    assert cluster.store.keys() == {"life"}
     assert read_members(tmp_path) is None
 
 
@@ -329,3 +329,47 @@ def test_a_claim_is_taken_over_by_its_epoch_once_and_freed_by_itself_only(cluste
     names.unclaim(Claim(name="x", node="b", epoch=names.claim("x", "b").epoch))
     assert names.find("x") is None
     assert not cluster.store
+
+
+def known_to(node: Node) -> dict[str, int | None]:
+    """The room of each member, as the node knows them."""
+    found = read_members(node.directory.home)
+    assert found is not None
+    return {member.name: member.slots for member in found.members}
+
+
+def test_who_was_a_member_stays_one_while_an_engine_that_lost_its_memory_learns_of_it_again(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, two = Node(cluster, tmp_path / "a", "a"), Node(cluster, tmp_path / "b", "b")
+    two.add_sandbox("named")
+    two.agent.refresh()
+    one.agent.refresh()
+    assert known_to(one) == {"a": 0, "b": 16}
+    cluster.lose_memory()
+    cluster.end_node("b-1")
+    for _ in range(2):
+        one.start("a-1")
+        assert known_to(one) == {"a": 0, "b": 0}
+    two.start("b-2")
+    one.agent.refresh()
+    assert known_to(one) == {"a": 0, "b": 16}
+    two.agent.leave()
+    one.agent.refresh()
+    assert known_to(one) == {"a": 0}
+
+
+def test_who_does_not_come_back_to_an_engine_that_lost_its_memory_is_no_member_after_a_while(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, _ = Node(cluster, tmp_path / "a", "a"), Node(cluster, tmp_path / "b", "b")
+    one.agent.refresh()
+    assert set(known_to(one)) == {"a", "b"}
+    cluster.lose_memory()
+    monkeypatch.setattr(agent, "_RETURN_SECONDS", 0.0)
+    one.agent.refresh()
+    assert set(known_to(one)) == {"a"}

@@ -26,6 +26,7 @@ from cove.server.cluster.ray_probe import Welcome, check_ray_is_installed, probe
 from cove.server.configuration import RayRole
 from cove.server.gateway.auth import GIVEN_KEY
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.members import read_members
 
 _CALL_SECONDS = 30.0
 _RAY_PORT = 6379
@@ -87,10 +88,12 @@ def join(
     token = find_token(token_file)
     check_ray_is_installed()
     read_token(token)
-    _check_welcome(address, token)
+    state = (home or default_home()).absolute()
+    if read_members(state) is None:  # who was a node before serves at once: its sandboxes need no head
+        _check_welcome(address, token)
     own = ip or default_ip(head)
     ray: dict[str, object] = {"role": RayRole.JOIN, "address": address, "slots": slots, "ip": own}
-    _serve((home or default_home()).absolute(), config, {"host": host, "port": port}, name, token, ray)
+    _serve(state, config, {"host": host, "port": port}, name, token, ray)
 
 
 def _check_welcome(address: str, token: Path) -> None:

@@ -18,10 +18,11 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """The blocks of this node, and whether it is to get no new sandboxes."""
+    """The blocks of this node, whether it is to get no new sandboxes, and the last life of the engine's store."""
 
     blocks: tuple[Block, ...] = ()
     is_draining: bool = False
+    life: str = ""
 
     @property
     def slots(self) -> int:

@@ -29,6 +29,8 @@ _HEALTH = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
+    # A raylet gives up a head that does not know it any more, and is started again; by itself after a minute.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "20",
 }
 _OBJECT_STORE_BYTES = 80_000_000  # Cove keeps nothing there; Ray refuses less than 75 MiB
 

@@ -30,6 +30,8 @@ _POLL_SECONDS = 0.05
 _COLLECT_SECONDS = 0.2
 # A node that is gone and had nothing is not a member any more after this time.
 _GONE_SECONDS = 60.0
+# An engine that has lost its memory knows a machine again when its raylet has given up and is started again.
+_RETURN_SECONDS = 300.0
 
 
 class NodeGone(Exception):
@@ -45,6 +47,9 @@ class _View:
     forgotten: str | None = None
     superseded: tuple[str, ...] = ()
     gone_since: dict[str, float] = field(default_factory=dict)
+    life: str = ""
+    returning: dict[str, Member] = field(default_factory=dict)
+    return_until: float = 0.0
 
 
 class Agent:
@@ -117,7 +122,23 @@ class Agent:
             )
         self._view.records = self._registry.members()
         self._view.forgotten = self._registry.forgotten(self._settings.node)
+        self._expect_those_known_before()
         return here
+
+    def _expect_those_known_before(self) -> None:
+        """Keep as members, after the engine has lost its memory, who was one: they run, and come back by themselves."""
+        view, life = self._view, self._registry.life()
+        if view.life != life:
+            view.life, view.return_until = life, time.monotonic() + _RETURN_SECONDS
+            view.returning = self._others_known() if self._blocks.kept.life not in ("", life) else {}
+        is_over = time.monotonic() >= view.return_until
+        view.returning = {} if is_over else {n: m for n, m in view.returning.items() if n not in view.records}
+        if not view.returning:
+            self._blocks.set_life(life)
+
+    def _others_known(self) -> dict[str, Member]:
+        known = read_members(self._home)
+        return {each.name: each for each in (known.members if known else ()) if each.name != self._settings.node}
 
     def _withdraw(self) -> None:
         """A forgotten node keeps what it runs, gets nothing new, and claims no name."""
@@ -206,13 +227,13 @@ class Agent:
             write_members(self._home, members)
 
     def _members(self) -> list[Member]:
-        """Those whose machine is not alive stay members, without room."""
+        """Those whose machine is not alive, or not yet again, stay members, without room."""
         own = self._settings.node
+        alive = {name for name, record in self._view.records.items() if record.node_id in self._view.nodes}
+        found = self._view.returning | {name: record.member for name, record in self._view.records.items()}
         known = {
-            name: record.member
-            if record.node_id in self._view.nodes
-            else msgspec.structs.replace(record.member, slots=0)
-            for name, record in self._view.records.items()
+            name: member if name in alive else msgspec.structs.replace(member, slots=0)
+            for name, member in found.items()
         }
         if own not in known:
             address = self._settings.address or f"http://127.0.0.1:{self._settings.port}"

@@ -54,6 +54,11 @@ class Blocks:
             self._keep(msgspec.structs.replace(self._kept, is_draining=is_draining))
         self._tell()
 
+    def set_life(self, life: str) -> None:
+        """Keep by which memory of the engine this node knows the others."""
+        if self._kept.life != life:
+            self._keep(msgspec.structs.replace(self._kept, life=life))
+
     def adopt(self, name: str, slots: int) -> None:
         """Take over a block that was granted on this machine; a no-op for one that is held."""
         if all(block.name != name for block in self._kept.blocks):

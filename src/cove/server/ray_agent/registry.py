@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from cove.core.identifier import new_identifier
 from cove.model.cluster import Member
 from cove.server.ray_agent.engine import Store
 
@@ -12,6 +13,7 @@ _MEMBER = "member/"
 _GRANT = "grant/"
 _DRAIN = "drain/"
 _FORGOTTEN = "forgotten/"
+_LIFE = "life"
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,12 @@ class Registry:
     def unregister(self, node: str) -> None:
         """Remove the record of a node."""
         self.store.delete(_MEMBER + node)
+
+    def life(self) -> str:
+        """Return the id of these records: another one after the engine has lost all of them."""
+        if not self.store.get_all([_LIFE]):
+            self.store.put_new(_LIFE, new_identifier().encode())
+        return self.store.get_all([_LIFE])[_LIFE].decode()
 
     def grants(self) -> dict[str, GrantRecord]:
         """Return the grants on their way, by the name of the block."""
