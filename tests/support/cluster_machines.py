@@ -5,6 +5,7 @@ input does, `setpriv` and `unshare` tell it of the death of their parents, and w
 mounts of this machine are seen inside as they are, control groups too: limits hold.
 """
 
+import json
 import os
 import secrets
 import shutil
@@ -33,14 +34,14 @@ needs_machines = pytest.mark.skipif(
     reason="machines take root, ip(8), unshare(1) and setpriv(1)",
 )
 
-# The first process of a machine: starts a server for each line that it is told, reaps, and ends with who started it.
+# The first process of a machine: starts a program for each line that it is told, reaps, and ends with who started it.
 _INIT = """
-import os, sys, threading, time
+import json, os, sys, threading, time
 def start():
-    while sys.stdin.readline():
+    for line in sys.stdin:
         if os.fork() == 0:
             os.setsid()
-            os.execv(sys.executable, [sys.executable, "-c", "from cove.cli import main; main()", *sys.argv[1:]])
+            os.execv(sys.executable, [sys.executable, *json.loads(line)])
     os._exit(0)
 threading.Thread(target=start).start()
 while True:
@@ -49,6 +50,7 @@ while True:
     except ChildProcessError:
         time.sleep(0.02)
 """
+_COVE = ("-c", "from cove.cli import main; main()")
 
 
 class ClusterMachine(Machine):
@@ -86,17 +88,21 @@ class ClusterMachine(Machine):
 
     def start(self) -> None:
         """Switch it on if it is off, and start the server; returns before that listens."""
+        self.start_python(*_COVE, *self.command)
+
+    def start_python(self, *arguments: str) -> None:
+        """Start Python with these arguments on it, and wait for nothing."""
         if self._init is None:
             self._init = self._switch_on()
         assert self._init.stdin is not None
-        self._init.stdin.write(b"start\n")
+        self._init.stdin.write(json.dumps(arguments).encode() + b"\n")
         self._init.stdin.flush()
 
     def _switch_on(self) -> "subprocess.Popen[bytes]":
         namespaces = ["unshare", "--pid", "--mount", "--fork", "--kill-child=KILL", "--mount-proc"]
         with self.inside(), (self.home / "output").open("ab") as output:
             return subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *namespaces, self.python, "-c", _INIT, *self.command],
+                ["setpriv", "--pdeathsig", "KILL", *namespaces, self.python, "-c", _INIT],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -105,7 +111,7 @@ class ClusterMachine(Machine):
 
     def cove(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run a command of the command line on it."""
-        command = [self.python, "-c", "from cove.cli import main; main()", *arguments]
+        command = [self.python, *_COVE, *arguments]
         environment = {**self.environment, "COVE_HOME": str(self.home)}
         with self.inside():
             return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_UP_SECONDS)

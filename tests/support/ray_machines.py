@@ -6,10 +6,11 @@ Everything on a machine ends with the first process of its PID namespace, which 
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from support.client_packages import installed_cove, ray_client
@@ -130,12 +131,11 @@ class RayMachine:
 
 
 @contextmanager
-def ray_cluster(names: str = "abc", slots: int = 64) -> Iterator[MachineCluster]:
-    """Machines of which the first has run `cove cluster start`, and the others `join`; this thread is on the switch."""
+def machines_with_ray(names: str) -> Iterator[MachineCluster]:
+    """Machines whose Python has Ray and this Cove; nothing runs on them yet."""
     python = ray_client()
     with connected_machines(names) as cluster:
-        first, *others = cluster.machines.values()
-        (packages := first.home.parent / "packages").mkdir()
+        (packages := cluster["a"].home.parent / "packages").mkdir()
         search_path = installed_cove(packages)
         for machine in cluster.machines.values():
             machine.python = str(python)
@@ -143,8 +143,17 @@ def ray_cluster(names: str = "abc", slots: int = 64) -> Iterator[MachineCluster]
                 **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
                 "PYTHONPATH": search_path,
             }
-            machine.configuration.write_text(common_settings(machine))
-            options = ["--name", machine.name, "--ip", machine.address, "--slots", str(slots)]
+        yield cluster
+
+
+@contextmanager
+def ray_cluster(names: str = "abc", block_slots: int = 16) -> Iterator[MachineCluster]:
+    """Machines of which the first has run `cove cluster start`, and the others `join`; this thread is on the switch."""
+    with machines_with_ray(names) as cluster:
+        first, *others = cluster.machines.values()
+        for machine in cluster.machines.values():
+            machine.configuration.write_text(f"{common_settings(machine)}[cluster.ray]\nblock_slots = {block_slots}\n")
+            options = ["--name", machine.name, "--ip", machine.address]
             machine.command = ["--config", str(machine.configuration), *options]
         first.command = ["cluster", "start", *first.command]
         first.start()
@@ -160,8 +169,9 @@ def ray_cluster(names: str = "abc", slots: int = 64) -> Iterator[MachineCluster]
 
 
 def has_agent(machine: ClusterMachine) -> bool:
-    """Whether its agent is connected to Ray."""
-    return (machine.home / "server" / "agent.sock").exists()
+    """Whether its agent listens, which it does when it is connected to Ray."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        return asking.connect_ex(str(machine.home / "server" / "agent.sock")) == 0
 
 
 def members_of(machine: ClusterMachine) -> set[str]:
@@ -177,3 +187,16 @@ def room_of(machine: ClusterMachine) -> int:
     """The sandboxes that it may have."""
     most: int = json.loads((machine.home / "capacity.json").read_bytes())["most"]
     return most
+
+
+def pids_of(machine: ClusterMachine, *words: str) -> set[int]:
+    """The processes on it whose arguments have these words."""
+    return {pid for pid in machine.processes() if all(word in _command(pid) for word in words)}
+
+
+def kill_all(pids: set[int]) -> None:
+    """SIGKILL for these."""
+    assert pids
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has ended with one of the others
+            os.kill(pid, signal.SIGKILL)

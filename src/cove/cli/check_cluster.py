@@ -1,4 +1,4 @@
-"""Checks of `cove doctor --cluster`: agent, token, ports, clocks and versions of a cluster on Ray."""
+"""Checks of `cove doctor --cluster`: ports, clocks and versions; the agent and token of Ray, or the peer key."""
 
 import asyncio
 import http.client
@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 from cove.cli.check import Check, missing, ok, warning
 from cove.errors import CoveError
-from cove.model.cluster import Member
+from cove.model.cluster import Member, Members
 from cove.server.cluster.agent_protocol import AgentReport, Report
 from cove.server.cluster.engine_placement import call_agent
 from cove.server.cluster.joining import read_token
+from cove.server.cluster.nodes import OTHER_KEY, Health, NodeState, read_nodes
 from cove.server.cluster.ray_probe import Welcome, check_ray_is_installed, probe
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.members import read_members
@@ -23,14 +24,47 @@ _CLOCK_SECONDS = 5.0
 
 def examine_cluster(home: Path) -> list[Check]:
     """Look at the cluster from this node."""
+    known = read_members(home)
+    if known is not None and all(member.slots is None for member in known.members):
+        return _examine_list(home, known)
     try:
         check_ray_is_installed()
         report = asyncio.run(call_agent(Directory(home).server, Report())).report
         assert report is not None
     except CoveError as error:
-        advice = "Start this node with `cove cluster start` or `cove cluster join`, and wait until Ray has started."
+        advice = (
+            "Start this node with `cove cluster start` or `cove cluster join`, and wait until Ray has started; "
+            "or with `cove serve` and a list of members in its configuration."
+        )
         return [missing("agent", error.message, advice), *_check_nodes(home)]
     return [_check_agent(report), *_check_token(report), *_check_nodes(home), _check_versions(report)]
+
+
+def _examine_list(home: Path, known: Members) -> list[Check]:
+    """Look at a cluster that is a list of nodes: what the server here finds of the others, and what they answer."""
+    found = {name: health for name, health in read_nodes(home).items() if name in {each.name for each in known.members}}
+    listed = ok("list", f"node {known.node} of {len(known.members)}: {', '.join(each.name for each in known.members)}")
+    return [listed, *_check_nodes(home), _check_peer_key(found), _check_listed_versions(found)]
+
+
+def _check_peer_key(found: dict[str, Health]) -> Check:
+    others = sorted(name for name, health in found.items() if OTHER_KEY in health.problem)
+    if others:
+        advice = "Copy one peer key to every node, the file `peer_key_file`, and restart `cove serve` there."
+        return missing("peer key", f"these nodes do not know that of this one: {', '.join(others)}", advice)
+    if not any(health.report is not None for health in found.values()):
+        return missing("peer key", "no node was asked yet", "Start `cove serve` on this node.")
+    return ok("peer key", "is the same")
+
+
+def _check_listed_versions(found: dict[str, Health]) -> Check:
+    versions = {
+        health.report.version for health in found.values() if health.report is not None and health.state is NodeState.UP
+    }
+    if len(versions) > 1:
+        advice = "Upgrade node by node, and restart `cove serve` there; sandboxes live on."
+        return warning("versions", f"nodes differ: Cove {', '.join(sorted(versions))}", advice)
+    return ok("versions", f"Cove {' '.join(versions)}".strip())
 
 
 def _check_agent(report: AgentReport) -> Check:

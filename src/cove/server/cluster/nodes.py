@@ -31,6 +31,7 @@ from cove.server.sandboxes.members import Stamp, members_path, read_members, sta
 from cove.tasks import Tasks, together
 
 NODE_PATH: Final = "/v1/cluster/node"
+OTHER_KEY: Final = "is its peer key the same?"
 PATIENCE_SECONDS: Final = 10.0
 _PROBE_SECONDS: Final = 1.0
 _READ_SECONDS: Final = 0.5
@@ -226,7 +227,7 @@ class Nodes:
             try:
                 reply = await self._client.call(member, "GET", NODE_PATH, seconds=_ANSWER_SECONDS)
                 if reply.status != 200:
-                    return judge(before, problem=f"it answers {reply.status}: is its peer key the same?")
+                    return judge(before, problem=f"it answers {reply.status}: {OTHER_KEY}")
                 return judge(before, report=msgspec.json.decode(reply.body, type=Report))
             except NotConnected as error:
                 return judge(before, problem=error.message, is_refused=error.is_refused)
