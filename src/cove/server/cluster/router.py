@@ -62,6 +62,7 @@ _PEERS_ONLY: Final = "/v1/cluster/"
 _JSON: Final = ((b"content-type", b"application/json"),)
 _MOST_BODY_BYTES: Final = 1 << 20
 _MOST_GRANTS: Final = 3  # others may take the room that was granted for a sandbox before it is there
+_MOST_CLAIMS: Final = 8  # a name that many claim at once may belong to one after the other
 _FULL: Final = "no node of the cluster has room for one more sandbox now: try again later"
 _PER_CPU: Final = 64  # so many sandboxes a node is taken to have room for where its configuration does not say
 
@@ -301,18 +302,20 @@ class Router:
     async def _try(self, request: Request, body: bytes, suitable: Suitable, *, is_fixed: bool) -> Answer:
         """Have a sandbox made by the first node that takes it; if none does, by one that gets more room for it.
 
-        Where the node `is_fixed`, or the name turns out to be claimed by one, no other will do.
+        Where the node `is_fixed`, or the name turns out to be claimed by one, no other will do. One that has no room
+        for it frees the name: others that claim it at the same time go on.
         """
         left = iter(suitable.nodes)
-        granted, claimant = 0, ""
+        granted, claims, claimant = 0, 0, ""
 
         async def find_next(status: int, named: str) -> str:
-            nonlocal granted, claimant
-            if claimant:
-                raise NodeUnavailable(f"the name belongs to node {claimant}, which cannot make it now", node=claimant)
-            if status == MISDIRECTED and named:
-                claimant = named
+            nonlocal granted, claims, claimant
+            if status == MISDIRECTED and named and claims < _MOST_CLAIMS:
+                claims, claimant = claims + 1, named
                 return named
+            if claimant and status != NO_ROOM:
+                raise NodeUnavailable(f"the name belongs to node {claimant}, which cannot make it now", node=claimant)
+            claimant = ""
             for node in left:
                 return node
             if granted == _MOST_GRANTS:
