@@ -1,15 +1,12 @@
 """Hostile pages in a real browser, beside a console that is logged in: what they can reach of it is nothing."""
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.async_api import Page
 from support.browsers import address, browsing, chromium, made, needs_chromium
-from support.servers import Server, serving
+from support.servers import Server
 
 pytestmark = [pytest.mark.anyio, needs_chromium]
 
@@ -32,15 +29,6 @@ _EMBED = """url => new Promise(resolve => {
   frame.onload = () => resolve(true);
   document.body.append(frame);
 })"""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    home = Path(tempfile.mkdtemp(prefix="cove-browser-", dir="/tmp"))
-    home.chmod(0o711)
-    with serving(home) as running:
-        yield running
-    shutil.rmtree(home)
 
 
 async def is_untouched(server: Server, page: Page) -> bool:

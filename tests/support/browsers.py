@@ -19,6 +19,7 @@ needs_console = pytest.mark.skipif(
     not (STATIC / "index.html").exists(), reason="the console is not built: make console"
 )
 
+WAIT_MILLISECONDS = 30_000.0
 _OPTIONS = [
     "--no-sandbox",  # as root it has none, and nothing here is hostile to this machine
     "--disable-dev-shm-usage",
@@ -45,14 +46,16 @@ def address(server: Server) -> str:
 
 
 @asynccontextmanager
-async def browsing(server: Server, browser: Browser, key: str | None = None) -> AsyncIterator[Page]:
+async def browsing(server: Server, browser: Browser, where: str = "") -> AsyncIterator[Page]:
     """A page of the console in a new profile, logged in by its API."""
     context = await browser.new_context()
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(WAIT_MILLISECONDS)
     try:
         page = await context.new_page()
         await page.goto(address(server))
-        assert await page.evaluate(_LOG_IN, server.key if key is None else key) == 204
+        assert await page.evaluate(_LOG_IN, server.key) == 204
+        await page.goto(f"{address(server)}/#{where}")
+        await page.reload()
         yield page
     finally:
         await context.close()
