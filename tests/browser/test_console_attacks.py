@@ -1,11 +1,12 @@
 """Hostile pages in a real browser, beside a console that is logged in: what they can reach of it is nothing."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.async_api import Page
-from support.browsers import address, browsing, chromium, made, needs_chromium
+from support.browsers import address, browsing, chromium, made, needs_chromium, own_server
 from support.servers import Server
 
 pytestmark = [pytest.mark.anyio, needs_chromium]
@@ -29,6 +30,12 @@ _EMBED = """url => new Promise(resolve => {
   frame.onload = () => resolve(true);
   document.body.append(frame);
 })"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with own_server() as running:
+        yield running
 
 
 async def is_untouched(server: Server, page: Page) -> bool:

@@ -2,11 +2,21 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.async_api import Page, expect
-from support.browsers import WAIT_MILLISECONDS, address, browsing, chromium, made, needs_chromium, needs_console
+from support.browsers import (
+    WAIT_MILLISECONDS,
+    address,
+    browsing,
+    chromium,
+    made,
+    needs_chromium,
+    needs_console,
+    own_server,
+)
 from support.servers import Server, serving
 
 from cove import AsyncApiKey, AsyncSandbox, NetworkPolicy
@@ -16,6 +26,12 @@ expect.set_options(timeout=WAIT_MILLISECONDS)
 
 AXE = Path(__file__).parents[2] / "console/node_modules/axe-core/axe.min.js"
 TABS = ("terminal", "processes", "sessions", "code", "files", "ports", "journal", "usage", "network")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with own_server() as running:
+        yield running
 
 
 async def type_line(page: Page, text: str) -> None:

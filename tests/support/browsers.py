@@ -1,8 +1,9 @@
 """Chromium on the console of a server, as a user has it."""
 
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from playwright.async_api import Browser, Page, async_playwright
 
 import cove.server.console
 from cove import AsyncSandbox
-from support.servers import Server
+from support.servers import Server, serving
 
 CHROMIUM = shutil.which("chromium")
 STATIC = Path(cove.server.console.__file__).parent / "static"
@@ -69,3 +70,13 @@ async def made(server: Server, id: str, **fields: object) -> AsyncIterator[Async
         yield sandbox
     finally:
         await sandbox.destroy()
+
+
+@contextmanager
+def own_server() -> Iterator[Server]:
+    """A server on a state directory of its own."""
+    home = Path(tempfile.mkdtemp(prefix="cove-browser-", dir="/tmp"))
+    home.chmod(0o711)
+    with serving(home) as running:
+        yield running
+    shutil.rmtree(home)
