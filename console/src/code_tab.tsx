@@ -1,7 +1,7 @@
 /** Code cells on a context. */
 
 import { type CodeEvent } from "cove-client";
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 import { CodeEditor } from "./code_editor";
 import { useAsked } from "./live";
@@ -28,6 +28,8 @@ export function CodeTab({ sandbox }: TabProps) {
   const [cells, setCells] = useState<readonly Cell[]>([]);
   const context = value?.find((each) => each.id === chosen) ?? value?.[0];
   const isRunning = cells.some((cell) => cell.isRunning);
+  const list = useRef<HTMLOListElement>(null);
+  useEffect(() => list.current?.lastElementChild?.scrollIntoView({ block: "nearest" }), [cells]);
   const create = (): Promise<boolean> =>
     attempt(async () => {
       setChosen((await sandbox.code.create(language)).id);
@@ -66,7 +68,7 @@ export function CodeTab({ sandbox }: TabProps) {
         {isRunning && context !== undefined && <button onClick={() => attempt(() => sandbox.code.interrupt(context.id))}>Interrupt</button>}
       </div>
       {problem !== "" && <p class="problem">{problem}</p>}
-      <ol class="history" aria-label="Cells">
+      <ol class="history" aria-label="Cells" ref={list}>
         {cells.map((cell) => (
           <li key={cell.number} data-cell={cell.number} data-running={cell.isRunning}>
             <pre class="code" tabIndex={0}>

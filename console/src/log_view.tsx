@@ -44,9 +44,9 @@ export function LogView({ process }: { readonly process: Process }) {
     };
   }, [process.sandbox, process.id]);
   return (
-    <div class="terminal-box">
+    <div class="screen-box">
       <SearchBar onFind={(text, isBackwards) => screen.current?.find(text, isBackwards)} label={`Search in the log of ${process.id}`} state={state} />
-      <div class="terminal" data-log={process.id} data-state={state} ref={element} />
+      <div class="screen" data-log={process.id} data-state={state} ref={element} />
     </div>
   );
 }

@@ -44,9 +44,9 @@ export function TerminalView({ sandbox, id }: Props) {
     };
   }, [sandbox, id]);
   return (
-    <div class="terminal-box">
+    <div class="screen-box">
       <SearchBar onFind={(text, isBackwards) => screen.current?.find(text, isBackwards)} label={`Search in terminal ${id}`} state={state} />
-      <div class="terminal" data-terminal={id} data-state={state === "" ? "live" : state} ref={element} />
+      <div class="screen" data-terminal={id} data-state={state === "" ? "live" : state} ref={element} />
     </div>
   );
 }

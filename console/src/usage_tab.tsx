@@ -9,6 +9,7 @@ import { type TabProps } from "./sandbox_page";
 
 const PAUSE = 2000;
 const SAMPLES = 300;
+const LEAST_SAMPLES = 30;
 
 interface Sample {
   readonly at: number;
@@ -52,7 +53,8 @@ interface ChartProps {
 
 function Chart({ title, unit, points, limit }: ChartProps) {
   const top = Math.max(...points, 1e-9) * 1.15;
-  const line = points.map((value, index) => `${((index / Math.max(1, SAMPLES - 1)) * 300).toFixed(1)},${(80 - (value / top) * 78).toFixed(1)}`);
+  const step = 300 / (Math.max(points.length, LEAST_SAMPLES) - 1);
+  const line = points.map((value, index) => `${(index * step).toFixed(1)},${(80 - (value / top) * 78).toFixed(1)}`);
   const now = unit(points.at(-1) ?? 0);
   return (
     <figure class="chart">
