@@ -17,7 +17,7 @@ from support.cluster_clients import (
 from support.cluster_machines import API_KEY, ClusterMachine, MachineCluster, needs_machines
 from support.ray_machines import has_agent, kill_all, members_of, pids_of, ray_cluster, room_of
 
-from cove import AsyncSandbox, CoveError, SandboxAlreadyExists
+from cove import AsyncSandbox, CoveError, NodeUnavailable, SandboxAlreadyExists
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure, pytest.mark.cluster, needs_machines, pytest.mark.timeout(500)]
 
@@ -72,6 +72,7 @@ async def test_many_that_come_at_once_all_get_room(cluster: MachineCluster) -> N
 
 
 async def test_of_many_who_claim_a_name_one_gets_it(cluster: MachineCluster) -> None:
+    """The others are told so, or, while who has claimed it has no room yet, that nothing was started."""
     names = [f"name-{number}" for number in range(8)]
     tries = [(name, through) for name in names for through in "abc"]
     found = await asyncio.gather(
@@ -79,7 +80,11 @@ async def test_of_many_who_claim_a_name_one_gets_it(cluster: MachineCluster) -> 
     )
     winners = [each for each in found if isinstance(each, AsyncSandbox)]
     assert sorted(sandbox.id for sandbox in winners) == names
-    assert {type(each) for each in found if isinstance(each, CoveError)} == {SandboxAlreadyExists}
+    refused = [each for each in found if isinstance(each, CoveError)]
+    assert all(isinstance(each, SandboxAlreadyExists | NodeUnavailable) for each in refused), refused
+    for name, through in tries:
+        with pytest.raises(SandboxAlreadyExists):
+            await create(cluster, through, name)
     listed = [info.id for info in await AsyncSandbox.list(url=cluster["a"].url, api_key=API_KEY)]
     assert sorted(listed) == names
     for sandbox in winners:
