@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -27,7 +28,10 @@ from cove.layers.packing import Packing, Write, read_attributes
 from cove.layers.record import ROOT, Layer, Owners
 from cove.layers.store import LayerStore
 from cove.layers.unpacking import LayerUnpacking, VerifiedStream
+from cove.linux.file_lock import waiting_lock
 from cove.linux.open_below import Opened
+
+_LOCK: Final = "digests.lock"
 
 Check = Callable[[], object]
 
@@ -44,7 +48,8 @@ def whole_digest(layers: LayerStore, id: str, check: Check) -> IndexedLayer:
         hashing = Hashing(lambda _: None)
         pack_whole(layers, id, hashing, check)
         known = IndexedLayer(digest=hashing.digest, size=hashing.size)
-        layers.write(msgspec.structs.replace(layers.read(id), whole=known))
+        with waiting_lock(layers.path.with_name(_LOCK)):  # others may have computed the same
+            layers.write(msgspec.structs.replace(layers.read(id), whole=known))
     return known
 
 

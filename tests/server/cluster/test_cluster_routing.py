@@ -176,7 +176,18 @@ async def test_a_hop_with_a_word_that_is_none_is_refused(cluster: Cluster) -> No
     assert reply.status == 403
 
 
-@pytest.mark.parametrize("path", ["/v1/cluster/node", "/v1/cluster/claims", "/v1/cluster/has/sandbox/x"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/cluster/node",
+        "/v1/cluster/claims",
+        "/v1/cluster/has/sandbox/x",
+        "/v1/cluster/things/image/x",
+        "/v1/cluster/shipments/image/x",
+        "/v1/cluster/layers/x",
+        "/v1/cluster/sessions/x",
+    ],
+)
 async def test_what_nodes_ask_each_other_no_client_may_ask(cluster: Cluster, path: str) -> None:
     assert (await ask(cluster["a"], path)).status == 404
 

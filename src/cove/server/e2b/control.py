@@ -121,7 +121,7 @@ class Control:
 
     async def _plan(self, wanted: CreateWish) -> tuple[SandboxSpec, E2bRecord]:
         """Return what is to be made: a spec of the configuration, with what a client may choose."""
-        template = await in_thread(self._templates.spec, wanted.template_id)
+        template = await self._find_template(wanted.template_id)
         labels, rest = split_metadata(wanted.metadata or {})
         network = choose_network(template.network, wanted.network, wanted.allow_internet_access)
         self._check_network(network, template.network)
@@ -146,6 +146,14 @@ class Control:
             metadata=rest,
         )
         return spec, record
+
+    async def _find_template(self, name: str) -> SandboxSpec:
+        """Return what a template is; an image or a snapshot that another node of the cluster has is fetched first."""
+        things = self._starter.things
+        if things is not None and not self._templates.is_configured(name):
+            for spec in (SandboxSpec(image=name), SandboxSpec(snapshot=name)):
+                await things.provide(self._directory, spec)
+        return await in_thread(self._templates.spec, name)
 
     def _check_network(self, network: Network | NetworkPolicy, configured: Network | NetworkPolicy) -> None:
         if network != configured:

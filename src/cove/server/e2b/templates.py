@@ -31,6 +31,10 @@ class Templates:
         found = configured.get(name) or self._unnamed(name)
         return replace(found, workdir=HOME, keep_alive=True)
 
+    def is_configured(self, name: str) -> bool:
+        """Return whether a template is what the configuration says, and no image or snapshot."""
+        return name in DEFAULT_TEMPLATES or name in self._configuration.e2b_templates
+
     def _unnamed(self, name: str) -> SandboxSpec:
         usual = self._configuration.e2b_spec
         if name in DEFAULT_TEMPLATES:
