@@ -1,7 +1,4 @@
-"""While the package is built: install what the JavaScript executor needs, and build the console.
-
-Nothing is fetched later: whoever installs the package needs no Node.js.
-"""
+"""While the package is built: install what the JavaScript executor needs, so that nothing is fetched later."""
 
 import shutil
 import subprocess
@@ -11,16 +8,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class NodePackages(BuildHookInterface[object]):  # type: ignore[type-arg, unused-ignore]
-    """Runs npm; without it the package works, except for JavaScript and TypeScript contexts and the console."""
+    """Runs npm; without it the package works, except for JavaScript and TypeScript contexts."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, object]) -> None:
-        self._install_packages()
-        if version != "editable":  # a checkout builds it by `make console`
-            subprocess.run(["bash", "scripts/console.bash", "--if-possible"], cwd=self.root, check=True)
-
-    def _install_packages(self) -> None:
         directory = Path(self.root) / "src/cove/executor"
         if (directory / "node_modules").exists():
             return

@@ -1,5 +1,6 @@
 """`cove serve`: run the server, many sandboxes for many clients over HTTP."""
 
+import os
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -19,6 +20,7 @@ from cove.server.cluster.ray_probe import check_ray_is_installed
 from cove.server.configuration import UNLIMITED, Configuration, OnStop, built_in_defaults, load
 from cove.server.sandboxes.directory import Directory
 from cove.server.supervisor import Supervisor
+from cove.server.tracing import find_problem
 
 _SHOWN = ("memory", "cpus", "pids", "disk")
 
@@ -85,6 +87,8 @@ def serve(
 
 def run_server(state: Path, configuration: Configuration) -> None:
     """Serve until told to stop, and say what has become of the sandboxes."""
+    if (problem := find_problem(os.environ)) is not None:
+        say(problem)
     Supervisor(state, configuration, partial(_tell, configuration)).run()
     say("stopped. " + _what_became(Directory(state), configuration.on_stop))
 

@@ -9,7 +9,7 @@ waits, for a while, until the server has ended it.
 import asyncio
 import atexit
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import Final, TypeVar
 from weakref import WeakSet
@@ -21,11 +21,13 @@ from cove.client.retry import retry
 from cove.client.servers import Server, Servers
 from cove.errors import CoveError, SandboxUnavailable, Unreachable
 from cove.local.tcp_stream import Streams
+from cove.local.tracing import ClientSpan, is_loaded
 from cove.tasks import end, owned, race, settled
 from cove.wire.coding import encode_json, encode_query, quote_segment
 from cove.wire.errors import decode_error
 from cove.wire.frames import EVENT, FAILURE, FRAMES, MOST_FRAME_BYTES, FrameReader, decode_failure
 from cove.wire.operation import AnyOperation, Operation
+from cove.wire.operations import CONNECT_PORT, CONNECT_TERMINAL
 from cove.wire.requests import Request
 
 V = TypeVar("V")
@@ -81,19 +83,55 @@ class Transport:
 
         What the source of a content raises is raised here.
         """
+        if not is_loaded():
+            return await self._call_until_read(operation, path, request, content, undo, b"")
+        with self._span(operation) as span:
+            data = await self._call_until_read(operation, path, request, content, undo, span.headers)
+            span.answered(operation.status)
+            return data
+
+    async def _call_until_read(
+        self,
+        operation: AnyOperation,
+        path: str,
+        request: Request | None,
+        content: Content | None,
+        undo: Undo | None,
+        headers: bytes,
+    ) -> bytes:
         return await retry(
-            lambda request: self._call(operation, path, request, content, undo),
+            lambda request: self._call(operation, path, request, content, undo, headers),
             request,
             is_repeatable=operation.repeatable,
         )
 
+    def _span(self, operation: AnyOperation) -> ClientSpan:
+        """Begin the span of a call: the route and not the path, which may have a secret of the caller's in it."""
+        route, address = operation.paths[0], self._servers.all[0].address
+        return ClientSpan(
+            f"{operation.verb} {route}",
+            {
+                "http.request.method": operation.verb,
+                "url.template": route,
+                "cove.operation": operation.name,
+                "server.address": address.socket_path or address.host,
+                **({"server.port": address.port} if address.socket_path is None else {}),
+            },
+        )
+
     async def _call(
-        self, operation: AnyOperation, path: str, request: Request | None, content: Content | None, undo: Undo | None
+        self,
+        operation: AnyOperation,
+        path: str,
+        request: Request | None,
+        content: Content | None,
+        undo: Undo | None,
+        headers: bytes,
     ) -> bytes:
         data: bytes | None = None
         server, connection = await self._connect()
         try:
-            await self._ask(server, connection, operation, path, request, content)
+            await self._ask(server, connection, operation, path, request, content, headers)
             data = await connection.read(_MOST_REPLY_BYTES)
         except asyncio.CancelledError:
             if not operation.repeatable:
@@ -119,7 +157,7 @@ class Transport:
 
     async def content(self, operation: AnyOperation, path: str, request: Request | None) -> AsyncGenerator[bytes, None]:
         """Bytes as they come."""
-        async with aclosing(self._stream(operation, path, request, b"")) as chunks:
+        async with aclosing(self._traced_stream(operation, path, request, b"")) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -129,13 +167,26 @@ class Transport:
         """Events as they come. One that says the stream cannot go on is raised."""
         codec, reader = operation.answer.events, FrameReader()
         assert codec is not None
-        async with aclosing(self._stream(operation, path, request, _ACCEPT_FRAMES, content)) as chunks:
+        async with aclosing(self._traced_stream(operation, path, request, _ACCEPT_FRAMES, content)) as chunks:
             async for chunk in chunks:
                 for kind, head, data in reader.feed(chunk):
                     if kind == EVENT:
                         yield codec.decode(head, data)
                     elif kind == FAILURE:
                         raise decode_failure(head)
+
+    def _traced_stream(
+        self,
+        operation: AnyOperation,
+        path: str,
+        request: Request | None,
+        headers: bytes,
+        content: Content | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        if not is_loaded():
+            return self._stream(operation, path, request, headers, content)
+        span = self._span(operation)
+        return _until_over(span, operation, self._stream(operation, path, request, headers + span.headers, content))
 
     async def _stream(
         self,
@@ -164,11 +215,13 @@ class Transport:
     async def socket(self, path: str, request: Request) -> AsyncIterator[WebSocketClient]:
         """Open a WebSocket."""
         target = _target(path, request)
-        server, streams = await self._dial()
-        target = server.address.prefix + target
-        websocket = await open_websocket(
-            streams, server.address, target, server.authorization, MOST_FRAME_BYTES, server.tenant
-        )
+        with self._span(CONNECT_TERMINAL) if is_loaded() else nullcontext() as span:
+            server, streams = await self._dial()
+            target = server.address.prefix + target
+            more = server.tenant + ("" if span is None else span.headers.decode())
+            websocket = await open_websocket(
+                streams, server.address, target, server.authorization, MOST_FRAME_BYTES, more
+            )
         websocket.is_only = len(self._servers.all) == 1
         try:
             yield websocket
@@ -177,9 +230,11 @@ class Transport:
 
     async def raw(self, path: str) -> Streams:
         """A connection that is raw after an upgrade; whoever asked closes it."""
-        server, streams = await self._dial()
-        await upgrade(streams, server.address, server.address.prefix + path, server.authorization, server.tenant)
-        return streams
+        with self._span(CONNECT_PORT) if is_loaded() else nullcontext() as span:
+            server, streams = await self._dial()
+            more = server.tenant + ("" if span is None else span.headers.decode())
+            await upgrade(streams, server.address, server.address.prefix + path, server.authorization, more)
+            return streams
 
     async def _dial(self) -> tuple[Server, Streams]:
         self._begin()
@@ -252,6 +307,16 @@ class Transport:
             pools = self._servers.take_pools()
             await end(keeping)
             await _close(pools)  # a task that is cancelled before it began has closed nothing
+
+
+async def _until_over(
+    span: ClientSpan, operation: AnyOperation, chunks: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    with span:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+        span.answered(operation.status)
 
 
 def _target(path: str, request: Request | None) -> str:

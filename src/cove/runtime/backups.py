@@ -24,9 +24,11 @@ from cove.runtime.errand import Errands
 from cove.runtime.file_content import write_all
 from cove.runtime.file_transfer import MOST_STREAM_BYTES, pack_inside, unpack_inside
 from cove.runtime.gate import Gate, OpenGate, gated
+from cove.runtime.tracing import traced
 from cove.tasks import settled
 
 
+@traced("backups", api.Backups)
 @gated()
 class Backups(api.Backups):
     """`base` gives the directory that relative paths start from, `id` names the sandbox."""

@@ -31,6 +31,7 @@ from cove.runtime.executor_fork import end_forked, fork_executors
 from cove.runtime.gate import Gate, gated
 from cove.runtime.journal import Entry
 from cove.runtime.spawner import Spawner
+from cove.runtime.tracing import traced
 from cove.runtime.turn import Turn
 from cove.tasks import Once, owned, settled, shared
 
@@ -45,6 +46,7 @@ _SMALL_TEXT_BYTES = 65536
 OnFork = Callable[["CodeContext", int, bool], Awaitable[list["CodeContext"]]]
 
 
+@traced("code", api.CodeContext)
 @gated(starts=False)
 class CodeContext(api.CodeContext):
     """Invariant: whoever holds `_turn` is the only one who runs code."""

@@ -27,6 +27,7 @@ from cove.runtime.file_journal import journaled
 from cove.runtime.file_transfer import copy_between, download, read_archive, upload, write_archive
 from cove.runtime.gate import Gate, gated, gated_call
 from cove.runtime.journal import Journal
+from cove.runtime.tracing import traced
 from cove.tasks import settled
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ async def _find_nobody(_: str) -> User | None:
     upload="path",
     write_archive="path",
 )
+@traced("files", api.Files)
 class Files(api.Files):
     """`base` gives the directory that relative paths start from; it raises when the owner is gone."""
 

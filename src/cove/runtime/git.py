@@ -18,12 +18,14 @@ from cove.runtime.file_journal import journaled
 from cove.runtime.gate import Gate, gated
 from cove.runtime.journal import Journal
 from cove.runtime.spawner import Spawner
+from cove.runtime.tracing import traced
 
 _MISSING = "cove: git: command not found"
 _MOST_BYTES = 64 << 10
 _MOST_LIST_BYTES = 4 << 20
 
 
+@traced("git", api.Git)
 @gated()
 @journaled("git.", clone="path", commit="path", pull="path", push="path", checkout="path")
 class Git(api.Git):

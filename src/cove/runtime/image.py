@@ -20,10 +20,12 @@ from cove.local.files import translated
 from cove.local.threads import finished, in_thread, in_transfer
 from cove.model import ImageInfo, TransferProgress
 from cove.runtime.snapshot_transfer import Progress, relayed
+from cove.runtime.tracing import traced
 
 _CHUNK_BYTES = 1 << 20
 
 
+@traced("image", api.AsyncImage)
 class Image(api.AsyncImage):
     """Holds its name, and the facts that were known when it was made."""
 

@@ -19,6 +19,7 @@ from typing import Final, Unpack
 from cove.core.journal import MOST_TEXT, NOBODY, Actor, Allowance, command_text, make_document, parse_cursor
 from cove.errors import CoveError, LimitExceeded
 from cove.local.threads import in_thread, start_in_journal_thread
+from cove.local.tracing import annotate, is_loaded
 from cove.model import (
     ExecResult,
     JournalDetail,
@@ -47,6 +48,9 @@ _CANCELLED = "CANCELLED"
 # Who the current task works for.
 ACTOR: Final[ContextVar[Actor]] = ContextVar("actor", default=NOBODY)
 
+# Of an event, what the span of the call has too: the text is there only where the journal keeps it.
+_SPAN: Final = {"text": "process.command_line", "exit_code": "process.exit.code", "outcome": "cove.outcome"}
+
 _Noted = tuple[int, float, JournalKind, Actor, JournalFields]
 
 
@@ -70,6 +74,10 @@ class Entry:
         fields = self.fields
         fields["duration"] = time.perf_counter() - self.began
         self._journal.take(self._kind, fields)
+        if is_loaded():
+            annotate(
+                {_SPAN[name]: each for name, each in fields.items() if name in _SPAN and isinstance(each, str | int)}
+            )
         if error is not None:
             self._fail(error)
         elif "outcome" in fields and fields["outcome"] is Outcome.OUT_OF_MEMORY:

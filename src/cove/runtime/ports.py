@@ -14,6 +14,7 @@ from cove.model import ExposedPort, JournalKind
 from cove.runtime.connection import Connect, PortConnection
 from cove.runtime.gate import Gate, OpenGate, gated
 from cove.runtime.journal import Journal
+from cove.runtime.tracing import traced
 
 
 class Publisher(Protocol):
@@ -29,6 +30,7 @@ class Publisher(Protocol):
         """Revoke everything: the sandbox ends."""
 
 
+@traced("ports", api.Ports)
 @gated()
 class Ports(api.Ports):
     """An exposure is in `_exposures` from before it is published until it is to be withdrawn.

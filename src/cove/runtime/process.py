@@ -24,11 +24,13 @@ from cove.runtime.link import Link
 from cove.runtime.log import Log
 from cove.runtime.readiness import wait_for_log, wait_for_port
 from cove.runtime.supervised import Supervised
+from cove.runtime.tracing import traced
 
 # How long a process may outlive the last reader of its standard input, when that was itself.
 _REPORT_SECONDS = 0.5
 
 
+@traced("process", api.Process)
 @gated(starts=False, streams=("logs",), free=("refresh",))
 class Process(api.Process):
     """A live view: the attributes are always up to date."""

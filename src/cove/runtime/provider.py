@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from cove.api import AsyncImage, AsyncSandbox, AsyncSnapshot
+from cove.api.provider import Provider
 from cove.attach import Nursery
 from cove.core.identifier import check_sandbox_id, new_identifier
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
@@ -50,11 +51,13 @@ from cove.runtime.sandbox import Sandbox
 from cove.runtime.sandbox_lifecycle import Seal
 from cove.runtime.snapshot import Snapshot
 from cove.runtime.snapshot_transfer import load_archive, load_snapshot
+from cove.runtime.tracing import traced
 from cove.runtime.volume import Volume
 from cove.runtime.volumes import Volumes
 from cove.tasks import owned, settled, shared
 
 
+@traced("server", Provider)
 class EmbeddedProvider:
     """Makes sandboxes in the caller's own event loop. An id is taken before the first await."""
 

@@ -42,11 +42,13 @@ from cove.runtime.sandbox_lifecycle import SandboxLifecycle
 from cove.runtime.session import Session
 from cove.runtime.snapshot import Snapshot
 from cove.runtime.state import check_system
+from cove.runtime.tracing import traced
 from cove.runtime.users import environment_of
 
 MOST_COPIES = 1000
 
 
+@traced("sandbox", AsyncSandbox)
 @gated()
 class Sandbox(SandboxLifecycle):
     """A running sandbox."""

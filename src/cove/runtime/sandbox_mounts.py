@@ -40,6 +40,7 @@ from cove.runtime.mount_admission import Grants
 from cove.runtime.mount_roots import Root, is_directory, is_missing, root_at, root_of
 from cove.runtime.mount_trees import clone_host, clone_volume, make_id_map
 from cove.runtime.mounts import open_mounts
+from cove.runtime.tracing import traced
 from cove.runtime.volumes import UsedVolume, Volumes
 from cove.tasks import Tasks, end, owned, settled, shared
 
@@ -72,6 +73,7 @@ class Host:
     user: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
 
+@traced("mounts", api.Mounts)
 @gated()
 @dataclass(slots=True, repr=False)
 class Mounts(api.Mounts):

@@ -26,11 +26,13 @@ from cove.runtime.session_restore import RestorableShell
 from cove.runtime.session_shell import SessionShell
 from cove.runtime.shell_command import ShellEnded
 from cove.runtime.shell_snapshot import ShellSnapshot
+from cove.runtime.tracing import traced
 from cove.runtime.turn import Turn
 
 _T = TypeVar("_T")
 
 
+@traced("session", api.Session)
 @gated()
 class Session(api.Session):
     """Invariant: whoever holds `_turn` is the only one who speaks to the shell.

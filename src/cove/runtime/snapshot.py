@@ -10,8 +10,10 @@ from cove.layers.store import LayerStore
 from cove.local.threads import in_thread
 from cove.model import ExportInfo, SnapshotInfo, TransferProgress
 from cove.runtime.snapshot_transfer import export_snapshot, read_archive, snapshot_digest
+from cove.runtime.tracing import traced
 
 
+@traced("snapshot", AsyncSnapshot)
 class Snapshot(AsyncSnapshot):
     """A snapshot on this machine's disk."""
 

@@ -19,6 +19,7 @@ from cove.runtime.gate import Gate, gated
 from cove.runtime.journal import Journal
 from cove.runtime.notify import Notify
 from cove.runtime.supervised import Supervised
+from cove.runtime.tracing import traced
 from cove.tasks import Once
 
 SCROLLBACK_BYTES = 1 << 20
@@ -37,6 +38,7 @@ _READS = 16
 _MOST_LEFT_READS = 32
 
 
+@traced("terminal", api.Terminal)
 @gated(starts=False)
 class Terminal(api.Terminal):
     """Owns the pty and the process on it. It ends after the last byte the process has written.

@@ -3,9 +3,11 @@
 from cove import api
 from cove.local.threads import in_thread
 from cove.model import VolumeInfo
+from cove.runtime.tracing import traced
 from cove.runtime.volumes import Volumes
 
 
+@traced("volume", api.AsyncVolume)
 class Volume(api.AsyncVolume):
     """Holds nothing but its name."""
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from struct import iter_unpack
 from typing import Final
 
+# The upper ends of the buckets of a histogram of seconds.
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 _NAMES, _NUMBERS = ".names", ".numbers"
 _MOST: Final = 8192
 _BYTES: Final = 8

@@ -21,8 +21,6 @@ from cove.server.actor import with_actor
 from cove.server.cluster.peer import load_peer_key
 from cove.server.cluster.router import Router
 from cove.server.configuration import Configuration
-from cove.server.console.gate import ConsoleGate
-from cove.server.console.sessions import Sessions
 from cove.server.counters import Counters
 from cove.server.error_response import describe_error
 from cove.server.gateway.auth import Authenticator, load_token_secret
@@ -36,10 +34,12 @@ from cove.server.sandboxes.cpu_shares import enter_workers
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
 from cove.server.tenants import TenantGateways
+from cove.server.tracing import start_tracing, with_server_span
 from cove.tasks import Tasks, together
 
 _REVOKED_SECONDS = 0.2
 _EXPIRED_ROUNDS = 5
+_LAST_SPANS_SECONDS = 2.0
 _ROUNDS = 256  # the loop accepts one connection in each
 
 
@@ -64,8 +64,11 @@ def run_worker(work: Work, number: int) -> None:
     enter_workers(find_hierarchies())
     with closing(Counters(work.home, f"worker-{number}")) as counters:
         counters.read()
+        stop_tracing = start_tracing("gateway")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(work, counters))
+            runner.run(_serve(work, counters, is_traced=stop_tracing is not None))
+        if stop_tracing is not None:
+            stop_tracing(_LAST_SPANS_SECONDS)
 
 
 def limits_for(descriptors: int) -> HttpLimits:
@@ -74,19 +77,17 @@ def limits_for(descriptors: int) -> HttpLimits:
     return replace(usual, connections=min(usual.connections, descriptors // 6))
 
 
-async def _serve(work: Work, counters: Counters) -> None:
+async def _serve(work: Work, counters: Counters, *, is_traced: bool) -> None:
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
     configuration = work.configuration
     ring = KeyRing(work.home) if configuration.cluster is None else None
-    sessions = Sessions(work.home, work.key, ring)
     authenticator = Authenticator(
         work.key,
         is_loopback=configuration.is_loopback,
         names=configuration.names,
         origins=configuration.origins,
         ring=ring,
-        sessions=sessions.find,
     )
     limits = limits_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     starter = Starter(work.home, configuration)
@@ -100,21 +101,15 @@ async def _serve(work: Work, counters: Counters) -> None:
     async with (
         nullcontext() if router is None else router,
         TenantGateways(
-            authenticator,
-            starter,
-            configuration,
-            make_documents(),
-            secret=secret,
-            key=work.key,
-            elsewhere=None if router is None else router.ask_others,
+            authenticator, starter, configuration, make_documents(), secret=secret, key=work.key
         ) as gateways,
         Preview(directory, address, work.key) as preview,
-        ConsoleGate(directory, authenticator, sessions, address) as gate,
-        _serve_on(work.api, with_actor(gate.before(_api_handler(router, gateways, preview))), limits, counter) as api,
+        _serve_on(work.api, _api_handler(router, gateways, preview, is_traced=is_traced), limits, counter) as api,
         _serve_on(work.previews, preview if router is None else router.visit, limits, preview_counter) as previews,
         Tasks() as tasks,
     ):
-        tasks.start(_end_revoked(api, gateways, ring))
+        if ring is not None:
+            tasks.start(_end_revoked(api, gateways, ring))
         tasks.start(refusals.run())
         os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()
@@ -134,23 +129,24 @@ async def _make_router(
     return Router(directory, starter, authenticator, peer_key, work.key, timeout)
 
 
-def _api_handler(router: Router | None, handler: Handler, preview: Preview) -> Handler:
-    return handler if router is None else router.before(handler, preview)
+def _api_handler(router: Router | None, handler: Handler, preview: Preview, *, is_traced: bool) -> Handler:
+    first = with_actor(handler if router is None else router.before(handler, preview))
+    return with_server_span(first) if is_traced else first
 
 
 def _serve_on(listener: socket.socket, handler: Handler, limits: HttpLimits, observer: Observer) -> HttpServer:
     return HttpServer(handler, [listener], describe=describe_error, limits=limits, observer=observer)
 
 
-async def _end_revoked(server: HttpServer, gateways: TenantGateways, ring: KeyRing | None) -> None:
-    """End the answers under way to those whose key or session is over: streams would go on for ever.
+async def _end_revoked(server: HttpServer, gateways: TenantGateways, ring: KeyRing) -> None:
+    """End the answers under way to those whose key was revoked, or is over: streams would go on for ever.
 
     All of them are looked at when a key has changed, and otherwise now and then, for those whose time is over.
     """
     seen = 0
     for number in count():
         await asyncio.sleep(_REVOKED_SECONDS)
-        stamp = 0 if ring is None else ring.stamp
+        stamp = ring.stamp
         if stamp != seen or number % _EXPIRED_ROUNDS == 0:
             server.abort_unless(gateways.is_allowed)
         seen = stamp

@@ -9,8 +9,7 @@ from cove.model import SandboxStatus, Usage
 from cove.runtime.cgroups import find_groups
 from cove.runtime.egress_process import read_totals
 from cove.runtime.usage import TOTALS_FILE, measure_processes, with_totals
-from cove.server.counters import OVERFLOW, read_counts
-from cove.server.gateway.observer import BUCKETS
+from cove.server.counters import BUCKETS, OVERFLOW, read_counts
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.warm_pool import WarmPool
 
@@ -50,7 +49,7 @@ def collect_metrics(directory: Directory, hierarchies: Hierarchies) -> bytes:
     usages = {
         (record.tenant, record.id): usage
         for record in running
-        if (usage := measure_running(directory, hierarchies, record)) is not None
+        if (usage := _measure(directory, hierarchies, record)) is not None
     }
     counts = read_counts(directory.home)
     owned = Counter((record.tenant, status) for record, status in found if record.tenant)
@@ -117,8 +116,7 @@ def _head(name: str, kind: str, text: str) -> list[str]:
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
-def measure_running(directory: Directory, hierarchies: Hierarchies, record: Record) -> Usage | None:
-    """Measure a sandbox that runs, from outside; None for one that has just ended. Blocks."""
+def _measure(directory: Directory, hierarchies: Hierarchies, record: Record) -> Usage | None:
     holder = directory.holder(record.key)
     if holder is None:
         return None

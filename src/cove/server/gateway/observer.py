@@ -12,13 +12,13 @@ from functools import lru_cache
 from typing import Final
 
 from cove.http import Observer, Request, Response
-from cove.server.counters import Counters
+from cove.server.counters import BUCKETS, Counters
 from cove.server.dispatch import Routes
+from cove.server.tracing import end_server_span
 from cove.wire.errors import STATUS
 from cove.wire.operation import AnyOperation, Form
 from cove.wire.operations import OPERATIONS
 
-BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 REFUSED: Final = ("UNAUTHORIZED", "PERMISSION_DENIED", "LIMIT_EXCEEDED", "NO_CAPACITY")
 # The status for a client that was gone before its answer.
 GONE: Final = 499
@@ -69,6 +69,8 @@ class RequestCounter(Observer):
             self._time(family, time.perf_counter() - request.began)
         if request.owner:
             self._counters.add(f'cove_owner_requests_total{{owner="{self._known(request.owner)}"}}')
+        if request.trace is not None:
+            end_server_span(request, operation, status, code_of(request))
         if request.error:
             self._count_error(status, request.error, request.owner)
 

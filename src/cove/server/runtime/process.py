@@ -23,6 +23,7 @@ from cove.runtime.home import Place
 from cove.runtime.journal import ACTOR
 from cove.runtime.machine import Machine
 from cove.runtime.sandbox import Sandbox
+from cove.runtime.tracing import trace_requests_only
 from cove.server.runtime.image_build import run_build
 from cove.server.runtime.open_sandbox import OpenedSandbox, SandboxOpener
 from cove.server.runtime.serving import Serving
@@ -39,12 +40,15 @@ from cove.server.sandboxes.start_protocol import (
     receive_request,
 )
 from cove.server.sandboxes.warm_pool import WarmPool
+from cove.server.tracing import start_tracing
 from cove.tasks import Tasks
 from cove.wire.errors import ErrorBody
 
 _REQUEST_SECONDS = 10.0
 # Whoever makes many at once takes all of them when the last one is there.
 _TAKE_SECONDS = 120.0
+# Whoever destroys a sandbox waits for the end of this process.
+_LAST_SPANS_SECONDS = 0.5
 
 
 def run_runtime(connection: socket.socket, starting: int, directory: Directory, machine: Machine | None) -> None:
@@ -52,8 +56,12 @@ def run_runtime(connection: socket.socket, starting: int, directory: Directory, 
 
     The descriptor `starting` is closed when the sandbox is served: whoever waits for its end waits for no start.
     """
+    stop_tracing = start_tracing("runtime")
+    trace_requests_only()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Process(directory, machine).run(connection, starting))
+    if stop_tracing is not None:
+        stop_tracing(_LAST_SPANS_SECONDS)
 
 
 class _Process:

@@ -10,8 +10,9 @@ import msgspec
 
 from cove.api import AsyncSandbox
 from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable
-from cove.http import HttpLimits, HttpServer
+from cove.http import Handler, HttpLimits, HttpServer
 from cove.local.threads import in_thread
+from cove.local.tracing import is_loaded
 from cove.model import IdleAction, SandboxStatus
 from cove.runtime.activity import Activity
 from cove.runtime.sandbox_lifecycle import Seal
@@ -27,6 +28,7 @@ from cove.server.sandboxes.destroy_sandbox import count_eviction
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.quotas import leave
 from cove.server.sandboxes.starter import Starter
+from cove.server.tracing import with_remote_parent
 from cove.tasks import Tasks
 
 _ROUNDS = 4
@@ -34,6 +36,11 @@ _ROUNDS = 4
 _LIMITS = HttpLimits(connections=HttpLimits().connections // 2)
 
 log = logging.getLogger("cove.server")
+
+
+def _with_context(handler: Handler) -> Handler:
+    """Let a request's handler know who asks, and in which trace."""
+    return with_remote_parent(with_actor(handler)) if is_loaded() else with_actor(handler)
 
 
 class Serving:
@@ -84,7 +91,7 @@ class Serving:
             E2bRuntime(sandbox, self._opened.place.path) as e2b,
             McpRuntime(sandbox) as mcp,
             HttpServer(
-                with_actor(
+                _with_context(
                     count(sandbox.activity, e2b.before(mcp.before(with_bridge(sandbox, make_handler(sandbox)))))
                 ),
                 [self._opened.listener],

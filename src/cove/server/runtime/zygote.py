@@ -28,6 +28,7 @@ from cove.server.runtime.deaths import Deaths
 from cove.server.runtime.process import run_runtime
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.start_protocol import listen
+from cove.server.tracing import preload
 
 _CONNECTION, _STARTING = 3, 4
 _ABOVE = 16
@@ -50,6 +51,7 @@ def main() -> None:
         helpers = directory.helpers(machine.attach.parent.name)
         listeners.append(listen(helpers, socket.SOCK_SEQPACKET))
         machine = replace(machine, attach_socket=str(helpers))
+    preload()
     gc.collect()
     gc.freeze()  # pages that the collector never touches stay shared with every runtime
     deaths = Deaths(directory, LogFormat(sys.argv[4]), parent)
