@@ -1,6 +1,7 @@
 """The journal, whatever way the sandbox is reached."""
 
 import asyncio
+import json
 from contextlib import aclosing
 
 import pytest
@@ -13,9 +14,11 @@ from cove import (
     JournalKind,
     NetworkPolicy,
     Outcome,
+    Output,
     SandboxStatus,
     ValidationFailed,
 )
+from cove.core.replay import asciicast
 
 pytestmark = pytest.mark.anyio
 
@@ -166,3 +169,20 @@ async def test_output_is_kept_only_where_that_is_asked_for(make_sandbox: MakeSan
         ("exec", "stderr", b"to stderr\n"),
         ("process_started", "stdout", b"from process\n"),
     ]
+
+
+SHOWS = r"printf '\033[2Jfirst \303\274\n\033[31mred\033[0m last'"
+
+
+async def test_a_terminal_is_replayed_as_an_asciicast(make_sandbox: MakeSandbox) -> None:
+    """Version 2 of the format: a header, then frames of ascending seconds, a code and what was shown."""
+    async with make_sandbox(journal="output") as sandbox:
+        terminal = await sandbox.terminal(id="t", shell=["sh", "-c", SHOWS], cols=100, rows=30)
+        async with asyncio.timeout(60), terminal.connect() as viewer:
+            shown = b"".join([event.data async for event in viewer if isinstance(event, Output)])
+        header, *frames = map(json.loads, asciicast(await read(sandbox), "t"))
+    assert shown == b"\x1b[2Jfirst \xc3\xbc\r\n\x1b[31mred\x1b[0m last"
+    assert (header["version"], header["width"], header["height"]) == (2, 100, 30)
+    assert "".join(text for _, code, text in frames if code == "o") == shown.decode()
+    assert [at for at, _, _ in frames] == sorted(at for at, _, _ in frames)
+    assert frames[0][0] >= 0
