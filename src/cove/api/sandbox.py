@@ -123,6 +123,14 @@ class AsyncSandbox(Named, Transactions, Journaled, Shareable):
         """End everything that runs and start again, as `stop` and `start` do; also when it is lost."""
 
     @abstractmethod
+    async def move(self, node: str | None = None) -> None:
+        """Move it to another node of the cluster, or to that with most room; only while it is stopped. Idempotent.
+
+        Its id, files, environment, labels, lifetime, journal and sessions go with it. If that fails, it is where it
+        was. While it is moved, calls are SandboxUnavailable: nothing was started, try again.
+        """
+
+    @abstractmethod
     async def pause(self, *, wake: bool = True) -> None:
         """Freeze everything in it where it stands, and keep its memory. Idempotent.
 

@@ -1158,6 +1158,14 @@ class Sandbox:
         """End everything that runs and start again, as `stop` and `start` do; also when it is lost."""
         self._portal.call(lambda: self._inner.restart())
 
+    def move(self, node: str | None = None) -> None:
+        """Move it to another node of the cluster, or to that with most room; only while it is stopped. Idempotent.
+
+        Its id, files, environment, labels, lifetime, journal and sessions go with it. If that fails, it is where it
+        was. While it is moved, calls are SandboxUnavailable: nothing was started, try again.
+        """
+        self._portal.call(lambda: self._inner.move(node))
+
     def pause(self, *, wake: bool = True) -> None:
         """Freeze everything in it where it stands, and keep its memory. Idempotent.
 

@@ -109,13 +109,13 @@ def load_from(store: LayerStore, origin: Origin, progress: Progress, check: Chec
 def _load(store: LayerStore, origin: Origin, progress: Progress, check: Check) -> Snapshot:
     index = read_index(origin)
     transfer = Transfer(len(index.layers), progress, check)
-    here = _layers_by_digest(store)
+    here = layers_by_digest(store)
     layers: list[str] = []
     for layer in index.layers:
         if layer.digest in here:
             transfer.add_layer()
         else:
-            here[layer.digest] = _take_in(store, origin, layer, transfer, layers[-1] if layers else None)
+            here[layer.digest] = take_in(store, origin, layer, transfer, layers[-1] if layers else None)
         layers.append(here[layer.digest])
     snapshot = Snapshot(
         id=new_identifier(),
@@ -130,7 +130,8 @@ def _load(store: LayerStore, origin: Origin, progress: Progress, check: Check) -
     return snapshot
 
 
-def _layers_by_digest(store: LayerStore) -> dict[str, str]:
+def layers_by_digest(store: LayerStore) -> dict[str, str]:
+    """Return the layers that are here, by their digests, as far as those are known."""
     found: dict[str, str] = {}
     for name in os.listdir(store.path):
         if not name.startswith(".") and store.has(name) and (digest := store.read(name).digest) is not None:
@@ -138,7 +139,8 @@ def _layers_by_digest(store: LayerStore) -> dict[str, str]:
     return found
 
 
-def _take_in(store: LayerStore, origin: Origin, layer: IndexedLayer, transfer: Transfer, parent: str | None) -> str:
+def take_in(store: LayerStore, origin: Origin, layer: IndexedLayer, transfer: Transfer, parent: str | None) -> str:
+    """Load one layer, verified by its digest; returns its id. The caller holds the layers."""
     owner = _NOBODY if os.geteuid() == 0 else None
     with _working(store) as building:
         data = building / "data"

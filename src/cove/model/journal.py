@@ -31,6 +31,7 @@ class JournalKind(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     LOST = "lost"
+    MOVED = "moved"
     DESTROYED = "destroyed"
     SNAPSHOT = "snapshot"
     RESTORED = "restored"

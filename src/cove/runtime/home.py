@@ -172,9 +172,9 @@ class Home:
         if not there:
             self.path.chmod(mode)
 
-    def allocate(self, *, many_users: bool = False) -> Place:
-        """A new place with its own lock and, as root, its own user, or a range of users."""
-        path = self.sandboxes / new_identifier()
+    def allocate(self, *, many_users: bool = False, key: str | None = None) -> Place:
+        """A new place with its own lock and, as root, its own user, or a range of users; with that key, or any."""
+        path = self.sandboxes / (key or new_identifier())
         try:
             place = self._make_place(path)
             try:

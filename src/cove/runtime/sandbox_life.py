@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from cove.api import AsyncSandbox
-from cove.errors import CoveError
+from cove.errors import CoveError, ValidationFailed
 from cove.model import IdleAction, JournalKind, SandboxSpec, SandboxStatus, SpecFields, make_spec
 from cove.runtime.activity import Activity
 from cove.runtime.gate import Gate
@@ -56,6 +56,9 @@ class SandboxLife(AsyncSandbox):
 
     async def restart(self) -> None:
         await self.life.restart()
+
+    async def move(self, node: str | None = None) -> None:
+        raise ValidationFailed("this sandbox is in your program: one of a server in a cluster can be moved")
 
     async def pause(self, *, wake: bool = True) -> None:
         await self.life.pause(wake=wake)

@@ -64,6 +64,7 @@ RESUME = row("resume_sandbox", "POST /resume", _S, "resume", "Let a paused sandb
 SET_LIFETIME = row("set_lifetime", "PUT /lifetime", _S, "set_lifetime", "Destroy a sandbox so long from now", requests.SetLifetime, NOTHING, by=By.RUNNING)
 SET_IDLE_TIMEOUT = row("set_idle_timeout", "PUT /idle_timeout", _S, "set_idle_timeout", "Stop or pause a sandbox when it has been idle", requests.SetIdleTimeout, NOTHING, by=By.RUNNING)
 SET_LABELS = row("set_labels", "PUT /labels", _S, "set_labels", "Replace the labels of a sandbox", requests.SetLabels, NOTHING, by=By.RUNNING)
+MOVE = row("move_sandbox", "POST /move", _S, "move", "Move a stopped sandbox to another node of the cluster", requests.MoveSandbox, NOTHING, by=By.GATEWAY)
 RESTART = row("restart_sandbox", "POST /restart", _S, "restart", "End what runs, start again on the same files", Nothing, NOTHING, by=By.RUNNING)
 JOURNAL = row("journal", "GET /journal", _S, "journal", "What was done to a sandbox and in it, from a cursor on", requests.ReadJournal, replies.JOURNAL_EVENT, Form.EVENTS, by=By.EITHER)
 LIST_DESTROYED = row("list_destroyed", "GET /v1/journals", Target.SERVER, "list_destroyed", "Destroyed sandboxes whose journals are kept", Nothing, plain(list[DestroyedSandbox]), by=By.GATEWAY, caller=Caller.ADMIN)

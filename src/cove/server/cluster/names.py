@@ -8,6 +8,7 @@ from cove.local.threads import in_thread
 from cove.model.cluster import Claim, Member
 from cove.server.cluster.placement import Placement
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.moves import find_out, forget_named, is_named
 from cove.server.sandboxes.starter import ClaimedElsewhere
 
 
@@ -41,7 +42,7 @@ class ClaimedNames:
     async def destroying(self, id: str) -> Callable[[], Coroutine[object, object, None]]:
         """Return what frees the name. A claim that nobody can be asked about stays: it says that the name is here."""
         here, claim = self._here(), None
-        if birth_code(id) != here.code:
+        if birth_code(id) != here.code or await in_thread(is_named, self._directory, id):
             try:
                 claim = await self._placement.find(id)
             except PlacementUnavailable:
@@ -53,6 +54,7 @@ class ClaimedNames:
                     await self._placement.unclaim(held)
                 except PlacementUnavailable:
                     return
+                await in_thread(forget_named, self._directory, id)
 
         return free
 
@@ -60,6 +62,8 @@ class ClaimedNames:
         """Claim the names of all sandboxes that are here; returns those that other nodes have taken meanwhile."""
         lost = []
         for record in await in_thread(self._directory.list):
+            if await in_thread(find_out, self._directory, record.id) is not None:
+                continue
             try:
                 await self.claim(record.id)
             except ClaimedElsewhere:

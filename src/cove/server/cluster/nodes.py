@@ -112,6 +112,11 @@ class Nodes:
         """All of them as a value."""
         return Members(node=self.node, members=tuple(self.members.values()))
 
+    @property
+    def is_elected(self) -> bool:
+        """Return whether this worker does what one of a node does."""
+        return self._lock is not None
+
     def others(self) -> list[Member]:
         """Return all other nodes that are not known to be down."""
         return [each for each in self.members.values() if each.name != self.node and self.is_up(each.name)]

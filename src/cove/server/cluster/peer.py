@@ -7,7 +7,7 @@ one that is lost later may have done what it was asked.
 import asyncio
 import hmac
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -125,7 +125,7 @@ class PeerClient:
         headers: Mapping[bytes, bytes] | None = None,
     ) -> Reply:
         """Return the answer: NotConnected when nothing was sent, NodeLost when it may have been read."""
-        reader, writer = await _connect(member, min(seconds, CONNECT_SECONDS))
+        reader, writer = await _connect(member, min(seconds, CONNECT_SECONDS), _SILENT_MILLISECONDS)
         try:
             async with asyncio.timeout(seconds):
                 added = [*self.key.headers(hop), *(headers or {}).items()]
@@ -141,7 +141,7 @@ class PeerClient:
 
         A node that says nothing is waited for while it `is_up`. What is not there is NotFound.
         """
-        reader, writer = await _connect(member, CONNECT_SECONDS)
+        reader, writer = await _connect(member, CONNECT_SECONDS, _SILENT_MILLISECONDS)
         try:
             writer.write(_render(member, "GET", target, b"", self.key.headers(Hop.VOUCHED)))
             reply = Reply()
@@ -163,6 +163,23 @@ class PeerClient:
         finally:
             writer.close()
 
+    async def send(self, member: Member, target: str, pieces: AsyncIterable[bytes], *, seconds: float) -> Reply:
+        """Send a long body in pieces, each within `seconds`, as the answer; raises as `call` does."""
+        reader, writer = await _connect(member, CONNECT_SECONDS, int(seconds * 1000))
+        try:
+            writer.write(_render_chunked(member, target, self.key.headers(Hop.VOUCHED)))
+            async for piece in pieces:
+                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                async with asyncio.timeout(seconds):
+                    await writer.drain()
+            writer.write(b"0\r\n\r\n")
+            async with asyncio.timeout(seconds):
+                return await _read(reader)
+        except (OSError, TimeoutError, httptools.HttpParserError) as error:
+            raise NodeLost(f"node {member.name} was lost before it answered", node=member.name) from error
+        finally:
+            writer.close()
+
 
 async def _read_while(reader: asyncio.StreamReader, is_up: Callable[[], bool]) -> bytes:
     while True:
@@ -174,7 +191,9 @@ async def _read_while(reader: asyncio.StreamReader, is_up: Callable[[], bool]) -
                 raise OSError("it does not answer any more") from None
 
 
-async def _connect(member: Member, seconds: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(
+    member: Member, seconds: float, silent_milliseconds: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, port = endpoint(member)
     try:
         async with asyncio.timeout(seconds):
@@ -186,8 +205,14 @@ async def _connect(member: Member, seconds: float) -> tuple[asyncio.StreamReader
     sock: socket.socket = writer.get_extra_info("socket")
     with suppress(OSError):
         keep_alive(sock)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MILLISECONDS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_milliseconds)
     return reader, writer
+
+
+def _render_chunked(member: Member, target: str, headers: Headers) -> bytes:
+    host, port = endpoint(member)
+    head = f"POST {target} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\ntransfer-encoding: chunked\r\n"
+    return head.encode() + b"".join(b"%b: %b\r\n" % header for header in headers) + b"\r\n"
 
 
 def _render(member: Member, method: str, target: str, body: bytes, headers: Headers) -> bytes:

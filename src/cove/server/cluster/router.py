@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 import cove
-from cove.core.cluster import birth_code, claim_keepers
+from cove.core.cluster import claim_keepers
 from cove.errors import (
     LimitExceeded,
     NoCapacity,
@@ -33,9 +33,12 @@ from cove.errors import (
 )
 from cove.http import Answer, Handler, Request, Response
 from cove.local.threads import in_thread
+from cove.server.cluster.arrivals import MOVES_PATH, Arrivals
+from cove.server.cluster.departures import Departures
 from cove.server.cluster.engine_placement import EnginePlacement
 from cove.server.cluster.fetching import Fetching
 from cove.server.cluster.gathering import Gathering
+from cove.server.cluster.moving import Moving
 from cove.server.cluster.names import ClaimedNames
 from cove.server.cluster.nodes import NODE_PATH, Nodes, Report
 from cove.server.cluster.peer import Hop, PeerClient, PeerKey
@@ -101,6 +104,9 @@ class Router:
         self._shipping = Shipping(directory.home)
         self._fetching = Fetching(directory.home, self._nodes, client, starter.configuration.max_image_jobs)
         self._suitability = Suitability(self._nodes, self._whereabouts, self._fetching.holdings)
+        self._departures = Departures(directory, self._nodes, client, self._placement)
+        self._arrivals = Arrivals(directory, starter.configuration, self._nodes, client, self._placement)
+        self._moves = Moving(directory, self._nodes, self._departures, self._arrivals)
         self._handler: Handler
         self._preview: Preview
 
@@ -109,11 +115,14 @@ class Router:
         await self._nodes.__aenter__()
         self._starter.names = self._names
         self._starter.things = self._fetching
+        self._starter.mover = self._departures
+        self._moves.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self._moves.aclose()
         await self._nodes.__aexit__(kind, error, traceback)
         await self._upstreams.aclose()
 
@@ -175,6 +184,8 @@ class Router:
             return await self._static.answer(request)
         if self._shipping.serves(request.path):
             return await self._shipping.answer(request)
+        if request.path.startswith(MOVES_PATH):
+            return await self._moves.answer(request)
         noun, _, name = request.path.removeprefix(HAS_PATH).partition("/")
         if not request.path.startswith(HAS_PATH) or request.method != "GET":
             raise NotFound(f"nodes have nothing at {request.path}")
@@ -296,8 +307,9 @@ class Router:
 
         Where a chosen name was once is no reason to make it there: all nodes are asked.
         """
-        born = self._nodes.by_code.get(birth_code(id) or "")
-        return (self._whereabouts.recall(id) if born else None) or await self._whereabouts.search(id)
+        born = self._whereabouts.birthplace(id)
+        found = (self._whereabouts.recall(id) if born else None) or await self._whereabouts.search(id)
+        return found or born
 
     async def _try(self, request: Request, body: bytes, suitable: Suitable, *, is_fixed: bool) -> Answer:
         """Have a sandbox made by the first node that takes it; if none does, by one that gets more room for it.

@@ -46,10 +46,14 @@ class Whereabouts:
         remembered = self._remembered.get(id)
         if remembered is not None:
             return remembered
-        born = self._nodes.by_code.get(birth_code(id) or "")
-        if born is None and self.is_here(id):
-            return self._nodes.node
-        return born
+        born = self.birthplace(id)
+        if born is not None and born != self._nodes.node:
+            return born
+        return self._nodes.node if self.is_here(id) else None
+
+    def birthplace(self, id: str) -> str | None:
+        """Return the node that an id was made on, if it is one that was made."""
+        return self._nodes.by_code.get(birth_code(id) or "")
 
     async def search(self, id: str) -> str | None:
         """Return the node that says it has a sandbox; None if no node does.

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from cove.core.identifier import check_sandbox_id
 from cove.core.journal import Actor
 from cove.core.sandbox_token import Grant, check_expiry, check_operations, make_token
-from cove.errors import PermissionDenied, SandboxNotFound, SandboxUnavailable
+from cove.errors import PermissionDenied, SandboxNotFound, SandboxUnavailable, ValidationFailed
 from cove.images.build_order import sandbox_of
 from cove.images.registry_guard import RegistryGuard
 from cove.images.store import ImageStore
@@ -66,6 +66,7 @@ from cove.server.gateway.token_scope import KINDS
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.image_build import build_events
 from cove.server.sandboxes.image_jobs import image_job
+from cove.server.sandboxes.moves import check_gone
 from cove.server.sandboxes.quotas import check_snapshot_quota, check_volume_quota
 from cove.server.sandboxes.reservation import rewrite
 from cove.server.sandboxes.starter import Starter
@@ -274,6 +275,7 @@ class SandboxAnswers:
         """Look the sandbox up; raises SandboxNotFound."""
         found = await in_thread(self._look, check_sandbox_id(self.id))
         if found is None:
+            await in_thread(check_gone, self.directory, self.id)
             raise SandboxNotFound(f"there is no sandbox {self.id}", id=self.id)
         return found
 
@@ -328,6 +330,13 @@ class SandboxAnswers:
     async def stop(self) -> None:
         """Let one that does not run stay so until `start`."""
         await self._rewrite(lambda record: replace(record, status=SandboxStatus.STOPPED, wakes=False))
+
+    async def move(self, node: str | None) -> None:
+        """Give it to another node of the cluster."""
+        record, _ = await self.find()
+        if self.starter.mover is None:
+            raise ValidationFailed("this server is no node of a cluster: there is nowhere to move a sandbox")
+        await self.starter.mover.move(record.id, record.tenant, node)
 
     async def pause(self, *, wake: bool) -> None:
         """Refuse: nothing runs that could be paused."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from cove.core.network_grants import NetworkGrants
-from cove.errors import SandboxAlreadyExists, SandboxNotFound
+from cove.errors import SandboxAlreadyExists, SandboxNotFound, SandboxUnavailable
 from cove.local.threads import in_thread
 from cove.model import JournalKind, SandboxSpec
 from cove.runtime.allocation import allocate
@@ -28,6 +28,7 @@ from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.cpu_shares import enter_share
 from cove.server.sandboxes.destroy_sandbox import has_ended, remove
 from cove.server.sandboxes.directory import Directory, Record
+from cove.server.sandboxes.moves import check_gone, check_stays
 from cove.server.sandboxes.network_grants import read_grants, read_mount_grants
 from cove.server.sandboxes.quotas import check_snapshot_quota, enter, quota_of
 from cove.server.sandboxes.reservation import Reservation
@@ -102,6 +103,7 @@ class SandboxOpener:
         if record is None:
             if not entry.key:
                 reservation.remove()
+            await in_thread(check_gone, self._directory, request.id)
             raise SandboxNotFound(f"there is no sandbox {request.id}", id=request.id)
         return await self._open_again(reservation, record)
 
@@ -191,6 +193,11 @@ class SandboxOpener:
 
     async def _open_again(self, reservation: Reservation, record: Record) -> OpenedSandbox | Record:
         machine = await self._examine()
+        try:
+            await in_thread(check_stays, self._directory, record.id)
+        except SandboxUnavailable:
+            reservation.close()
+            raise
         place = await in_thread(machine.home.take, record.key, machine.hierarchies)
         if place is None and await in_thread(has_ended, self._directory, record):
             place = await in_thread(machine.home.take, record.key, machine.hierarchies)

@@ -31,6 +31,7 @@ from cove.server.sandboxes.members import Stamp, members_path, read_members, sta
 _ENTRY = re.compile(rb"([a-z2-7]{%d})(\??)" % KEY_LENGTH)
 _MOST_PATH_BYTES = 107  # unix(7)
 ENTRY_BYTES = 64
+MOVES = "moves"
 
 log = logging.getLogger("cove.server")
 
@@ -192,7 +193,11 @@ class Directory:
 
         Their lifetime is over, their removal was begun by somebody who is gone, or nobody took them.
         """
-        return [record for record in self._readable() if not self.is_known(record)]
+        return [each for each in self._readable() if not self.is_known(each) and not self._is_coming(each)]
+
+    def _is_coming(self, record: Record) -> bool:
+        """Return whether it is on its way from another node: its id leads to it when it is here."""
+        return arrival_path(self.home, record.key).exists()
 
     def _readable(self) -> Iterator[Record]:
         """One record that a crash of the machine spoilt takes no other with it."""
@@ -279,3 +284,8 @@ class Directory:
     def count(self) -> int:
         """Count the ids that are taken, by whomever."""
         return len(os.listdir(self.ids))
+
+
+def arrival_path(home: Path, key: str) -> Path:
+    """Return the record of a sandbox that comes from another node: see `moves`."""
+    return home / MOVES / f"in-{key}"

@@ -13,9 +13,12 @@ from io import FileIO
 
 from cove.core.identifier import new_identifier
 from cove.errors import SandboxNotFound, SandboxUnavailable
+from cove.local.state import replace_file, sync_directory
 from cove.server.sandboxes.directory import ENTRY_BYTES, Directory, Entry, Record
+from cove.server.sandboxes.moves import check_gone, check_stays
 
 _FREED = "freed-"
+_GIVEN = "given-"
 
 
 class Reservation:
@@ -89,12 +92,28 @@ def rewrite(directory: Directory, id: str, change: Callable[[Record], Record]) -
         if record is None:
             if not reservation.entry.key:
                 reservation.remove()
+            check_gone(directory, id)
             raise SandboxNotFound(f"there is no sandbox {id}", id=id)
+        check_stays(directory, id)
         if directory.is_held(record.key):
             raise SandboxUnavailable(f"sandbox {id} is just being started or stopped: try again", id=id)
         directory.write(change(record), durable=True)
     finally:
         reservation.close()
+
+
+def give_id(directory: Directory, id: str, key: str) -> bool:
+    """Let the sandbox at that place have an id that nobody has, at once and on disk; False if another has it."""
+    new = directory.server / f"{_GIVEN}{new_identifier()}"
+    replace_file(new, Entry(key).encode(), durable=True)
+    try:
+        os.link(new, directory.entry(id))
+        sync_directory(directory.ids)
+    except FileExistsError:
+        return directory.look_up(id).key == key
+    finally:
+        new.unlink()
+    return True
 
 
 def free(directory: Directory, id: str) -> str:

@@ -20,6 +20,7 @@ from cove.server.counters import count_rarely
 from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.destroy_sandbox import discard_abandoned, remove
 from cove.server.sandboxes.directory import Directory, Record
+from cove.server.sandboxes.moves import check_stays
 from cove.server.sandboxes.quotas import check_spec_quota
 from cove.server.sandboxes.reservation import free
 from cove.server.sandboxes.start_protocol import ACKNOWLEDGED, Create, Request, Start, encode, receive_reply
@@ -57,6 +58,18 @@ class Things(Protocol):
         ...
 
 
+class Mover(Protocol):
+    """Moves sandboxes of this node of a cluster to others."""
+
+    async def move(self, id: str, tenant: str, node: str | None) -> None:
+        """Move a stopped sandbox, or raise why it cannot be."""
+        ...
+
+    async def fence(self, id: str, tenant: str) -> None:
+        """Let no other node have a sandbox that was destroyed here; raises if one has it already."""
+        ...
+
+
 class ClaimedElsewhere(SandboxAlreadyExists):
     """The name belongs to another node of the cluster."""
 
@@ -75,6 +88,7 @@ class Starter:
         self._hierarchies: Hierarchies | None = None
         self.names: Names | None = None
         self.things: Things | None = None
+        self.mover: Mover | None = None
 
     def of(self, tenant: str) -> "Starter":
         """Return one that starts what is a tenant's."""
@@ -195,8 +209,11 @@ class Starter:
     async def destroy(self, id: str) -> None:
         """Free the id at once, and end and remove everything else. Idempotent."""
         hierarchies = await self.hierarchies()
-        free_name = None if self.names is None else await self.names.destroying(check_sandbox_id(id))
+        await in_thread(check_stays, self.directory, check_sandbox_id(id))
+        free_name = None if self.names is None else await self.names.destroying(id)
         if key := await in_thread(free, self.directory, check_sandbox_id(id)):
+            if self.mover is not None:
+                await self.mover.fence(id, self.directory.tenant)
             # Large trees take their time: not in the threads that find sandboxes.
             await asyncio.to_thread(remove, self.directory, hierarchies, key)
             if free_name is not None:

@@ -70,6 +70,12 @@ class Pause(Request, frozen=True):
     wake: bool = True
 
 
+class MoveSandbox(Request, frozen=True):
+    """The node to move to; None is that with most room."""
+
+    node: str | None = None
+
+
 class SetLifetime(Request, frozen=True):
     """Seconds from now; None is for ever."""
 
