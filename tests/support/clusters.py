@@ -26,11 +26,12 @@ class Cluster:
     peer_key: str
     servers: dict[str, Server] = field(default_factory=dict)
     stacks: dict[str, ExitStack] = field(default_factory=dict)
+    before: str = ""
 
     def start(self, name: str, *options: str) -> Server:
         stack = self.stacks[name] = ExitStack()
         arguments = ("--config", str(self.configurations[name]), "--port", self.port(name), *options)
-        server = stack.enter_context(serving(self.homes[name], *arguments, "--on-stop", "destroy"))
+        server = stack.enter_context(serving(self.homes[name], *arguments, "--on-stop", "destroy", before=self.before))
         server.key = API_KEY
         self.servers[name] = server
         return server
@@ -60,7 +61,9 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def cluster_of(*names: str, settings: str = "", fakes: Mapping[str, int] | None = None) -> Iterator[Cluster]:
+def cluster_of(
+    *names: str, settings: str = "", fakes: Mapping[str, int] | None = None, before: str = ""
+) -> Iterator[Cluster]:
     """Nodes that know one another, and as members what tests let listen on ports; at the end they are told to stop."""
     root = Path(tempfile.mkdtemp(prefix="cove-cluster-", dir="/tmp"))
     root.chmod(0o711)
@@ -69,7 +72,7 @@ def cluster_of(*names: str, settings: str = "", fakes: Mapping[str, int] | None 
     key.write_text(secrets.token_urlsafe(32))
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     members = ", ".join(f'{name} = "http://127.0.0.1:{port}"' for name, port in {**ports, **(fakes or {})}.items())
-    cluster = Cluster({}, {}, key.read_text())
+    cluster = Cluster({}, {}, key.read_text(), before=before)
     for name, port in ports.items():
         home = cluster.homes[name] = root / name
         home.mkdir(mode=0o711)

@@ -97,11 +97,11 @@ def name_of(pid: int) -> str:
 
 
 @contextmanager
-def serving(home: Path, *options: str) -> Iterator[Server]:
-    """A server on that state directory and on free ports; at the end it is told to stop."""
+def serving(home: Path, *options: str, before: str = "") -> Iterator[Server]:
+    """A server on that state directory and on free ports, after some code; at the end it is told to stop."""
     KEYS.watch(home)
     process = subprocess.Popen(
-        [sys.executable, "-c", _MAIN, "serve", "--port", "0", "--workers", "2", *options],
+        [sys.executable, "-c", before + _MAIN, "serve", "--port", "0", "--workers", "2", *options],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "COVE_HOME": str(home)},

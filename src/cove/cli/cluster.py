@@ -7,9 +7,12 @@ from typing import Annotated
 import typer
 
 from cove.cli.commands import make_program
+from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import say, show
+from cove.cli.move import move_all
 from cove.cli.options import JsonOption
 from cove.cli.serve import run_server
+from cove.cli.signals import finish
 from cove.cli.table import print_json, print_table
 from cove.errors import PlacementUnavailable, ValidationFailed
 from cove.local.state import default_home
@@ -148,9 +151,23 @@ def _remarks(report: AgentReport) -> list[str]:
 
 
 @cluster.command()
-def drain(node: NodeArgument, undo: UndoOption = False, home: HomeOption = None) -> None:
-    """Give a node no new sandboxes; those it has stay."""
+def drain(
+    node: NodeArgument,
+    undo: UndoOption = False,
+    move: Annotated[bool, typer.Option("--move", help="Move its stopped sandboxes to other nodes.")] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="With --move: also those that run, stopped and started.")
+    ] = False,
+    home: HomeOption = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Give a node no new sandboxes; those it has stay, unless they are to be moved."""
+    if (stop and not move) or (move and undo):
+        raise ValidationFailed("--stop goes with --move, and --move not with --undo")
     _call(home, Drain(node=node, undo=undo))
+    if move:
+        finish(move_all(Server.named(url, api_key), node, stop=stop))
 
 
 @cluster.command()

@@ -49,6 +49,7 @@ GROUPS: Final = {
         Command("pause", "life", "Freeze everything in a sandbox."),
         Command("resume", "life", "Let a paused sandbox go on."),
         Command("label", "life", "Replace the labels of a sandbox."),
+        Command("move", "move", "Move a sandbox to another node of the cluster."),
         Command("rm", "sandboxes", "Destroy sandboxes with all they have."),
         Command("journal", "journal", "Print what was done to a sandbox and in it; -f to follow."),
         Command("replay", "journal", "Write what was done in a sandbox as a transcript."),

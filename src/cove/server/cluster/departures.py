@@ -235,8 +235,9 @@ def _remove(directory: Directory, file: MoveFile) -> None:
 
 
 async def _in_threads(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    while piece := await finished(next, pieces, b""):
-        yield piece
+    while (piece := await finished(next, pieces, None)) is not None:
+        if piece:
+            yield piece
 
 
 def _refusal(target: Member, reply: Reply) -> CoveError:

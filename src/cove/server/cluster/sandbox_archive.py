@@ -180,8 +180,7 @@ def unpack(directory: Directory, place: Place, manifest: Manifest, origin: Origi
         has_disk = attach_disk(place.path, record.spec.limits, place.user_id)
         try:
             layers = PlaceLayers(place.path, place.user_id, store, on_disk_image=has_disk)
-            base = tuple(ids[each.digest] for each in manifest.base)
-            own = [ids[each.digest] for each in manifest.layers]
+            base, own = (_once([ids[each.digest] for each in some]) for some in (manifest.base, manifest.layers))
             layers.commit(layers.stand_on(Stack(upper="", base=base), own))
         finally:
             if has_disk:
@@ -204,6 +203,11 @@ def _load(store: LayerStore, manifest: Manifest, origin: Origin, transfer: Trans
             here[layer.digest] = take_in(store, origin, layer, transfer, parent)
         parent = here[layer.digest]
     return here
+
+
+def _once(layers: Sequence[str]) -> tuple[str, ...]:
+    """Leave out layers that come again above: all that they show, the same one shows there."""
+    return tuple(id for number, id in enumerate(layers) if id not in layers[number + 1 :])
 
 
 def _take_file(place: Path, name: str, pieces: Iterator[bytes]) -> None:
