@@ -249,3 +249,11 @@ async def test_any_number_of_changes_can_be_asked_for_at_once(where: Where) -> N
         await sandbox.start()
         assert (await sandbox.exec("echo up")).stdout == "up\n"
         assert [info.id for info in await sandbox.list_sessions()] == ["s"]
+
+
+async def test_a_sandbox_that_is_in_no_cluster_has_nowhere_to_go(where: Where) -> None:
+    async with AsyncSandbox.create(**where) as sandbox:
+        await sandbox.stop()
+        with pytest.raises(ValidationFailed, match="cluster"):
+            await sandbox.move("b")
+        await sandbox.start()
