@@ -37,11 +37,15 @@ def cluster() -> Iterator[Cluster]:
 
 
 async def on_node(cluster: Cluster, node: str, id: str | None = None, **fields: object) -> AsyncSandbox:
-    """A sandbox on that node, whichever makes it."""
+    """A sandbox on that node: one without a name is made there, another one may have come there."""
     others = []
     while (await (made := await cluster[node].create(id, **fields)).info()).node != node:
-        await made.destroy()
-        others.append(await cluster[node].create())  # so that the others have less room
+        if id is not None:
+            await made.stop()
+            await made.move(node)
+            await made.start()
+            break
+        others.append(made)  # so that the others have less room
     await together(each.destroy() for each in others)
     return made
 
