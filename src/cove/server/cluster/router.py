@@ -209,7 +209,8 @@ class Router:
     async def _search_and_answer(self, request: Request, target: Target) -> Answer:
         node = await self._whereabouts.search(target.name)
         if node is None and target.kind is Kind.MADE_BY_USE and self._nodes.members:
-            node = claim_keepers(target.name, self._nodes.members.values())[0].name
+            born = self._whereabouts.birthplace(target.name)
+            node = born or claim_keepers(target.name, self._nodes.members.values())[0].name
         if node is None or node == self._nodes.node:
             return await _settle(self._handler(request))
         return self._relay_to_sandbox(node, target)
