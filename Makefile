@@ -6,7 +6,7 @@ MINUTES := 30
 BASH_FILES = .ci/run $(wildcard scripts/*.bash) $(shell find src -name '*.bash')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clients cluster check coverage mutants bench beside scale picture soak docs load clean
+.PHONY: help setup console browser demo test clients cluster check coverage mutants bench beside scale picture soak docs load clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
@@ -21,7 +21,14 @@ $(VENV)/.installed: pyproject.toml scripts/system.bash scripts/python.bash
 
 $(VENV)/.ready: $(VENV)/.installed
 	@bash scripts/python.bash $(VENV) --dev
+	@bash scripts/console.bash --if-possible
 	@touch $@
+
+console: ## Build the web console; needs Node.js 20 and npm
+	@bash scripts/console.bash
+
+browser: setup console ## Drive the web console in Chromium, at length
+	$(BIN)/python -m pytest tests/browser -m "browser or not browser"
 
 demo: $(VENV)/.installed ## Show what a sandbox can do, in a real one
 	@$(BIN)/cove setup

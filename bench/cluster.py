@@ -4,6 +4,7 @@ Three nodes on this machine know one another by a list. What is created through 
 that is in none.
 """
 
+import asyncio
 import os
 import secrets
 import socket
@@ -16,6 +17,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from bench.cluster_ray import measure
 from bench.cluster_scale import simulate
 from bench.harness import Figure, Plan, Summary, Unit, at_least, at_most, interleave, rate, single, timed
 from bench.proc import descendants, memory_of
@@ -43,7 +45,7 @@ async def run(plan: Plan) -> list[Figure]:
             figures = [*await _latency(here, there, plan), await _stream(here, there, plan)]
         figures += await _creation(alone, url, plan)
         figures.append(_memory(pids, pid))
-    return [*figures, *await simulate(plan)]
+    return [*figures, *await simulate(plan), *await asyncio.to_thread(measure, plan)]
 
 
 @contextmanager

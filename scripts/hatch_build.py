@@ -1,4 +1,7 @@
-"""While the package is built: install what the JavaScript executor needs, so that nothing is fetched later."""
+"""While the package is built: install what the JavaScript executor needs, and build the console.
+
+Nothing is fetched later: whoever installs the package needs no Node.js.
+"""
 
 import shutil
 import subprocess
@@ -8,11 +11,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class NodePackages(BuildHookInterface[object]):  # type: ignore[type-arg, unused-ignore]
-    """Runs npm; without it the package works, except for JavaScript and TypeScript contexts."""
+    """Runs npm; without it the package works, except for JavaScript and TypeScript contexts and the console."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, object]) -> None:
+        self._install_packages()
+        if version != "editable":  # a checkout builds it by `make console`
+            subprocess.run(["bash", "scripts/console.bash", "--if-possible"], cwd=self.root, check=True)
+
+    def _install_packages(self) -> None:
         directory = Path(self.root) / "src/cove/executor"
         if (directory / "node_modules").exists():
             return

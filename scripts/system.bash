@@ -37,6 +37,10 @@ if ! command -v musl-gcc >/dev/null; then
     missing+=(musl-tools) # for the tests of images with another libc
 fi
 
+if ! command -v chromium >/dev/null; then
+    missing+=(chromium) # for the tests of the console
+fi
+
 if [ ${#missing[@]} -eq 0 ]; then
     exit 0
 fi

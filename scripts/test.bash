@@ -8,7 +8,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 python=$1
-marks="not slow and not cluster${2:+ and $2}"
+marks="not slow and not cluster and not browser${2:+ and $2}"
 
 run_tests() {
     "$python" -m pytest "$@"

@@ -1,4 +1,4 @@
-"""The TypeScript client: its types are current, strict and checked, and it works against a real server."""
+"""The TypeScript client works against a real server; its types, and those of the console, are current and strict."""
 
 import os
 import shutil
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parent.parent.parent
 CLIENT = ROOT / "clients/typescript"
+CONSOLE = ROOT / "console"
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +45,14 @@ def test_its_own_tests_pass_against_a_server(server: Server, tmp_path: Path) -> 
     done = subprocess.run(["npm", "test"], cwd=copy, capture_output=True, text=True, env=environment, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert server.directory.count() == 0
+
+
+@pytest.mark.browser
+def test_the_console_passes_the_strict_check_of_its_types(tmp_path: Path) -> None:
+    for project in (CLIENT, CONSOLE):
+        copy = tmp_path / project.relative_to(ROOT)
+        shutil.copytree(project, copy, ignore=shutil.ignore_patterns("node_modules", "dist"))
+    (tmp_path / "console/node_modules").symlink_to(typescript_packages(CONSOLE))
+    command = ["node_modules/.bin/tsc"]
+    done = subprocess.run(command, cwd=tmp_path / "console", capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from support.cluster_clients import (
@@ -12,12 +12,13 @@ from support.cluster_clients import (
     lose_and_return,
     restart_servers,
     until,
+    until_in_thread,
     working,
 )
 from support.cluster_machines import API_KEY, ClusterMachine, MachineCluster, needs_machines
-from support.ray_machines import has_agent, kill_all, members_of, pids_of, ray_cluster, room_of
+from support.ray_machines import kill_all, pids_of, ray_cluster, room_of
 
-from cove import AsyncSandbox, CoveError, SandboxAlreadyExists
+from cove import AsyncSandbox, CoveError, NodeUnavailable, SandboxAlreadyExists
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure, pytest.mark.cluster, needs_machines, pytest.mark.timeout(500)]
 
@@ -47,9 +48,14 @@ async def outcome_of(coming: "asyncio.Future[AsyncSandbox]") -> AsyncSandbox | C
 
 
 def is_whole(cluster: MachineCluster) -> bool:
-    """Whether every agent answers, and every node knows all."""
-    machines = cluster.machines.values()
-    return all(has_agent(machine) and members_of(machine) == set(cluster.machines) for machine in machines)
+    """Whether every agent answers, and all machines are alive for the Ray that it is connected to."""
+    return all(alive_for(machine) == set(cluster.machines) for machine in cluster.machines.values())
+
+
+def alive_for(machine: ClusterMachine) -> set[str]:
+    done = machine.cove("cluster", "status", "--json")
+    nodes = json.loads(done.stdout)["nodes"] if done.returncode == 0 else []
+    return {each["member"]["name"] for each in nodes if each["is_alive"]}
 
 
 async def all_go_on(clients: dict[str, Client]) -> None:
@@ -72,6 +78,7 @@ async def test_many_that_come_at_once_all_get_room(cluster: MachineCluster) -> N
 
 
 async def test_of_many_who_claim_a_name_one_gets_it(cluster: MachineCluster) -> None:
+    """The others are told so, or, while who has claimed it has no room yet, that nothing was started."""
     names = [f"name-{number}" for number in range(8)]
     tries = [(name, through) for name in names for through in "abc"]
     found = await asyncio.gather(
@@ -79,7 +86,11 @@ async def test_of_many_who_claim_a_name_one_gets_it(cluster: MachineCluster) -> 
     )
     winners = [each for each in found if isinstance(each, AsyncSandbox)]
     assert sorted(sandbox.id for sandbox in winners) == names
-    assert {type(each) for each in found if isinstance(each, CoveError)} == {SandboxAlreadyExists}
+    refused = [each for each in found if isinstance(each, CoveError)]
+    assert all(isinstance(each, SandboxAlreadyExists | NodeUnavailable) for each in refused), refused
+    for name, through in tries:
+        with pytest.raises(SandboxAlreadyExists):
+            await create(cluster, through, name)
     listed = [info.id for info in await AsyncSandbox.list(url=cluster["a"].url, api_key=API_KEY)]
     assert sorted(listed) == names
     for sandbox in winners:
@@ -148,11 +159,11 @@ async def test_a_server_that_is_killed_and_started_again_breaks_only_what_was_in
     cluster: MachineCluster,
 ) -> None:
     await restart_servers(cluster)
-    await until(lambda: is_whole(cluster), ENGINE_SECONDS)
+    await until_in_thread(lambda: is_whole(cluster))
 
 
 async def test_the_doctor_finds_nothing_wrong(cluster: MachineCluster) -> None:
-    await until(lambda: is_whole(cluster), ENGINE_SECONDS)
+    await until_in_thread(lambda: is_whole(cluster))
     for machine in cluster.machines.values():
         done = await asyncio.to_thread(machine.cove, "doctor", "--cluster", "--json")
         checks = {each["name"]: each["status"] for each in json.loads(done.stdout)}
@@ -179,10 +190,3 @@ async def named_on(cluster: MachineCluster, node: str) -> str:
 def is_draining(machine: ClusterMachine, node: str) -> bool:
     found = json.loads((machine.home / "members.json").read_bytes())
     return any(each["name"] == node and each.get("is_draining", False) for each in found["members"])
-
-
-async def until_in_thread(is_true: Callable[[], bool]) -> None:
-    """Wait for what is found by reading many small files."""
-    async with asyncio.timeout(ENGINE_SECONDS):
-        while not await asyncio.to_thread(is_true):
-            await asyncio.sleep(0.1)

@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-from pathlib import Path
 
 import pytest
+from support.canaries import canary, found_in
 from support.raw_http import connect
 from support.servers import Server
 from support.serving import address
@@ -13,40 +13,10 @@ from cove import AsyncSandbox
 
 pytestmark = pytest.mark.anyio
 
-# What belongs to the sandboxed code itself; files are written there because somebody said so.
-OWN_FILES = ("workspace", "home", "tmp", "upper", "work", "layers", "shell")
-
-
-def canary(name: str) -> str:
-    return f"canary-{name}-5d1f0c"
-
-
-SPEC, CHANGED, CALL, PROCESS, SESSION, STDIN, TYPED, FILE, APPENDED, HEADER = map(
-    canary,
-    ("spec", "changed", "call", "process", "session", "stdin", "typed", "file", "appended", "header"),
-)
-
-
-def found_in(home: Path) -> set[tuple[str, str]]:
-    """Each canary that is in some file of Cove's own, with the name of that file."""
-    found = set()
-    for directory, names, files in os.walk(home):
-        names[:] = [name for name in names if name not in OWN_FILES]
-        for name in files:
-            data = _read(Path(directory) / name)
-            found |= {
-                (name, text)
-                for text in (SPEC, CHANGED, CALL, PROCESS, SESSION, STDIN, TYPED, FILE, APPENDED, HEADER)
-                if text.encode() in data
-            }
-    return found
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:  # a socket, or gone
-        return b""
+CANARIES = SPEC, CHANGED, CALL, PROCESS, SESSION, STDIN, TYPED, FILE, APPENDED, HEADER = [
+    canary(name)
+    for name in ("spec", "changed", "call", "process", "session", "stdin", "typed", "file", "appended", "header")
+]
 
 
 async def use_everything(sandbox: AsyncSandbox, server: Server) -> None:
@@ -87,11 +57,11 @@ async def test_a_secret_is_found_nowhere_but_where_it_has_to_be(shared_server: S
         events = [event async for event in sandbox.journal()]
         assert len(events) > 10
         # What a sandbox has to have when it is started again is in its record, which only the server's user can read.
-        assert await asyncio.to_thread(found_in, shared_server.home) <= {
+        assert await asyncio.to_thread(found_in, shared_server.home, CANARIES) <= {
             ("sandbox.json", SPEC),
             ("sandbox.json", CHANGED),
         }
-    assert await asyncio.to_thread(found_in, shared_server.home) == set()
+    assert await asyncio.to_thread(found_in, shared_server.home, CANARIES) == set()
     (kept,) = [each for each in await AsyncSandbox.list_destroyed(**where) if each.id == sandbox.id]
     assert "canary" not in repr([event async for event in AsyncSandbox.destroyed_journal(kept.key, **where)])
 
@@ -101,7 +71,7 @@ async def test_the_search_finds_what_is_there(shared_server: Server) -> None:
     async with AsyncSandbox.create(**where) as sandbox:
         await sandbox.exec(["true", SPEC])
         assert [event.text async for event in sandbox.journal()][-1] == f"true {SPEC}"
-        found = await asyncio.to_thread(found_in, shared_server.home)
+        found = await asyncio.to_thread(found_in, shared_server.home, CANARIES)
         assert {text for _, text in found} == {SPEC}
 
 

@@ -116,6 +116,13 @@ async def until(is_true: Callable[[], bool], seconds: float = BACK_SECONDS) -> N
         await asyncio.sleep(0.02)
 
 
+async def until_in_thread(is_true: Callable[[], bool]) -> None:
+    """Wait for what is found by asking programs or reading many small files."""
+    async with asyncio.timeout(ENGINE_SECONDS):
+        while not await asyncio.to_thread(is_true):
+            await asyncio.sleep(0.1)
+
+
 async def answers(sandbox: AsyncSandbox, *, is_lost: bool) -> None:
     """Wait until the sandbox is found again, with its files. What ran on a machine that was switched off does not."""
     async with asyncio.timeout(BACK_SECONDS):
@@ -161,7 +168,7 @@ async def lose_and_return(cluster: MachineCluster, event: str, *, back: Callable
         assert (await lost.sandbox.info()).node == "b"
         assert lines_are_whole(lost)
         assert lines_are_whole(unharmed)
-        await until(back, ENGINE_SECONDS)
+        await until_in_thread(back)
         assert unharmed.is_unharmed
 
 

@@ -42,6 +42,11 @@ export class Files {
     await this.transport.call("write_file", { path: this.#path, query: { path }, body, signal });
   }
 
+  /** Where `write` sends to, for who sends by other means. */
+  writeTarget(path: string): { url: string; headers: Record<string, string> } {
+    return this.transport.target("write_file", { path: this.#path, query: { path } });
+  }
+
   mkdir(path: string, parents = true): Promise<void> {
     return this.transport.call("make_directory", { path: this.#path, body: { path, parents } });
   }

@@ -61,9 +61,14 @@ export class Transport {
 
   /** Call an operation and give the response, whose body is not read; an error of the server is thrown. */
   async request<Name extends OperationName>(name: Name, asked: Asked<Name> = {}, accept = "application/json"): Promise<Response> {
-    const [method, template] = ROUTES[name];
-    const target = this.#url + fill(template, asked.path ?? {}) + queryOf(asked.query ?? {});
-    return this.fetch(target, { method, accept, body: asked.body, signal: asked.signal });
+    const { url } = this.target(name, asked);
+    return this.fetch(url, { method: ROUTES[name][0], accept, body: asked.body, signal: asked.signal });
+  }
+
+  /** The address of an operation, and the headers that it needs. */
+  target<Name extends OperationName>(name: Name, asked: Asked<Name>): { url: string; headers: Record<string, string> } {
+    const url = this.#url + fill(ROUTES[name][1], asked.path ?? {}) + queryOf(asked.query ?? {});
+    return { url, headers: { ...this.#headers } };
   }
 
   /** Events of an operation. With a cursor in them, a broken stream goes on where it broke. */
@@ -97,6 +102,11 @@ export class Transport {
         await backoff.pause(error, signal);
       }
     }
+  }
+
+  /** Events of a path that has no cursors: asked for once. */
+  async *eventsAt(path: string, signal?: AbortSignal): AsyncGenerator<StreamEvent> {
+    yield* read(await this.fetch(path, { method: "GET", accept: "text/event-stream", signal }), signal);
   }
 
   /** Send a request to an absolute or own URL. */

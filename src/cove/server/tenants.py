@@ -15,12 +15,14 @@ from cove.core.e2b_access import decode_key
 from cove.core.sandbox_token import Grant, Shown, allows, is_signed, read_token
 from cove.errors import CoveError, PermissionDenied, Unauthorized
 from cove.http import Answer, Handler, Request
+from cove.local.api_keys import TENANTS
 from cove.local.threads import in_thread
 from cove.model.api_key import check_key_name
 from cove.runtime.journal import ACTOR
 from cove.server.actor import actor_of, name_key
 from cove.server.bridge.gateway import BridgeGateway
 from cove.server.configuration import Configuration
+from cove.server.console.live import Elsewhere, LiveGateway
 from cove.server.dispatch import Routes
 from cove.server.e2b.gateway import E2bGateway
 from cove.server.gateway.auth import Authenticator
@@ -41,7 +43,7 @@ _IN_QUERY: Final = "token="
 _NAME_OF_TOKENS: Final = "a token"
 _EXPIRES: Final = b"cove-expires"
 _GRANTABLE: Final = Routes(GRANTABLE)
-_KEY = re.compile(rb"cove_[a-z2-7]{12}_[A-Za-z0-9_-]{43}")
+_KEY = re.compile(rb"cove_(?:[a-z2-7]{12}|console)_[A-Za-z0-9_-]{43}")  # of a tenant, or of a console's session
 
 
 class TenantGateways:
@@ -56,6 +58,7 @@ class TenantGateways:
         *,
         secret: bytes,
         key: str | None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._authenticator = authenticator
         self._starter = starter
@@ -63,6 +66,7 @@ class TenantGateways:
         self._documents = documents
         self._secret = secret
         self._key = key
+        self._elsewhere = elsewhere
         self._handlers: dict[str, Handler] = {}
         self._rates: dict[str, Rate] = {}
         self._opened = AsyncExitStack()
@@ -133,7 +137,7 @@ class TenantGateways:
     def _rate_of(self, tenant: str) -> Rate:
         rate = self._rates.get(tenant)
         if rate is None:
-            rate = self._rates[tenant] = Rate(self._starter.directory.home, tenant)
+            rate = self._rates[tenant] = Rate(self._starter.directory.home / TENANTS / tenant)
             self._opened.callback(rate.close)
         return rate
 
@@ -144,9 +148,10 @@ class TenantGateways:
         mcp = McpGateway(directory, starter, authenticator, configuration)
         gateway = Gateway(directory, starter, authenticator, self._documents)
         e2b = E2bGateway(directory, starter, authenticator, configuration, secret=self._secret, key=self._key)
-        for each in (bridge, mcp, gateway, e2b):
+        live = LiveGateway(directory, starter, authenticator, self._elsewhere)
+        for each in (bridge, mcp, gateway, e2b, live):
             self._opened.push_async_exit(each)
-        return e2b.before(mcp.before(bridge.before(gateway)))
+        return e2b.before(mcp.before(bridge.before(live.before(gateway))))
 
 
 def _find_token(request: Request) -> Shown | None:

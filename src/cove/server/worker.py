@@ -21,6 +21,8 @@ from cove.server.actor import with_actor
 from cove.server.cluster.peer import load_peer_key
 from cove.server.cluster.router import Router
 from cove.server.configuration import Configuration
+from cove.server.console.gate import ConsoleGate
+from cove.server.console.sessions import Sessions
 from cove.server.counters import Counters
 from cove.server.error_response import describe_error
 from cove.server.gateway.auth import Authenticator, load_token_secret
@@ -82,12 +84,14 @@ async def _serve(work: Work, counters: Counters, *, is_traced: bool) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
     configuration = work.configuration
     ring = KeyRing(work.home) if configuration.cluster is None else None
+    sessions = Sessions(work.home, work.key, ring)
     authenticator = Authenticator(
         work.key,
         is_loopback=configuration.is_loopback,
         names=configuration.names,
         origins=configuration.origins,
         ring=ring,
+        sessions=sessions.find,
     )
     limits = limits_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     starter = Starter(work.home, configuration)
@@ -98,18 +102,25 @@ async def _serve(work: Work, counters: Counters, *, is_traced: bool) -> None:
     refusals = Refusals(work.home, configuration.log_format)
     counter = RequestCounter(counters, refusals.note)
     preview_counter = RequestCounter(counters, refusals.note, "previews")
+    traced = _with_span_and_actor if is_traced else with_actor
     async with (
         nullcontext() if router is None else router,
         TenantGateways(
-            authenticator, starter, configuration, make_documents(), secret=secret, key=work.key
+            authenticator,
+            starter,
+            configuration,
+            make_documents(),
+            secret=secret,
+            key=work.key,
+            elsewhere=None if router is None else router.ask_others,
         ) as gateways,
         Preview(directory, address, work.key) as preview,
-        _serve_on(work.api, _api_handler(router, gateways, preview, is_traced=is_traced), limits, counter) as api,
+        ConsoleGate(directory, authenticator, sessions, address) as gate,
+        _serve_on(work.api, traced(gate.before(_api_handler(router, gateways, preview))), limits, counter) as api,
         _serve_on(work.previews, preview if router is None else router.visit, limits, preview_counter) as previews,
         Tasks() as tasks,
     ):
-        if ring is not None:
-            tasks.start(_end_revoked(api, gateways, ring))
+        tasks.start(_end_revoked(api, gateways, ring))
         tasks.start(refusals.run())
         os.eventfd_write(work.ready, 1)
         await told_to_stop.wait()
@@ -129,24 +140,27 @@ async def _make_router(
     return Router(directory, starter, authenticator, peer_key, work.key, timeout)
 
 
-def _api_handler(router: Router | None, handler: Handler, preview: Preview, *, is_traced: bool) -> Handler:
-    first = with_actor(handler if router is None else router.before(handler, preview))
-    return with_server_span(first) if is_traced else first
+def _api_handler(router: Router | None, handler: Handler, preview: Preview) -> Handler:
+    return handler if router is None else router.before(handler, preview)
+
+
+def _with_span_and_actor(handler: Handler) -> Handler:
+    return with_server_span(with_actor(handler))
 
 
 def _serve_on(listener: socket.socket, handler: Handler, limits: HttpLimits, observer: Observer) -> HttpServer:
     return HttpServer(handler, [listener], describe=describe_error, limits=limits, observer=observer)
 
 
-async def _end_revoked(server: HttpServer, gateways: TenantGateways, ring: KeyRing) -> None:
-    """End the answers under way to those whose key was revoked, or is over: streams would go on for ever.
+async def _end_revoked(server: HttpServer, gateways: TenantGateways, ring: KeyRing | None) -> None:
+    """End the answers under way to those whose key or session is over: streams would go on for ever.
 
     All of them are looked at when a key has changed, and otherwise now and then, for those whose time is over.
     """
     seen = 0
     for number in count():
         await asyncio.sleep(_REVOKED_SECONDS)
-        stamp = ring.stamp
+        stamp = 0 if ring is None else ring.stamp
         if stamp != seen or number % _EXPIRED_ROUNDS == 0:
             server.abort_unless(gateways.is_allowed)
         seen = stamp

@@ -60,6 +60,13 @@ class Gathering:
         text = merge_metrics({name: body.decode() for name, body in texts.items()}, missing)
         return Response(200, first.headers, text.encode())
 
+    async def ask_others(self, path: str, tenant: str) -> list[bytes]:
+        """Return what the other nodes that answer have at a path, for a tenant."""
+        headers = {b"cove-tenant": tenant.encode()} if tenant else {}
+        others = [each for each in self._nodes.members.values() if each.name != self._nodes.node]
+        found = await together(self._get(each, path, Hop.VOUCHED, headers) for each in others)
+        return [reply.body for reply in found if reply is not None]
+
     async def _ask(self, request: Request, hop: Hop) -> tuple[list[Reply], list[str]]:
         others = [each for each in self._nodes.members.values() if each.name != self._nodes.node]
         headers: dict[bytes, bytes] = {}

@@ -135,6 +135,10 @@ class Router:
         self._handler, self._preview = handler, preview
         return self._handle
 
+    async def ask_others(self, path: str, tenant: str) -> list[bytes]:
+        """Return what the other nodes have at a path, for a tenant."""
+        return await self._gathering.ask_others(path, tenant)
+
     def visit(self, request: Request) -> Coming:
         """Answer a visitor of previews: of this node, or of the one that the label names."""
         visit = find_visit(request, "http")

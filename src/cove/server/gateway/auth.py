@@ -7,7 +7,7 @@ import hmac
 import os
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import copy
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -30,7 +30,7 @@ _HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _LOOPBACK = (b"localhost", b"127.0.0.1", b"[::1]")
 _ELSEWHERE = (b"cross-site", b"same-site")
 _MOST_REMEMBERED = 64
-_SERVER = Principal(SERVER_KEY)
+SERVER = Principal(SERVER_KEY)
 _ADVICE = (
     "the server's key is missing or wrong: send `Authorization: Bearer KEY` "
     "(COVE_API_KEY, or in Python api_key=, on the command line --api-key)"
@@ -127,10 +127,12 @@ class Authenticator:
         names: Collection[str] = (),
         origins: Collection[str] = (),
         ring: KeyRing | None = None,
+        sessions: Callable[[bytes], Principal | None] | None = None,
         tenant: str = "",
     ) -> None:
         self._key = None if key is None else key.encode()
         self._ring = ring
+        self._sessions = sessions
         self._tenant = tenant
         self._is_loopback = is_loopback
         self._names = frozenset(name.lower().encode() for name in names)
@@ -142,20 +144,29 @@ class Authenticator:
         if caller is Caller.ANYONE:
             return None
         is_reader = caller is Caller.READER
-        host = request.headers.get(b"host", b"")
-        if self._is_loopback and host not in self._known_hosts and not self._is_our_host(host):
-            return _forbid("this Host is not served here")
-        origin = request.headers.get(b"origin")
-        if origin is not None and not self._is_our_origin(origin.lower(), host.lower()):
-            return _forbid("requests from other origins are not served")
-        if origin is None and request.headers.get(b"sec-fetch-site") in _ELSEWHERE and not is_reader:
-            return _forbid("requests from other sites are not served")
+        if (refusal := self.refuse_host(request) or self._refuse_site(request, is_reader=is_reader)) is not None:
+            return refusal
         principal = self.identify(_shown(request, is_reader=is_reader))
         if principal is None or principal.tenant not in ("", self._tenant):
             challenge = ((b"www-authenticate", b"Bearer"),)
             return error_response(401, ErrorBody(_ADVICE, "UNAUTHORIZED"), challenge)
         if caller is Caller.ADMIN and not principal.is_admin:
-            return _forbid("only an admin's key may do this")
+            return forbid("only an admin's key may do this")
+        return None
+
+    def refuse_host(self, request: Request) -> Response | None:
+        """Return the answer to whoever reaches this machine by a name that is not ours (DNS rebinding)."""
+        host = request.headers.get(b"host", b"")
+        if self._is_loopback and host not in self._known_hosts and not self._is_our_host(host):
+            return forbid("this Host is not served here")
+        return None
+
+    def _refuse_site(self, request: Request, *, is_reader: bool) -> Response | None:
+        origin, host = request.headers.get(b"origin"), request.headers.get(b"host", b"")
+        if origin is not None and not self._is_our_origin(origin.lower(), host.lower()):
+            return forbid("requests from other origins are not served")
+        if origin is None and request.headers.get(b"sec-fetch-site") in _ELSEWHERE and not is_reader:
+            return forbid("requests from other sites are not served")
         return None
 
     def of(self, tenant: str) -> "Authenticator":
@@ -167,8 +178,16 @@ class Authenticator:
     def identify(self, shown: bytes) -> Principal | None:
         """Return whose the key is that was shown."""
         if self._key is None or hmac.compare_digest(shown, self._key):
-            return _SERVER
-        return None if self._ring is None else self._ring.find(shown.decode("latin-1"))
+            return SERVER
+        found = None if self._sessions is None else self._sessions(shown)
+        if found is None and self._ring is not None:
+            return self._ring.find(shown.decode("latin-1"))
+        return found
+
+    @property
+    def key(self) -> bytes | None:
+        """Return the server's own key; None where everybody is let in."""
+        return self._key
 
     def _is_our_host(self, host: bytes) -> bool:
         match = _HOST.fullmatch(host)
@@ -197,5 +216,6 @@ def _token(query: str) -> bytes:
         return b""
 
 
-def _forbid(why: str) -> Response:
+def forbid(why: str) -> Response:
+    """Return the answer to whoever has no right to ask."""
     return error_response(403, ErrorBody(why, "PERMISSION_DENIED"))

@@ -5,6 +5,7 @@ is refused from the next request on, on all workers.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,11 +44,13 @@ class KeyRing:
     def find(self, shown: str) -> Principal | None:
         """Return whose this key is; None for what is none, or was revoked, or is over."""
         handle = handle_of(shown)
-        if handle is None:
-            return None
+        return None if handle is None else self.find_by_handle(handle, lambda digest: is_key(shown, digest))
+
+    def find_by_handle(self, handle: str, is_right: Callable[[str], bool]) -> Principal | None:
+        """Return whose the key with that public part is, if it holds and its digest is the right one."""
         record = self._current().get(handle)
         now = datetime.now(UTC)
-        if record is None or not is_key(shown, record.digest) or record.is_over(now):
+        if record is None or not is_right(record.digest) or record.is_over(now):
             return None
         self._note(record, now)
         return Principal(record.name, record.tenant, record.quota.rate)

@@ -49,7 +49,7 @@ def collect_metrics(directory: Directory, hierarchies: Hierarchies) -> bytes:
     usages = {
         (record.tenant, record.id): usage
         for record in running
-        if (usage := _measure(directory, hierarchies, record)) is not None
+        if (usage := measure_running(directory, hierarchies, record)) is not None
     }
     counts = read_counts(directory.home)
     owned = Counter((record.tenant, status) for record, status in found if record.tenant)
@@ -116,7 +116,8 @@ def _head(name: str, kind: str, text: str) -> list[str]:
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
-def _measure(directory: Directory, hierarchies: Hierarchies, record: Record) -> Usage | None:
+def measure_running(directory: Directory, hierarchies: Hierarchies, record: Record) -> Usage | None:
+    """Measure a sandbox that runs, from outside; None for one that has just ended. Blocks."""
     holder = directory.holder(record.key)
     if holder is None:
         return None

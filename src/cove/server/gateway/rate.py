@@ -1,4 +1,4 @@
-"""The requests that a tenant may make in a second, counted over all workers (GCRA).
+"""The requests that may be made in a second, by a tenant or to log in, counted over all workers (GCRA).
 
 One number in a file that all workers have mapped says up to when the rate is used. A second's requests may come at
 once. All workers have one clock: CLOCK_MONOTONIC is the machine's.
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from cove.errors import LimitExceeded
-from cove.local.api_keys import TENANTS
 
 _NAME: Final = "rate"
 _TIME = struct.Struct("d")
@@ -21,12 +20,12 @@ _BURST_SECONDS: Final = 1.0
 
 
 class Rate:
-    """The rate of one tenant."""
+    """The rate of one tenant, or of another, whose directory that is; `who` has it."""
 
-    def __init__(self, home: Path, tenant: str) -> None:
-        path = home / TENANTS / tenant
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file = os.open(path / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, directory: Path, who: str = "this key") -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._who = who
+        self._file = os.open(directory / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._file, _TIME.size)
         self._map = mmap.mmap(self._file, _TIME.size)
 
@@ -42,7 +41,7 @@ class Rate:
             wait = until - now - max(_BURST_SECONDS, 1 / rate)
             if wait > 0:
                 raise LimitExceeded(
-                    f"this key may make {rate:g} requests a second: try again later", limit="rate", retry_after=wait
+                    f"{self._who} may make {rate:g} requests a second: try again later", limit="rate", retry_after=wait
                 )
             _TIME.pack_into(self._map, 0, until)
         finally:
