@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -145,7 +145,8 @@ class ClusterMachine(Machine):
         assert servers, "there is no server"
         ours = [*servers, *(pid for pid, (_, parent) in table.items() if parent in servers)]
         for pid in ours:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended with the server
+                os.kill(pid, signal.SIGKILL)
         assert wait_until_gone(ours) == []
 
     def cut(self) -> None:
