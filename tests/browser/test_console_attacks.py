@@ -9,7 +9,7 @@ from playwright.async_api import Page
 from support.browsers import address, browsing, chromium, made, needs_chromium, own_server
 from support.servers import Server
 
-pytestmark = [pytest.mark.anyio, needs_chromium]
+pytestmark = [pytest.mark.anyio, pytest.mark.pure, needs_chromium]
 
 HOSTILE = (Path(__file__).parent / "hostile.js").read_text()
 # What a page gets of what it cannot read. That nothing was done by it is looked at on the server.

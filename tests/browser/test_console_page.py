@@ -21,7 +21,7 @@ from support.servers import Server, serving
 
 from cove import AsyncApiKey, AsyncSandbox, NetworkPolicy
 
-pytestmark = [pytest.mark.anyio, needs_chromium, needs_console]
+pytestmark = [pytest.mark.anyio, pytest.mark.pure, needs_chromium, needs_console]
 expect.set_options(timeout=WAIT_MILLISECONDS)
 
 AXE = Path(__file__).parents[2] / "console/node_modules/axe-core/axe.min.js"

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from support.bridge_client import BridgeClient
 from support.clusters import API_KEY, NAMES, Cluster, cluster_of_three
+from support.console_client import ConsoleClient, next_event
 from support.e2b_client import E2bClient
 from support.raw_http import Reply, connect
 from support.servers import Server
@@ -306,3 +307,20 @@ async def test_a_session_of_mcp_is_used_through_every_node(cluster: Cluster) -> 
     tools = await ask(another, "/mcp", method="POST", body=wanted, **accepts, **session)
     assert b"run_command" in tools.body
     assert (await ask(another, "/mcp", method="DELETE", body=None, **accepts, **session)).status in (200, 204)
+
+
+async def test_the_console_of_a_node_shows_and_reaches_what_another_has(cluster: Cluster) -> None:
+    made = await cluster["a"].create()
+    server = cluster.another(cluster.node_of(made.id))
+    client = ConsoleClient(server)
+    assert await client.log_in(API_KEY) == 204
+    assert (await client.session())["is_cluster"] is True
+    assert await client.status(f"/v1/sandboxes/{made.id}") == 200
+    async with client.stream("/v1/console/events", cove_console="1") as connection:
+        assert (await connection.head()).status == 200
+        _, snapshot = await next_event(connection)
+        rows = {row["id"]: row for row in snapshot["sandboxes"]}  # type: ignore[attr-defined]
+        assert rows[made.id]["node"] == cluster.node_of(made.id)
+    assert (await client.ask("/console/logout", method="POST")).status == 204
+    assert await client.status(f"/v1/sandboxes/{made.id}") == 401
+    await made.destroy()
