@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cove.core.api_key import digest_of, handle_of, is_key, new_key
-from cove.core.quota import check_network, check_sandboxes, check_snapshots, check_sum, strictest
+from cove.core.quota import Use, check_network, check_sandboxes, check_snapshots, check_sum, check_use, strictest
 from cove.errors import LimitExceeded, PermissionDenied, ValidationFailed
 from cove.model import Limits, Network, NetworkPolicy, NetworkRule, Quota
 from cove.model.api_key import check_key_name, check_quota
@@ -79,6 +79,16 @@ def test_what_has_no_limit_cannot_be_counted() -> None:
     check_sum(Quota(max_disk=10), "disk", [None, 4], 6)
     with pytest.raises(LimitExceeded):
         check_sum(Quota(max_disk=10), "disk", [None, 5], 6)
+
+
+def test_what_is_on_all_nodes_counts_also_before_it_runs() -> None:
+    one = Limits(memory=10, disk=10)
+    uses = [Use(running=(one,), disk=10), Use(pending=(one,), disk=10)]
+    check_use(Quota(max_sandboxes=3, max_memory=30, max_disk=40), uses, one)
+    for quota in (Quota(max_sandboxes=2), Quota(max_memory=29), Quota(max_disk=39)):
+        with pytest.raises(LimitExceeded):
+            check_use(quota, uses, one)
+        check_use(quota, [use.settled() for use in uses], one)
 
 
 def test_snapshots_beyond_a_quota() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cove.core.cluster import birth_code, check_members, claim_keepers, code_of, new_id
+from cove.core.cluster import birth_code, check_members, claim_keepers, claim_name, code_of, new_id
 from cove.core.exposure import Label, make_exposure, parse_label
 from cove.core.identifier import KEY_LENGTH, check_sandbox_id
 from cove.errors import ValidationFailed
@@ -23,6 +23,12 @@ def test_an_id_that_was_made_says_where(name: str) -> None:
     id = new_id(code_of(name))
     assert check_sandbox_id(id) == id
     assert birth_code(id) == code_of(name)
+
+
+def test_ids_of_tenants_are_claimed_under_names_of_their_own() -> None:
+    names = {claim_name(tenant, id) for tenant in ("", "a", "b") for id in ("x", "a-x")}
+    assert len(names) == 6
+    assert claim_name("", "x") == "x"
 
 
 @pytest.mark.parametrize("id", ["mine", "a" * 25, "a" * 27, "a" * 25 + "-", "a" * 25 + "1"])

@@ -62,7 +62,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def cluster_of(
-    *names: str, settings: str = "", fakes: Mapping[str, int] | None = None, before: str = ""
+    *names: str, settings: str = "", fakes: Mapping[str, int] | None = None, before: str = "", of_cluster: str = ""
 ) -> Iterator[Cluster]:
     """Nodes that know one another, and as members what tests let listen on ports; at the end they are told to stop."""
     root = Path(tempfile.mkdtemp(prefix="cove-cluster-", dir="/tmp"))
@@ -80,7 +80,7 @@ def cluster_of(
         cluster.configurations[name] = root / f"{name}.toml"
         cluster.configurations[name].write_text(
             f"# port {port}\nworkers = 2\npreview_port = 0\napi_key = {API_KEY!r}\n{settings}\n"
-            f"[cluster]\nnode = {name!r}\npeer_key_file = {str(key)!r}\nmembers = {{{members}}}\n"
+            f"[cluster]\nnode = {name!r}\npeer_key_file = {str(key)!r}\nmembers = {{{members}}}\n{of_cluster}\n"
         )
     try:
         with ThreadPoolExecutor(len(names)) as threads:

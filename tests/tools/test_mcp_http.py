@@ -1,6 +1,7 @@
 """`/mcp` of a server with the official client: a sandbox for each session, named ones, and what ends them."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import secrets
@@ -19,7 +20,7 @@ from mcp_types import CallToolResult, TextContent
 from support.servers import Server, left_behind, serving
 from support.serving import address as address_of
 
-from cove import AsyncSandbox, AsyncSnapshot
+from cove import AsyncApiKey, AsyncSandbox, AsyncSnapshot
 
 pytestmark = pytest.mark.anyio
 
@@ -69,6 +70,24 @@ async def test_two_clients_have_a_sandbox_each_which_ends_with_their_session(sha
         assert "http" in text_of(await two.call_tool("expose_port", {"port": 8000}))
     await until_nothing_is_left(shared_server)
     assert len(await AsyncSnapshot.list(**address)) == before
+
+
+async def test_a_tenants_session_is_its_own(shared_server: Server) -> None:
+    made = [await AsyncApiKey.create(name, **address_of(shared_server)) for name in ("mcp-a", "mcp-b")]
+    ours, theirs = (dataclasses.replace(shared_server, key=each.key) for each in made)
+    async with connected(ours) as client:
+        assert await run(client, "echo inside") == "inside"
+        (info,) = await AsyncSandbox.list(**address_of(ours))
+        assert info.owner == "mcp-a"
+        assert await AsyncSandbox.list(**address_of(theirs)) == []
+        for path, session in ((f"/mcp/{info.id}", None), ("/mcp", f"{info.id}.1")):
+            headers = {"Authorization": f"Bearer {theirs.key}", "Accept": "application/json, text/event-stream"}
+            async with httpx.AsyncClient(headers=headers) as http:
+                named = {} if session is None else {"Mcp-Session-Id": session}
+                assert (await http.post(f"{theirs.url}{path}", json=INITIALIZE, headers=named)).status_code == 404
+    await until_nothing_is_left(shared_server)
+    for name in ("mcp-a", "mcp-b"):
+        await AsyncApiKey.delete(name, **address_of(shared_server))
 
 
 async def test_progress_is_reported_and_a_cancelled_call_ends_its_command(shared_server: Server) -> None:

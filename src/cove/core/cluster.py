@@ -46,6 +46,11 @@ def birth_code(id: str) -> str | None:
     return id[-CODE_LENGTH:] if _GENERATED.fullmatch(id) else None
 
 
+def claim_name(tenant: str, id: str) -> str:
+    """Return the name by which a sandbox's id is claimed: ids are a tenant's own."""
+    return f"{tenant}:{id}" if tenant else id
+
+
 def claim_keepers(name: str, members: Iterable[Member]) -> list[Member]:
     """Return the nodes by their rank for a name (rendezvous hashing): the first one keeps its claim."""
     return sorted(members, key=lambda member: hashlib.sha256(f"{member.name}/{name}".encode()).digest())

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
+
 from cove.errors import LimitExceeded, PermissionDenied
 from cove.model.api_key import Quota
 from cove.model.network import Network, NetworkPolicy, NetworkRule
@@ -10,6 +12,26 @@ from cove.model.spec import Limits
 
 _RANK: Final = (Network.NONE, Network.INTERNET, Network.HOST)
 _OF_LIMITS: Final = ("memory", "cpus")
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The use that a tenant makes of one node: sandboxes that run or are about to, disk and snapshots."""
+
+    running: tuple[Limits, ...] = ()
+    pending: tuple[Limits, ...] = ()
+    disk: int = 0
+    snapshots: int = 0
+
+    def settled(self) -> "Use":
+        """Return it without what is only about to run."""
+        return msgspec.structs.replace(self, pending=())
+
+
+def check_use(quota: Quota, uses: Sequence[Use], wanted: Limits) -> None:
+    """Raise LimitExceeded where one more sandbox with these limits, beside all uses, is too much."""
+    pending = [limits for use in uses for limits in use.pending]
+    check_sandboxes(quota, [*(limits for use in uses for limits in use.running), *pending], wanted)
+    check_sum(quota, "disk", [*(use.disk for use in uses), *(limits.disk for limits in pending)], wanted.disk)
 
 
 def strictest(quotas: Iterable[Quota]) -> Quota:

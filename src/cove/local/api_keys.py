@@ -1,15 +1,21 @@
 """API keys in the state directory: a file for each, which holds a digest of the key. Blocks.
 
 The directory's time of change tells every process of the server that a key was made, changed or removed.
+
+Every change has a version that grows, and a removed key leaves a small file that says so: of what two state directories
+have of one name, the newer wins (`state`, `merge`). That is how the nodes of a cluster come to the same keys.
 """
 
 import builtins
+import fcntl
+import hashlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -17,11 +23,16 @@ from msgspec.structs import replace
 
 from cove.core.api_key import digest_of, new_key
 from cove.core.identifier import new_identifier
-from cove.errors import ApiKeyAlreadyExists, ApiKeyNotFound, SandboxUnavailable, ValidationFailed
+from cove.errors import ApiKeyAlreadyExists, ApiKeyNotFound, LimitExceeded, SandboxUnavailable, ValidationFailed
+from cove.local.state import replace_file
 from cove.model.api_key import ApiKeyInfo, ApiKeyMade, Quota, check_key_name, check_quota
 
 _DIRECTORY = "keys"
 _USES = "key-uses"
+_REVOKED = "revoked-keys"
+_LOCK = ".lock"
+MOST_KEYS = 5_000
+_MOST_REVOKED = 10_000
 TENANTS = "tenants"
 _SUFFIX = ".json"
 _PRIVATE = 0o700
@@ -40,10 +51,48 @@ class ApiKeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     is_admin: bool = False
     expires_at: datetime | None = None
     quota: Quota = Quota()
+    version: int = 0
+
+    @property
+    def order(self) -> "Order":
+        """The order of the records of one name: the last one holds."""
+        return self.version, False, self.handle
 
     def is_over(self, now: datetime) -> bool:
         """Return whether its time is over."""
         return self.expires_at is not None and self.expires_at <= now
+
+
+class RevokedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that was removed."""
+
+    name: str
+    version: int
+
+    @property
+    def order(self) -> "Order":
+        """The order of the records of one name: the last one holds."""
+        return self.version, True, ""
+
+
+Order = tuple[int, bool, str]
+Change = ApiKeyRecord | RevokedKey
+
+
+class KeyState(msgspec.Struct, frozen=True, kw_only=True):
+    """All keys of a state directory, and those that were removed: at most one of the two for each name."""
+
+    keys: tuple[ApiKeyRecord, ...] = ()
+    revoked: tuple[RevokedKey, ...] = ()
+
+    def changes(self) -> list[Change]:
+        """Return both."""
+        return [*self.keys, *self.revoked]
+
+    def digest(self) -> str:
+        """Return what is the same for two directories that have the same keys."""
+        orders = sorted((each.name, *each.order) for each in self.changes())
+        return hashlib.sha256(msgspec.json.encode(orders)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +133,91 @@ class ApiKeys:
             expires_at=expires_at,
             quota=quota,
         )
-        if record.tenant:
-            (self.home / TENANTS / record.tenant).mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        return self._write(record, is_new=True)
+        with self._locked():
+            if self._path(name).exists():
+                raise ApiKeyAlreadyExists(f"there is a key {name} already: rotate or remove it")
+            if sum(1 for _ in self.read()) >= MOST_KEYS:
+                raise LimitExceeded(f"there are {MOST_KEYS} keys already: remove some", limit="keys")
+            return self._make(record)
 
     def rotate(self, name: str) -> ApiKeyMade:
         """Replace a key by a new one with the same rights; the old one stops working at once."""
-        return self._write(replace(self.find(name), handle=new_identifier()), is_new=False)
+        with self._locked():
+            return self._make(replace(self.find(name), handle=new_identifier()))
 
     def delete(self, name: str) -> None:
         """Revoke a key. Raises ApiKeyNotFound."""
+        with self._locked():
+            self._revoke(RevokedKey(name=self.find(name).name, version=self._next_version(name)))
+
+    def state(self) -> KeyState:
+        """Return all there is, for others to merge."""
+        with self._locked():
+            revoked = {each.name: each for each in self._read_revoked()}
+            keys = []
+            for record in self.read():
+                other = revoked.get(record.name)
+                if other is not None and other.order > record.order:  # somebody was killed who removed it
+                    self._path(record.name).unlink(missing_ok=True)
+                    continue
+                revoked.pop(record.name, None)
+                keys.append(record)
+            return KeyState(keys=tuple(keys), revoked=tuple(revoked.values()))
+
+    def merge(self, state: KeyState) -> None:
+        """Take over what is newer elsewhere. Raises ValidationFailed for what no state directory has."""
+        if len(state.keys) > MOST_KEYS * 2 or len(state.revoked) > _MOST_REVOKED * 2:
+            raise ValidationFailed("so many keys nobody has")
+        for each in state.changes():
+            check_key_name(each.name)
+        for record in state.keys:
+            check_quota(record.quota)
+            if record.tenant or not record.is_admin:
+                check_key_name(record.tenant)
+        with self._locked():
+            known = self._orders()
+            for each in state.changes():
+                if each.order > known.get(each.name, (-1, False, "")):
+                    known[each.name] = each.order
+                    if isinstance(each, ApiKeyRecord):
+                        self._write(each)
+                    else:
+                        self._revoke(each)
+
+    def _orders(self) -> dict[str, Order]:
+        found: dict[str, Order] = {}
+        changes: Iterator[Change] = chain(self.read(), self._read_revoked())
+        for each in changes:
+            found[each.name] = max(each.order, found.get(each.name, each.order))
+        return found
+
+    def _read_revoked(self) -> builtins.list[RevokedKey]:
+        paths = (self.home / _REVOKED).glob("[!.]*")
+        return [msgspec.json.decode(path.read_bytes(), type=RevokedKey) for path in paths]
+
+    def _revoke(self, revoked: RevokedKey) -> None:
+        """Say first that it was removed: whoever is killed between the two leaves no key that comes back."""
+        replace_file(self.home / _REVOKED / revoked.name, msgspec.json.encode(revoked), durable=True)
+        self._path(revoked.name).unlink(missing_ok=True)
+        (self.home / _USES / revoked.name).unlink(missing_ok=True)
+        oldest = sorted(self._read_revoked(), key=lambda each: each.version)
+        for each in oldest[: max(0, len(oldest) - _MOST_REVOKED)]:
+            (self.home / _REVOKED / each.name).unlink(missing_ok=True)
+
+    def _next_version(self, name: str) -> int:
+        """Return a version that is newer than all there were of a name: by the clock, unless that was set back."""
+        last = self._orders().get(name, (0, False, ""))[0]
+        return max(time.time_ns() // 1000, last + 1)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        (self.home / _REVOKED).mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        lock = os.open(self.home / _REVOKED / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            self._path(name).unlink()
-        except FileNotFoundError:
-            raise _missing(name) from None
-        (self.home / _USES / name).unlink(missing_ok=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def find(self, name: str) -> ApiKeyRecord:
         """Return a key's record. Raises ApiKeyNotFound."""
@@ -125,11 +244,11 @@ class ApiKeys:
 
     def stamp(self) -> int:
         """Return the time of the last change; 0 when it is so short ago that another may follow unseen."""
-        try:
-            changed = os.stat(self._directory).st_mtime_ns
-        except FileNotFoundError:
-            return -1
-        return changed if time.time_ns() - changed > _TICK_NS else 0
+        return _stamp(self._directory)
+
+    def stamps(self) -> tuple[int, int]:
+        """Return the times of the last change of keys and of those removed; 0 as in `stamp`."""
+        return self.stamp(), _stamp(self.home / _REVOKED)
 
     def note_use(self, name: str) -> None:
         """Remember that a key was used now."""
@@ -155,25 +274,26 @@ class ApiKeys:
             quota=record.quota,
         )
 
-    def _write(self, record: ApiKeyRecord, *, is_new: bool) -> ApiKeyMade:
+    def _make(self, record: ApiKeyRecord) -> ApiKeyMade:
         key = new_key(record.handle)
-        record = replace(record, digest=digest_of(key))
-        self._directory.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        building = self._directory / f".{record.name}-{new_identifier()}"
-        try:
-            with open(building, "xb", opener=_open_private) as file:
-                file.write(msgspec.json.encode(record))
-                file.flush()
-                os.fsync(file.fileno())
-            if is_new:
-                os.link(building, self._path(record.name))
-            else:
-                building.rename(self._path(record.name))
-        except FileExistsError:
-            raise ApiKeyAlreadyExists(f"there is a key {record.name} already: rotate or remove it") from None
-        finally:
-            building.unlink(missing_ok=True)
+        record = replace(record, digest=digest_of(key), version=self._next_version(record.name))
+        self._write(record)
         return ApiKeyMade(key=key, info=self._describe(record))
+
+    def _write(self, record: ApiKeyRecord) -> None:
+        if record.tenant:
+            (self.home / TENANTS / record.tenant).mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        self._directory.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        replace_file(self._path(record.name), msgspec.json.encode(record), durable=True)
+        (self.home / _REVOKED / record.name).unlink(missing_ok=True)
+
+
+def _stamp(directory: Path) -> int:
+    try:
+        changed = os.stat(directory).st_mtime_ns
+    except FileNotFoundError:
+        return -1
+    return changed if time.time_ns() - changed > _TICK_NS else 0
 
 
 def _decode(path: Path) -> ApiKeyRecord:
@@ -181,10 +301,6 @@ def _decode(path: Path) -> ApiKeyRecord:
         return msgspec.json.decode(path.read_bytes(), type=ApiKeyRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SandboxUnavailable(f"{path} cannot be read: remove the key: {error}") from None
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _missing(name: str) -> ApiKeyNotFound:

@@ -34,6 +34,7 @@ from cove.runtime.mounts import resolve_beneath
 from cove.server.announcement import LogFormat
 
 _HIGHEST_PORT = 65535
+_LEAST_KEYS_HOLD = 5.0  # so long a busy node may take to be heard of again
 _MOST_WORKERS = 4
 # Builds, pulls, loads and saves of images at a time.
 _IMAGE_JOBS = 4
@@ -98,15 +99,21 @@ class RaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cluster that a server is a node of: by a list that all nodes have, or with none by what an engine says."""
+    """The cluster that a server is a node of: by a list that all nodes have, or with none by what an engine says.
+
+    A node that has not heard of most others for `keys_hold` seconds accepts no key but the server's own.
+    """
 
     node: str
     peer_key_file: str
     members: dict[str, str] = {}
     address: str | None = None
     ray: RaySettings | None = None
+    keys_hold: float = 300.0
 
     def __post_init__(self) -> None:
+        if not self.keys_hold >= _LEAST_KEYS_HOLD:
+            raise ValidationFailed(f"cluster.keys_hold must be at least {_LEAST_KEYS_HOLD:g} seconds")
         if bool(self.members) == (self.ray is not None):
             raise ValidationFailed("a cluster has either a list of members or Ray: say cluster.members or cluster.ray")
         if self.members:

@@ -4,32 +4,29 @@ A request goes to those of the tenant whose key it shows; the gateways check the
 tenant by the header `cove-tenant`. Whatever shows no tenant's key goes to those of the server.
 """
 
-import re
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final
 
-from cove.core.e2b_access import decode_key
-from cove.core.sandbox_token import Grant, Shown, allows, is_signed, read_token
-from cove.errors import CoveError, PermissionDenied, Unauthorized
+from cove.core.sandbox_token import Grant, Shown, allows, is_signed
+from cove.errors import NodeUnavailable, PermissionDenied, Unauthorized
 from cove.http import Answer, Handler, Request
-from cove.local.api_keys import TENANTS
 from cove.local.threads import in_thread
-from cove.model.api_key import check_key_name
 from cove.runtime.journal import ACTOR
 from cove.server.actor import actor_of, name_key
 from cove.server.bridge.gateway import BridgeGateway
 from cove.server.configuration import Configuration
 from cove.server.console.live import Elsewhere, LiveGateway
+from cove.server.credentials import TENANT_HEADER, bearer, find_key, take_token, tenant_of
 from cove.server.dispatch import Routes
 from cove.server.e2b.gateway import E2bGateway
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.handler import Gateway
 from cove.server.gateway.key_ring import Principal
-from cove.server.gateway.rate import Rate
+from cove.server.gateway.rate import Rates
 from cove.server.gateway.token_scope import GRANTABLE, KINDS
 from cove.server.mcp.gateway import McpGateway
 from cove.server.sandboxes.directory import Record
@@ -37,13 +34,9 @@ from cove.server.sandboxes.starter import Starter
 from cove.wire.coding import decode_query
 from cove.wire.operations import READ_FILE, WRITE_FILE
 
-TENANT_HEADER: Final = b"cove-tenant"
-_BEARER: Final = b"bearer "
-_IN_QUERY: Final = "token="
 _NAME_OF_TOKENS: Final = "a token"
 _EXPIRES: Final = b"cove-expires"
 _GRANTABLE: Final = Routes(GRANTABLE)
-_KEY = re.compile(rb"cove_(?:[a-z2-7]{12}|console)_[A-Za-z0-9_-]{43}")  # of a tenant, or of a console's session
 
 
 class TenantGateways:
@@ -68,7 +61,7 @@ class TenantGateways:
         self._key = key
         self._elsewhere = elsewhere
         self._handlers: dict[str, Handler] = {}
-        self._rates: dict[str, Rate] = {}
+        self._rates = Rates(starter.directory.home)
         self._opened = AsyncExitStack()
 
     async def __aenter__(self) -> "TenantGateways":
@@ -78,21 +71,22 @@ class TenantGateways:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._rates.close()
         await self._opened.__aexit__(kind, error, traceback)
 
     def __call__(self, request: Request) -> Answer | Coroutine[object, object, Answer]:
         """Let the tenant's gateways answer."""
         request.headers.pop(_EXPIRES, None)
-        shown = _find_token(request)
+        shown = take_token(request)
         if shown is not None:
             return self._answer_token(request, shown)
         principal = self._identify(request)
         name_key(request, None if principal is None else principal.name)
         ACTOR.set(actor_of(request))
-        tenant = "" if principal is None else principal.tenant or _check(request.headers.get(TENANT_HEADER))
+        tenant = "" if principal is None else tenant_of(request, principal)
         request.owner = tenant
-        if principal is not None and principal.rate is not None:
-            self._rate_of(tenant).take(principal.rate)
+        if principal is not None:
+            self._rates.take(principal)
         return self._handler_of(tenant)(request)
 
     def _handler_of(self, tenant: str) -> Handler:
@@ -124,22 +118,25 @@ class TenantGateways:
         expires = request.headers.get(_EXPIRES)
         if expires is not None and time.time() > float(expires):
             return False
-        shown = _find_key(request)
-        return not shown or self._authenticator.identify(shown) is not None
+        shown = find_key(request)
+        try:
+            return not shown or self._authenticator.identify(shown) is not None
+        except NodeUnavailable:
+            return False
 
     def _identify(self, request: Request) -> Principal | None:
-        """Return who shows a tenant's key, or names a tenant and shows another key; None for all others."""
-        shown = _find_key(request)
-        if not shown and TENANT_HEADER not in request.headers:
-            return None
-        return self._authenticator.identify(shown or _bearer(request))
+        """Return who shows a tenant's key, or names a tenant and shows another key; None for all others.
 
-    def _rate_of(self, tenant: str) -> Rate:
-        rate = self._rates.get(tenant)
-        if rate is None:
-            rate = self._rates[tenant] = Rate(self._starter.directory.home / TENANTS / tenant)
-            self._opened.callback(rate.close)
-        return rate
+        What another node vouches for counts, and nothing else that such a request shows.
+        """
+        shown = bearer(request)
+        vouched = self._authenticator.vouched(shown)
+        if vouched is not None:
+            return vouched
+        key = find_key(request)
+        if not key and TENANT_HEADER not in request.headers:
+            return None
+        return self._authenticator.identify(key or shown)
 
     def _make(self, tenant: str) -> Handler:
         starter, configuration = self._starter.of(tenant), self._configuration
@@ -152,18 +149,6 @@ class TenantGateways:
         for each in (bridge, mcp, gateway, e2b, live):
             self._opened.push_async_exit(each)
         return e2b.before(mcp.before(bridge.before(live.before(gateway))))
-
-
-def _find_token(request: Request) -> Shown | None:
-    """Return the token of a sandbox that a request shows as its key, or as `?token=`, which goes no further."""
-    shown = read_token(_bearer(request).decode("latin-1"))
-    if shown is None and _IN_QUERY in request.query:
-        fields = request.query.split("&")
-        found = [field for field in fields if field.startswith(_IN_QUERY)]
-        shown = read_token(found[0].removeprefix("token=")) if found else None
-        if shown is not None:
-            request.query = "&".join(field for field in fields if field not in found)
-    return shown
 
 
 def _check_grant(request: Request, grant: Grant) -> None:
@@ -180,28 +165,3 @@ def _check_grant(request: Request, grant: Grant) -> None:
         asked = decode_query(request.query, operation.request).arguments()
         if asked["path"] != grant.path or asked["user"] is not None:
             raise PermissionDenied("the token is for one file, and not for this one")
-
-
-def _find_key(request: Request) -> bytes:
-    """Return the tenant's key that is shown in any of the ways that clients have; nothing for another's."""
-    headers = request.headers
-    shown = headers.get(b"x-api-key", b"")
-    decoded = decode_key(shown.decode("latin-1")).encode("utf-8", "replace") if shown else b""
-    for text in (headers.get(b"authorization", b""), decoded, request.query.encode("utf-8", "replace")):
-        if (found := _KEY.search(text)) is not None:
-            return found[0]
-    return b""
-
-
-def _bearer(request: Request) -> bytes:
-    shown = request.headers.get(b"authorization", b"")
-    if shown[: len(_BEARER)].lower() == _BEARER:
-        return shown[len(_BEARER) :].strip()
-    return decode_key(request.headers.get(b"x-api-key", b"").decode("latin-1")).encode("utf-8", "replace")
-
-
-def _check(name: bytes | None) -> str:
-    try:
-        return "" if not name else check_key_name(name.decode("latin-1"))
-    except CoveError:
-        return ""

@@ -83,7 +83,7 @@ async def _serve(work: Work, counters: Counters, *, is_traced: bool) -> None:
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
     configuration = work.configuration
-    ring = KeyRing(work.home) if configuration.cluster is None else None
+    ring = KeyRing(work.home)
     sessions = Sessions(work.home, work.key, ring)
     authenticator = Authenticator(
         work.key,
@@ -102,6 +102,8 @@ async def _serve(work: Work, counters: Counters, *, is_traced: bool) -> None:
     refusals = Refusals(work.home, configuration.log_format)
     counter = RequestCounter(counters, refusals.note)
     preview_counter = RequestCounter(counters, refusals.note, "previews")
+    if router is not None:
+        ring.check_current = router.keys.check_current
     traced = _with_span_and_actor if is_traced else with_actor
     async with (
         nullcontext() if router is None else router,
@@ -135,9 +137,7 @@ async def _make_router(
     if work.configuration.cluster is None:
         return None
     peer_key = await in_thread(load_peer_key, work.configuration.cluster.peer_key_file)
-    ray = work.configuration.cluster.ray
-    timeout = None if ray is None else ray.grant_timeout
-    return Router(directory, starter, authenticator, peer_key, work.key, timeout)
+    return Router(directory, starter, authenticator, peer_key, work.configuration.cluster)
 
 
 def _api_handler(router: Router | None, handler: Handler, preview: Preview) -> Handler:

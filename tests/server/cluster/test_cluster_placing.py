@@ -189,7 +189,7 @@ class Played(Whereabouts):
         self.volumes = volumes
         self.suitability = Suitability(self.nodes, self, Holdings(home, self.nodes, client))
 
-    async def holders(self, noun: str, name: str) -> tuple[list[str], bool]:
+    async def holders(self, noun: str, name: str, tenant: str | None) -> tuple[list[str], bool]:
         return [node for node, names in self.volumes.items() if name in names], True
 
     async def rank(self, *volumes: str) -> Suitable:

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from cove.core.cluster import claim_name
 from cove.errors import CoveError, SandboxAlreadyExists, SandboxUnavailable, ValidationFailed
 from cove.http import Request, Response
 from cove.layers.places import FileOrigin
@@ -146,7 +147,7 @@ class Arrivals:
         """Have the claim, and with it the sandbox; or remove what came."""
         move = file.move
         try:
-            claim = await self._placement.claim(move.id, self._nodes.node, move.epoch)
+            claim = await self._placement.claim(claim_name(move.tenant, move.id), self._nodes.node, move.epoch)
             if (claim.node, claim.epoch) != (self._nodes.node, move.epoch + 1):
                 if claim.node == self._nodes.node:
                     await self._placement.unclaim(claim)  # nobody had it: the sandbox was destroyed meanwhile
@@ -185,7 +186,7 @@ class Arrivals:
         if file is not None:
             await settled(self._recover(file))
         entry = await in_thread(self._directory.of(move.tenant).look_up, move.id)
-        claim = await self._placement.find(move.id)
+        claim = await self._placement.find(claim_name(move.tenant, move.id))
         is_here = entry.key == move.key or claim is None or claim.node != self._nodes.node
         if not is_here:
             raise SandboxUnavailable(f"sandbox {move.id} is still on its way to node {self._nodes.node}")
@@ -218,7 +219,7 @@ class Arrivals:
         return msgspec.json.decode(reply.body, type=Resolved).is_moved and await self._has_claim(move)
 
     async def _has_claim(self, move: Move) -> bool:
-        claim = await self._placement.find(move.id)
+        claim = await self._placement.find(claim_name(move.tenant, move.id))
         return claim is not None and claim.node == self._nodes.node and claim.epoch > move.epoch
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from cove.core.cluster import claim_name
 from cove.core.journal import Actor
 from cove.errors import CoveError, NoCapacity, SandboxNotFound, SandboxUnavailable, ValidationFailed
 from cove.http import Request, Response
@@ -74,7 +75,7 @@ class Departures:
         record = await in_thread(_find_stopped, directory, id)
         target = self._choose(node)
         there = await self._ask(target, record)
-        claim = await self._placement.claim(id, self._nodes.node)
+        claim = await self._placement.claim(claim_name(tenant, id), self._nodes.node)
         if claim.node != self._nodes.node:
             raise SandboxUnavailable(f"sandbox {id} is superseded: node {claim.node} has its name", id=id)
         move = Move(
@@ -129,7 +130,7 @@ class Departures:
         While nobody can be asked it stays as it is, and is decided later: SandboxUnavailable.
         """
         try:
-            claim = await self._placement.claim(file.move.id, self._nodes.node)
+            claim = await self._placement.claim(claim_name(file.move.tenant, file.move.id), self._nodes.node)
             if claim.node == self._nodes.node:
                 await finished(file.remove)
                 return False
@@ -168,16 +169,16 @@ class Departures:
         move = await in_thread(find_out, directory, id)
         if move is None:
             return
-        claim = await self._placement.claim(id, self._nodes.node)
+        claim = await self._placement.claim(claim_name(tenant, id), self._nodes.node)
         if claim.node != self._nodes.node:
             raise SandboxUnavailable(f"sandbox {id} was just moved to node {claim.node}: try again", id=id)
 
     async def resolve(self, request: Request) -> Response:
         """Tell a target whose process was killed whether it has the sandbox; if not, it will not get it."""
         move = msgspec.json.decode(await request.read(_MOST_BODY_BYTES), type=Move)
-        claim = await self._placement.find(move.id)
+        claim = await self._placement.find(claim_name(move.tenant, move.id))
         if claim is not None and claim.node == self._nodes.node and claim.epoch == move.epoch:
-            claim = await self._placement.claim(move.id, self._nodes.node)
+            claim = await self._placement.claim(claim_name(move.tenant, move.id), self._nodes.node)
         is_moved = claim is not None and claim.node == move.target
         return Response(200, _JSON, msgspec.json.encode(Resolved(is_moved=is_moved)))
 

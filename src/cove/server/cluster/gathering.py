@@ -13,12 +13,15 @@ from cove.http import Headers, Request, Response
 from cove.model.cluster import Member
 from cove.server.cluster.nodes import Nodes
 from cove.server.cluster.peer import Hop, PeerClient, Reply
+from cove.server.cluster.requester import Requester
+from cove.server.credentials import TENANT_HEADER
 from cove.tasks import together
 
 UNREACHABLE: Final = b"cove-unreachable"
 NEXT_TOKEN: Final = b"x-next-token"
 _SECONDS: Final = 5.0
 _CREDENTIALS: Final = (b"authorization", b"x-api-key")
+_IDENTITY: Final = ("id", "name", "owner", "key")
 _Item = dict[str, object]
 
 
@@ -29,17 +32,19 @@ class Gathering:
         self._nodes = nodes
         self._client = client
 
-    async def merge_lists(self, request: Request, first: Response) -> Response:
+    async def merge_lists(self, request: Request, requester: Requester, first: Response) -> Response:
         """Merge lists; things that are on several nodes, as images, are told once."""
-        replies, missing = await self._ask(request, Hop.VOUCHED)
+        replies, missing = await self._ask(request, requester)
         items = [item for body in (_body(first), *(reply.body for reply in replies)) for item in _items(body)]
-        unique = {msgspec.json.encode((item.get("id"), item.get("name"))): item for item in reversed(items)}
-        found = sorted(unique.values(), key=lambda item: str(item.get("created_at", "")))
-        return Response(200, (*first.headers, *_missing(missing)), msgspec.json.encode(found))
+        unique = {msgspec.json.encode([item.get(name) for name in _IDENTITY]): item for item in reversed(items)}
+        found = sorted(unique.values(), key=lambda item: str(item.get("created_at", item.get("destroyed_at", ""))))
+        return Response(200, (*first.headers, *name_missing(missing)), msgspec.json.encode(found))
 
-    async def merge_pages(self, request: Request, first: Response, query: Mapping[str, str]) -> Response:
+    async def merge_pages(
+        self, request: Request, requester: Requester, first: Response, query: Mapping[str, str]
+    ) -> Response:
         """Merge pages of E2B's lists: each node gives the page after the same token, of which the first items count."""
-        replies, missing = await self._ask(request, Hop.CARRIED)
+        replies, missing = await self._ask(request, requester)
         items = [item for body in (_body(first), *(reply.body for reply in replies)) for item in _items(body)]
         is_ascending = query.get("order") == "asc"
         items.sort(key=lambda item: (str(item["startedAt"]), str(item["sandboxID"])), reverse=not is_ascending)
@@ -48,11 +53,11 @@ class Gathering:
         following = _next_token(items, limit, [token.decode("latin-1") for token in tokens if token], is_ascending)
         headers = [header for header in first.headers if header[0] != NEXT_TOKEN]
         headers += [(NEXT_TOKEN, following.encode())] if following else []
-        return Response(200, (*headers, *_missing(missing)), msgspec.json.encode(items[:limit]))
+        return Response(200, (*headers, *name_missing(missing)), msgspec.json.encode(items[:limit]))
 
-    async def merge_metrics(self, request: Request, first: Response) -> Response:
+    async def merge_metrics(self, request: Request, requester: Requester, first: Response) -> Response:
         """Merge metrics: the samples of each node have its name."""
-        replies, missing = await self._ask(request, Hop.VOUCHED)
+        replies, missing = await self._ask(request, requester)
         texts = {
             self._nodes.node: _body(first),
             **{reply.headers[b"cove-node"].decode(): reply.body for reply in replies},
@@ -62,25 +67,30 @@ class Gathering:
 
     async def ask_others(self, path: str, tenant: str) -> list[bytes]:
         """Return what the other nodes that answer have at a path, for a tenant."""
-        headers = {b"cove-tenant": tenant.encode()} if tenant else {}
+        headers = {TENANT_HEADER: tenant.encode()} if tenant else {}
         others = [each for each in self._nodes.members.values() if each.name != self._nodes.node]
-        found = await together(self._get(each, path, Hop.VOUCHED, headers) for each in others)
+        requester = Requester(Hop.VOUCHED, tenant)
+        found = await together(self._get(each, path, requester, headers) for each in others)
         return [reply.body for reply in found if reply is not None]
 
-    async def _ask(self, request: Request, hop: Hop) -> tuple[list[Reply], list[str]]:
+    async def _ask(self, request: Request, requester: Requester) -> tuple[list[Reply], list[str]]:
         others = [each for each in self._nodes.members.values() if each.name != self._nodes.node]
-        headers: dict[bytes, bytes] = {}
-        if hop is Hop.CARRIED:
-            headers = {name: value for name, value in request.headers.items() if name in _CREDENTIALS}
+        passed_on = (TENANT_HEADER, *(_CREDENTIALS if requester.hop is Hop.CARRIED else ()))
+        headers = {name: value for name, value in request.headers.items() if name in passed_on}
         target = f"{request.path}?{request.query}" if request.query else request.path
-        found = await together(self._get(each, target, hop, headers) for each in others)
+        found = await together(self._get(each, target, requester, headers) for each in others)
         missing = [member.name for member, reply in zip(others, found, strict=True) if reply is None]
         return [reply for reply in found if reply is not None], missing
 
-    async def _get(self, member: Member, target: str, hop: Hop, headers: dict[bytes, bytes]) -> Reply | None:
+    async def _get(
+        self, member: Member, target: str, requester: Requester, headers: dict[bytes, bytes]
+    ) -> Reply | None:
+        hop, principal = requester.hop, requester.principal
         try:
             self._nodes.check(member.name)
-            reply = await self._client.call(member, "GET", target, seconds=_SECONDS, hop=hop, headers=headers)
+            reply = await self._client.call(
+                member, "GET", target, seconds=_SECONDS, hop=hop, headers=headers, principal=principal
+            )
         except CoveError:
             return None
         reply.headers[b"cove-node"] = member.name.encode()
@@ -114,7 +124,8 @@ def _items(body: bytes) -> Sequence[_Item]:
     return msgspec.json.decode(body, type=list[_Item])
 
 
-def _missing(names: Sequence[str]) -> Headers:
+def name_missing(names: Sequence[str]) -> Headers:
+    """Return the header that names the nodes that did not answer; none where all did."""
     return ((UNREACHABLE, ", ".join(names).encode()),) if names else ()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 
-from cove.core.cluster import birth_code
+from cove.core.cluster import birth_code, claim_name
 from cove.errors import PlacementUnavailable
 from cove.local.threads import in_thread
 from cove.model.cluster import Claim, Member
@@ -13,11 +13,21 @@ from cove.server.sandboxes.starter import ClaimedElsewhere
 
 
 class ClaimedNames:
-    """Claims by a placement. An id that was made here needs no claim: nobody else makes it."""
+    """Claims by a placement, for the tenant of a directory.
+
+    An id that was made here needs no claim: nobody else makes it.
+    """
 
     def __init__(self, placement: Placement, directory: Directory) -> None:
         self._placement = placement
         self._directory = directory
+
+    def of(self, tenant: str) -> "ClaimedNames":
+        """Return those of a tenant: ids are its own."""
+        return ClaimedNames(self._placement, self._directory.of(tenant))
+
+    def _name(self, id: str) -> str:
+        return claim_name(self._directory.tenant, id)
 
     def _here(self) -> Member:
         members = self._placement.members()
@@ -29,7 +39,7 @@ class ClaimedNames:
         """Claim a name; raises ClaimedElsewhere, and PlacementUnavailable if nobody can say."""
         here = self._here()
         if birth_code(id) != here.code:
-            claim = await self._placement.claim(id, here.name)
+            claim = await self._placement.claim(self._name(id), here.name)
             if claim.node != here.name:
                 raise ClaimedElsewhere(id, claim.node)
 
@@ -44,7 +54,7 @@ class ClaimedNames:
         here, claim = self._here(), None
         if birth_code(id) != here.code or await in_thread(is_named, self._directory, id):
             try:
-                claim = await self._placement.find(id)
+                claim = await self._placement.find(self._name(id))
             except PlacementUnavailable:
                 claim = None
 
@@ -62,10 +72,10 @@ class ClaimedNames:
         """Claim the names of all sandboxes that are here; returns those that other nodes have taken meanwhile."""
         lost = []
         for record in await in_thread(self._directory.list):
-            if await in_thread(find_out, self._directory, record.id) is not None:
+            if await in_thread(find_out, self._directory.of(record.tenant), record.id) is not None:
                 continue
             try:
-                await self.claim(record.id)
+                await self.of(record.tenant).claim(record.id)
             except ClaimedElsewhere:
                 lost.append(record.id)
         return lost

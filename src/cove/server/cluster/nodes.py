@@ -52,22 +52,24 @@ class NodeState(StrEnum):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a node to a probe: `free` is how many sandboxes more it takes."""
+    """The answer of a node to a probe: how many sandboxes more it takes is `free`, `keys` the digest of its keys."""
 
     name: str
     version: str = ""
     free: int = 0
     sandboxes: int = 0
+    keys: str = ""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The health of a node; `since` is when its state began."""
+    """The health of a node; `since` is when its state began, `keys_at` when this node last knew all of its API keys."""
 
     state: NodeState = NodeState.UP
     since: datetime | None = None
     misses: int = 0
     report: Report | None = None
     problem: str = ""
+    keys_at: datetime | None = None
 
 
 class Nodes:
@@ -84,6 +86,7 @@ class Nodes:
         self._stamps: tuple[Stamp | None, Stamp | None] = None, None
         self._placed: dict[str, int] = {}
         self.on_elected: Callable[[], Coroutine[object, object, object]] | None = None
+        self.on_report: Callable[[Member, Report], Coroutine[object, object, bool]] | None = None
         self._limit = asyncio.Semaphore(_MOST_AT_ONCE)
         self.members: dict[str, Member] = {}
         self.by_code: dict[str, str] = {}
@@ -227,7 +230,14 @@ class Nodes:
         await in_thread(replace_file, self._file, msgspec.json.encode(self.health))
 
     async def _probe(self, member: Member) -> Health:
-        before = self.health.get(member.name, Health())
+        before, begun = self.health.get(member.name, Health()), datetime.now(UTC)
+        found = await self._ask(member, before)
+        report = None if found.misses else found.report
+        if report is not None and self.on_report is not None and await self.on_report(member, report):
+            return msgspec.structs.replace(found, keys_at=begun)
+        return msgspec.structs.replace(found, keys_at=before.keys_at)
+
+    async def _ask(self, member: Member, before: Health) -> Health:
         async with self._limit:
             try:
                 reply = await self._client.call(member, "GET", NODE_PATH, seconds=_ANSWER_SECONDS)

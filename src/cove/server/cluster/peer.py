@@ -12,21 +12,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httptools
 
+from cove.core.journal import SERVER_KEY
 from cove.errors import NodeLost, NodeUnavailable, NotFound, PermissionDenied
 from cove.http import Headers, Request
 from cove.http.dead_peer import keep_alive
 from cove.model.cluster import Member
 from cove.server.gateway.auth import read_secret
+from cove.server.gateway.key_ring import Principal
 
 PEER: Final = b"cove-peer"
 HOP: Final = b"cove-hop"
 FROM: Final = b"cove-from"
-OURS: Final = frozenset((PEER, HOP, FROM))
+AS: Final = b"cove-as"
+OURS: Final = frozenset((PEER, HOP, FROM, AS))
 CONNECT_SECONDS: Final = 2.0
 _MOST_BYTES: Final = 64 << 20
 _SILENT_MILLISECONDS: Final = 10_000
@@ -44,26 +47,38 @@ class Hop(StrEnum):
     PREVIEW = "preview"  # a visitor of a preview, who needs no more than the label
 
 
+class Arrival(NamedTuple):
+    """A request that came from another node: its right, the visitor's address, and for whom the node vouches."""
+
+    hop: Hop
+    origin: str
+    principal: Principal
+
+
 class PeerKey:
     """The key that the nodes of a cluster know one another by."""
 
     def __init__(self, key: str) -> None:
         self._key = key.encode()
 
-    def headers(self, hop: Hop, peer: str = "") -> Headers:
-        """Return what makes a request a hop."""
-        return ((PEER, self._key), (HOP, hop.value.encode()), *(((FROM, peer.encode()),) if peer else ()))
+    def headers(self, hop: Hop, peer: str = "", principal: Principal | None = None) -> Headers:
+        """Return what makes a request a hop, of a visitor at an address, or of a principal that was checked here."""
+        added = [(FROM, peer.encode())] if peer else []
+        if principal is not None:
+            added.append((AS, f"{principal.tenant}/{principal.name}".encode()))
+        return ((PEER, self._key), (HOP, hop.value.encode()), *added)
 
-    def take(self, request: Request) -> tuple[Hop, str] | None:
+    def take(self, request: Request) -> Arrival | None:
         """Take a hop's headers off a request; None for one of a client. PermissionDenied for a client that has them."""
         headers = request.headers
-        if PEER not in headers and HOP not in headers and FROM not in headers:
+        if OURS.isdisjoint(headers):
             return None
-        shown, hop, origin = (headers.pop(name, b"") for name in (PEER, HOP, FROM))
+        shown, hop, origin, principal = (headers.pop(name, b"") for name in (PEER, HOP, FROM, AS))
         request.raw_headers[:] = [header for header in request.raw_headers if header[0] not in OURS]
         if not hmac.compare_digest(shown, self._key) or hop.decode("latin-1") not in set(Hop):
             raise PermissionDenied("only a node of this cluster may say that a request comes from one")
-        return Hop(hop.decode()), origin.decode("latin-1")
+        tenant, _, name = principal.decode("latin-1").partition("/")
+        return Arrival(Hop(hop.decode()), origin.decode("latin-1"), Principal(name or SERVER_KEY, tenant))
 
 
 def load_peer_key(path: str) -> PeerKey:
@@ -123,12 +138,13 @@ class PeerClient:
         seconds: float,
         hop: Hop = Hop.VOUCHED,
         headers: Mapping[bytes, bytes] | None = None,
+        principal: Principal | None = None,
     ) -> Reply:
         """Return the answer: NotConnected when nothing was sent, NodeLost when it may have been read."""
         reader, writer = await _connect(member, min(seconds, CONNECT_SECONDS), _SILENT_MILLISECONDS)
         try:
             async with asyncio.timeout(seconds):
-                added = [*self.key.headers(hop), *(headers or {}).items()]
+                added = [*self.key.headers(hop, principal=principal), *(headers or {}).items()]
                 writer.write(_render(member, method, target, body, added) + body)
                 return await _read(reader)
         except (OSError, TimeoutError, httptools.HttpParserError) as error:

@@ -17,10 +17,12 @@ from cove.http.dead_peer import DeadPeerDetector, keep_alive
 from cove.http.headers import HOP_BY_HOP
 from cove.server.cluster.nodes import PATIENCE_SECONDS, Nodes
 from cove.server.cluster.peer import CONNECT_SECONDS, OURS, Hop, PeerKey, endpoint
+from cove.server.gateway.key_ring import Principal
 from cove.server.gateway.relay import SocketRelay, render_request
 from cove.server.gateway.upstream import Upstream, Upstreams
 
 NODE_HEADER: Final = b"cove-node"
+QUOTA_HEADER: Final = b"cove-quota"  # the tenant has too much: no other node will do
 _AGAIN_SECONDS: Final = 0.1
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 _NODE: Final = re.compile(rb"\r\ncove-node: ([a-z0-9-]{1,63})\r\n")
@@ -72,7 +74,7 @@ class PeerUpstreams(Upstreams):
 class PeerRelay(SocketRelay):
     """One request on its way to the node `path`; `find_next` says which to try after one that did nothing."""
 
-    __slots__ = ("_describe", "_find_next", "_hop", "_key", "_refusal", "_refusals")
+    __slots__ = ("_describe", "_find_next", "_hop", "_key", "_principal", "_refusal", "_refusals")
 
     def __init__(
         self,
@@ -84,6 +86,7 @@ class PeerRelay(SocketRelay):
         find_next: FindNext | None = None,
         refusals: tuple[int, ...] = (MISDIRECTED,),
         describe: Callable[[CoveError | HttpError], Response] | None = None,
+        principal: Principal | None = None,
     ) -> None:
         super().__init__(upstreams, node)
         self._key = key
@@ -91,12 +94,13 @@ class PeerRelay(SocketRelay):
         self._find_next = find_next
         self._refusals = refusals
         self._describe = describe
+        self._principal = principal
         self._refusal: bytearray | None = None
 
     def _render(self, request: Request) -> bytes:
         peer = self._exchange.peer if self._hop is Hop.PREVIEW else ""
         dropped = _WITHOUT_KEY if self._hop is Hop.VOUCHED else _DROPPED
-        return render_request(request, self._key.headers(self._hop, peer), dropped)
+        return render_request(request, self._key.headers(self._hop, peer, self._principal), dropped)
 
     async def _reach(self) -> Upstream:
         """Connect; a node that is being restarted is waited for."""
@@ -153,7 +157,7 @@ class PeerRelay(SocketRelay):
         if self._has_answered or self._find_next is None:
             return False
         if self._refusal is None and (match := _STATUS.match(data)) and int(match[1]) in self._refusals:
-            self._refusal = bytearray()
+            self._refusal = None if QUOTA_HEADER in data else bytearray()
         if self._refusal is not None:
             self._refusal += data[:_MOST_HEAD_BYTES]
         return self._refusal is not None

@@ -33,26 +33,41 @@ from cove.errors import (
 )
 from cove.http import Answer, Handler, Request, Response
 from cove.local.threads import in_thread
+from cove.model.cluster import Member
 from cove.server.cluster.arrivals import MOVES_PATH, Arrivals
 from cove.server.cluster.departures import Departures
 from cove.server.cluster.engine_placement import EnginePlacement
 from cove.server.cluster.fetching import Fetching
-from cove.server.cluster.gathering import Gathering
+from cove.server.cluster.gathering import Gathering, name_missing
 from cove.server.cluster.moving import Moving
 from cove.server.cluster.names import ClaimedNames
 from cove.server.cluster.nodes import NODE_PATH, Nodes, Report
-from cove.server.cluster.peer import Hop, PeerClient, PeerKey
+from cove.server.cluster.peer import Arrival, Hop, PeerClient, PeerKey
 from cove.server.cluster.placement import Placement
-from cove.server.cluster.relay import MISDIRECTED, NO_ROOM, NODE_HEADER, UNREACHABLE, FindNext, PeerRelay, PeerUpstreams
+from cove.server.cluster.relay import (
+    MISDIRECTED,
+    NO_ROOM,
+    NODE_HEADER,
+    QUOTA_HEADER,
+    UNREACHABLE,
+    FindNext,
+    PeerRelay,
+    PeerUpstreams,
+)
+from cove.server.cluster.requester import Requester, requester_of, tenant_of_arrival
+from cove.server.cluster.shared_keys import KEYS_PATH, SharedKeys
+from cove.server.cluster.shared_quotas import USE_PATH, ClusterQuotas
 from cove.server.cluster.shipment import IMAGE, SNAPSHOT
 from cove.server.cluster.shipping import Shipping
 from cove.server.cluster.static_placement import CLAIMS_PATH, StaticPlacement
 from cove.server.cluster.suitability import Suitability, Suitable
 from cove.server.cluster.targets import Kind, Target, find_target
 from cove.server.cluster.whereabouts import HAS_PATH, Whereabouts, has
+from cove.server.configuration import ClusterSettings
 from cove.server.e2b.protocol import read_query
-from cove.server.error_response import error_response
+from cove.server.error_response import describe_cove_error, error_response
 from cove.server.gateway.auth import Authenticator
+from cove.server.gateway.rate import Rates
 from cove.server.preview.handler import Preview, find_visit
 from cove.server.sandboxes.capacity import read_capacity
 from cove.server.sandboxes.directory import Directory
@@ -67,6 +82,7 @@ _MOST_BODY_BYTES: Final = 1 << 20
 _MOST_GRANTS: Final = 3  # others may take the room that was granted for a sandbox before it is there
 _MOST_CLAIMS: Final = 8  # a name that many claim at once may belong to one after the other
 _FULL: Final = "no node of the cluster has room for one more sandbox now: try again later"
+_FAILURES: Final = 300
 _PER_CPU: Final = 64  # so many sandboxes a node is taken to have room for where its configuration does not say
 
 log = logging.getLogger("cove.server")
@@ -75,7 +91,7 @@ Coming = Answer | Coroutine[object, object, Answer]
 
 
 class Router:
-    """The first handler of a worker of a node. With `grant_timeout` an engine places, and is waited for so long."""
+    """The first handler of a worker of a node."""
 
     def __init__(
         self,
@@ -83,21 +99,20 @@ class Router:
         starter: Starter,
         authenticator: Authenticator,
         peer_key: PeerKey,
-        key: str | None,
-        grant_timeout: float | None = None,
+        settings: ClusterSettings,
     ) -> None:
         self._directory = directory
         self._starter = starter
         self._authenticator = authenticator
         self._peer_key = peer_key
-        self._key = key
         client = PeerClient(peer_key)
         self._upstreams = PeerUpstreams()
         self._nodes = self._upstreams.nodes = Nodes(directory.home, client, self._upstreams.drop)
         self._static = StaticPlacement(directory.home, self._nodes, client)
         self._placement: Placement = self._static
-        if grant_timeout is not None:
-            self._placement = EnginePlacement(directory.server, lambda: self._nodes.known, grant_timeout)
+        if settings.ray is not None:
+            timeout = settings.ray.grant_timeout
+            self._placement = EnginePlacement(directory.server, lambda: self._nodes.known, timeout)
         self._names = ClaimedNames(self._placement, directory)
         self._whereabouts = Whereabouts(directory, self._nodes, client, self._placement)
         self._gathering = Gathering(self._nodes, client)
@@ -107,11 +122,16 @@ class Router:
         self._departures = Departures(directory, self._nodes, client, self._placement)
         self._arrivals = Arrivals(directory, starter.configuration, self._nodes, client, self._placement)
         self._moves = Moving(directory, self._nodes, self._departures, self._arrivals)
+        self._rates = Rates(directory.home)
+        self.keys = SharedKeys(directory.home, self._nodes, client, settings.keys_hold)
+        self._quotas = ClusterQuotas(directory, self._nodes, client)
         self._handler: Handler
         self._preview: Preview
 
     async def __aenter__(self) -> "Router":
         self._nodes.on_elected = self._claim_names_again
+        self._nodes.on_report = self._hear
+        self._starter.quotas = self._quotas
         await self._nodes.__aenter__()
         self._starter.names = self._names
         self._starter.things = self._fetching
@@ -125,6 +145,15 @@ class Router:
         await self._moves.aclose()
         await self._nodes.__aexit__(kind, error, traceback)
         await self._upstreams.aclose()
+        self._rates.close()
+
+    async def _hear(self, member: Member, report: Report) -> bool:
+        """Take over the keys of a node that answered a probe, and what tenants have there."""
+        if member.name == self._nodes.node:
+            return True
+        has_all = await self.keys.pull(member, report)
+        await self._quotas.pull(member)
+        return has_all
 
     async def _claim_names_again(self) -> None:
         for id in await self._names.claim_again():
@@ -145,33 +174,34 @@ class Router:
         node = None if visit is None else self._nodes.by_code.get(visit.label.code)
         if node is None or node == self._nodes.node:
             return self._preview(request)
-        return self._relay(node, Hop.PREVIEW)
+        return self._relay(node, Requester(Hop.PREVIEW, None))
 
     def _handle(self, request: Request) -> Coming:
-        hop = self._peer_key.take(request)
-        if hop is not None:
-            return self._answer_peer(request, *hop)
+        arrival = self._peer_key.take(request)
+        if arrival is not None:
+            return self._answer_peer(request, arrival)
         target = find_target(request)
-        if target is None:
-            return self._handler(request)
-        if target.hop is Hop.VOUCHED and self._authenticator.refuse(request) is not None:
-            return self._handler(request)  # which refuses it in its own words
+        requester = None if target is None else requester_of(request, target, self._authenticator)
+        if target is None or requester is None:
+            return self._handler(request)  # which refuses what it must in its own words
         if target.kind is Kind.SANDBOX or target.kind is Kind.MADE_BY_USE:
-            return self._to_sandbox(request, target)
-        return self._share(request, target)
+            return self._to_sandbox(request, target, requester)
+        return self._share(request, target, requester)
 
     # From other nodes
 
-    def _answer_peer(self, request: Request, hop: Hop, origin: str) -> Coming:
-        if hop is Hop.PREVIEW:
-            return self._preview(request, origin)
+    def _answer_peer(self, request: Request, arrival: Arrival) -> Coming:
+        if arrival.hop is Hop.PREVIEW:
+            return self._preview(request, arrival.origin)
         if request.path.startswith(_PEERS_ONLY):
             return self._tell(request)
-        if hop is Hop.VOUCHED and self._key is not None:
-            request.headers[b"authorization"] = b"Bearer " + self._key.encode()
+        if arrival.hop is Hop.VOUCHED:
+            request.headers[b"authorization"] = b"Bearer " + self._authenticator.vouch(arrival.principal)
         target = find_target(request)
-        if target is not None and target.kind is Kind.SANDBOX and not self._whereabouts.is_here(target.name):
-            return _misdirected(f"sandbox {target.name} is not on node {self._nodes.node}")
+        if target is not None and target.kind is Kind.SANDBOX:
+            tenant = tenant_of_arrival(request, arrival, self._authenticator)
+            if not self._whereabouts.is_here(target.name, tenant):
+                return _misdirected(f"sandbox {target.name} is not on node {self._nodes.node}")
         answer = self._handler(request)
         return self._redirect_claimed(answer) if target is not None and isinstance(answer, Coroutine) else answer
 
@@ -180,6 +210,11 @@ class Router:
             return await coming
         except ClaimedElsewhere as error:
             return _misdirected(error.message, error.node)
+        except LimitExceeded as error:
+            if not is_of_quota(error):
+                raise
+            answer = describe_cove_error(error)
+            return Response(answer.status, (*answer.headers, (QUOTA_HEADER, b"1")), answer.body)
 
     async def _tell(self, request: Request) -> Response:
         if request.path == NODE_PATH:
@@ -190,80 +225,112 @@ class Router:
             return await self._shipping.answer(request)
         if request.path.startswith(MOVES_PATH):
             return await self._moves.answer(request)
+        if request.path == KEYS_PATH:
+            return await self.keys.answer(request)
+        if request.path == USE_PATH:
+            return await self._quotas.answer(request)
         noun, _, name = request.path.removeprefix(HAS_PATH).partition("/")
         if not request.path.startswith(HAS_PATH) or request.method != "GET":
             raise NotFound(f"nodes have nothing at {request.path}")
-        return _json(await in_thread(has, self._directory, noun, unquote_text(name)))
+        tenant = read_query(request.query).get("tenant")
+        return _json(await in_thread(has, self._directory, noun, unquote_text(name), tenant))
 
     def _report(self) -> Report:
         most, taken = read_capacity(self._directory.home), self._directory.count()
         room = (os.cpu_count() or 1) * _PER_CPU if most is None else most
-        return Report(name=self._nodes.node, version=cove.__version__, free=room - taken, sandboxes=taken)
+        keys = self.keys.digest()
+        return Report(name=self._nodes.node, version=cove.__version__, free=room - taken, sandboxes=taken, keys=keys)
 
     # For one sandbox
 
-    def _to_sandbox(self, request: Request, target: Target) -> Coming:
-        node = self._whereabouts.recall(target.name)
+    def _to_sandbox(self, request: Request, target: Target, requester: Requester) -> Coming:
+        node = self._whereabouts.recall(target.name, requester.tenant)
         if node is None:
-            return self._search_and_answer(request, target)
+            return self._search_and_answer(request, target, requester)
         if node == self._nodes.node:
             return self._handler(request)
-        return self._relay_to_sandbox(node, target)
+        return self._relay_to_sandbox(node, target, requester)
 
-    async def _search_and_answer(self, request: Request, target: Target) -> Answer:
-        node = await self._whereabouts.search(target.name)
+    async def _search_and_answer(self, request: Request, target: Target, requester: Requester) -> Answer:
+        node = await self._whereabouts.search(target.name, requester.tenant)
         if node is None and target.kind is Kind.MADE_BY_USE and self._nodes.members:
             born = self._whereabouts.birthplace(target.name)
             node = born or claim_keepers(target.name, self._nodes.members.values())[0].name
         if node is None or node == self._nodes.node:
             return await _settle(self._handler(request))
-        return self._relay_to_sandbox(node, target)
+        return self._relay_to_sandbox(node, target, requester)
 
-    def _relay_to_sandbox(self, node: str, target: Target) -> PeerRelay:
+    def _relay_to_sandbox(self, node: str, target: Target, requester: Requester) -> PeerRelay:
         tried = {node}
 
         async def find_next(status: int, named: str) -> str:
-            found = await self._whereabouts.search(target.name)
+            found = await self._whereabouts.search(target.name, requester.tenant)
             if found is None or found in tried:
                 raise SandboxNotFound(f"there is no sandbox {target.name}", id=target.name)
             tried.add(found)
             return found
 
-        return self._relay(node, target.hop, target, find_next)
+        return self._relay(node, requester, target, find_next)
 
     def _relay(
         self,
         node: str,
-        hop: Hop,
+        requester: Requester,
         target: Target | None = None,
         find_next: FindNext | None = None,
         refusals: tuple[int, ...] = (MISDIRECTED,),
     ) -> PeerRelay:
-        describe = None if target is None else target.describe
+        hop, _, principal = requester
+        if principal is not None:
+            self._rates.take(principal)
         return PeerRelay(
-            self._upstreams, node, self._peer_key, hop, find_next=find_next, refusals=refusals, describe=describe
+            self._upstreams,
+            node,
+            self._peer_key,
+            hop,
+            find_next=find_next,
+            refusals=refusals,
+            describe=None if target is None else target.describe,
+            principal=principal,
         )
 
     # For several nodes, or for any
 
-    async def _share(self, request: Request, target: Target) -> Answer:
+    async def _share(self, request: Request, target: Target, requester: Requester) -> Answer:
         match target.kind:
             case Kind.CREATE:
-                return await self._create(request)
+                return await self._create(request, requester)
             case Kind.PLACE:
-                return await self._place(request, target)
+                return await self._place(request, target, requester)
             case Kind.THING:
-                return await self._to_thing(request, target)
+                return await self._to_thing(request, target, requester)
+            case Kind.KEYS:
+                return await self._change_keys(request, requester)
         first = await _settle(self._handler(request))
         if not isinstance(first, Response) or first.status != 200:
             return first
         if target.kind is Kind.LIST:
-            return await self._gathering.merge_lists(request, first)
+            return await self._gathering.merge_lists(request, requester, first)
         if target.kind is Kind.PAGES:
-            return await self._gathering.merge_pages(request, first, read_query(request.query))
-        return await self._gathering.merge_metrics(request, first)
+            return await self._gathering.merge_pages(request, requester, first, read_query(request.query))
+        return await self._gathering.merge_metrics(request, requester, first)
 
-    async def _place(self, request: Request, target: Target) -> Answer:
+    async def _change_keys(self, request: Request, requester: Requester) -> Answer:
+        """Change a key here, and tell all nodes that answer; the others are named. See `SharedKeys`."""
+        if requester.principal is None or not requester.principal.is_admin:
+            return await _settle(self._handler(request))
+        is_revocation = request.method == "DELETE"
+        if not is_revocation:
+            self.keys.check_majority()
+        answer = await _settle(self._handler(request))
+        if not isinstance(answer, Response) or answer.status >= _FAILURES:
+            return answer
+        missing = await self.keys.push()
+        if is_revocation:
+            self.keys.check_told(missing)
+        return Response(answer.status, (*answer.headers, *name_missing(missing)), answer.body)
+
+    async def _place(self, request: Request, target: Target, requester: Requester) -> Answer:
         """Let the node with most room make it; one that is made once under a name, the node that has that name."""
         nodes = self._nodes.candidates()
         if target.name:
@@ -271,29 +338,29 @@ class Router:
         if not nodes or nodes[0] == self._nodes.node:
             return await _settle(self._handler(request))
         self._nodes.placed(nodes[0])
-        return self._relay(nodes[0], target.hop, target)
+        return self._relay(nodes[0], requester, target)
 
-    async def _to_thing(self, request: Request, target: Target) -> Answer:
+    async def _to_thing(self, request: Request, target: Target, requester: Requester) -> Answer:
         if target.noun in (IMAGE, SNAPSHOT):
-            return await self._to_copied(request, target)
-        if not await in_thread(has, self._directory, target.noun, target.name):
-            holders, _ = await self._whereabouts.holders(target.noun, target.name)
+            return await self._to_copied(request, target, requester)
+        if not await in_thread(has, self._directory, target.noun, target.name, requester.tenant):
+            holders, _ = await self._whereabouts.holders(target.noun, target.name, requester.tenant)
             if holders and holders[0] != self._nodes.node:
-                return self._relay(holders[0], target.hop)
+                return self._relay(holders[0], requester)
         return await _settle(self._handler(request))
 
-    async def _to_copied(self, request: Request, target: Target) -> Answer:
+    async def _to_copied(self, request: Request, target: Target, requester: Requester) -> Answer:
         """Let the node that has an image or a snapshot answer, and one with a copy only while there is no other."""
-        holdings = self._fetching.holdings
-        here, node = await holdings.here(target.noun, target.name), self._nodes.node
+        holdings, tenant = self._fetching.holdings, requester.tenant or ""
+        here, node = await holdings.here(target.noun, target.name, tenant), self._nodes.node
         if here is None or here.origin:
-            found = await holdings.find(target.noun, target.name)
+            found = await holdings.find(target.noun, target.name, tenant)
             node = next(iter((*found.originals, *found.copies)), node)
         if request.method == "DELETE":
-            await holdings.forget_copies(target.noun, target.name, but=node)
-        return await _settle(self._handler(request)) if node == self._nodes.node else self._relay(node, target.hop)
+            await holdings.forget_copies(target.noun, target.name, tenant, but=node)
+        return await _settle(self._handler(request)) if node == self._nodes.node else self._relay(node, requester)
 
-    async def _create(self, request: Request) -> Answer:
+    async def _create(self, request: Request, requester: Requester) -> Answer:
         if not self._nodes.members:
             raise PlacementUnavailable("this node does not know its cluster yet: try again")
         body = await request.read(_MOST_BODY_BYTES)
@@ -302,21 +369,24 @@ class Router:
             wish = decode_json(body or b"{}", CreateSandbox)
         except ValidationFailed:
             return await _settle(self._handler(request))
-        node = None if wish.id is None else await self._find(wish.id)
+        node = None if wish.id is None else await self._find(wish.id, requester.tenant)
         if node is not None:
-            return await self._try(request, body, Suitable([node], is_bound=True), is_fixed=True)
-        return await self._try(request, body, await self._suitability.rank(wish.spec), is_fixed=False)
+            return await self._try(request, body, requester, Suitable([node], is_bound=True), is_fixed=True)
+        suitable = await self._suitability.rank(wish.spec, requester.tenant or "")
+        return await self._try(request, body, requester, suitable, is_fixed=False)
 
-    async def _find(self, id: str) -> str | None:
+    async def _find(self, id: str, tenant: str | None) -> str | None:
         """Return the node that has a sandbox, or that alone may make one with an id that it could have made.
 
         Where a chosen name was once is no reason to make it there: all nodes are asked.
         """
         born = self._whereabouts.birthplace(id)
-        found = (self._whereabouts.recall(id) if born else None) or await self._whereabouts.search(id)
-        return found or born
+        found = self._whereabouts.recall(id, tenant) if born else None
+        return found or await self._whereabouts.search(id, tenant) or born
 
-    async def _try(self, request: Request, body: bytes, suitable: Suitable, *, is_fixed: bool) -> Answer:
+    async def _try(
+        self, request: Request, body: bytes, requester: Requester, suitable: Suitable, *, is_fixed: bool
+    ) -> Answer:
         """Have a sandbox made by the first node that takes it; if none does, by one that gets more room for it.
 
         Where the node `is_fixed`, or the name turns out to be claimed by one, no other will do. One that has no room
@@ -348,12 +418,12 @@ class Router:
             except ClaimedElsewhere as error:
                 request.unread(body)
                 node = await find_next(MISDIRECTED, error.node)
-            except LimitExceeded:
-                if is_fixed:
+            except LimitExceeded as error:
+                if is_fixed or is_of_quota(error):
                     raise
                 request.unread(body)
                 node = await find_next(NO_ROOM, "")
-        return self._relay(node, Hop.VOUCHED, None, find_next, (MISDIRECTED,) if is_fixed else (MISDIRECTED, NO_ROOM))
+        return self._relay(node, requester, None, find_next, (MISDIRECTED,) if is_fixed else (MISDIRECTED, NO_ROOM))
 
     async def _get_room(self, suitable: Suitable, status: int) -> str:
         """Return a node that gets more room; a sandbox that is bound to one finds none elsewhere."""
@@ -369,6 +439,11 @@ class Router:
         node = await self._placement.grant(1)
         await self._nodes.meet(node)
         return node
+
+
+def is_of_quota(error: LimitExceeded) -> bool:
+    """Return whether the tenant has too much, and not the node too little room."""
+    return "limit" in error.details
 
 
 async def _settle(answer: Coming) -> Answer:

@@ -27,12 +27,12 @@ class Suitability:
         self._whereabouts = whereabouts
         self._holdings = holdings
 
-    async def rank(self, spec: SandboxSpec) -> Suitable:
-        """Return where to make a sandbox. Raises PlacementUnavailable where nobody can say, or may make it."""
+    async def rank(self, spec: SandboxSpec, tenant: str = "") -> Suitable:
+        """Return where to make a tenant's sandbox. Raises PlacementUnavailable where nobody can say, or may make it."""
         volumes = {each.volume for each in spec.mounts if isinstance(each, VolumeMount)}
         bound = None
         for volume in sorted(volumes):
-            bound = await self._bind(volume, bound)
+            bound = await self._bind(volume, bound, tenant)
         nodes = self._nodes.candidates()
         if bound is not None:
             nodes = [node for node in nodes if node in bound]
@@ -41,11 +41,11 @@ class Suitability:
                     f"the volumes {', '.join(sorted(volumes))} are on node {bound[0]}, which takes no new sandboxes: "
                     f"nothing was started; undo its draining, or use other volumes"
                 )
-        return Suitable(await self._prefer(spec, nodes), bound is not None)
+        return Suitable(await self._prefer(spec, nodes, tenant), bound is not None)
 
-    async def _bind(self, volume: str, bound: list[str] | None) -> list[str] | None:
+    async def _bind(self, volume: str, bound: list[str] | None, tenant: str) -> list[str] | None:
         """Return those nodes that have one more volume; None where no node has any."""
-        holders, is_complete = await self._whereabouts.holders("volume", volume)
+        holders, is_complete = await self._whereabouts.holders("volume", volume, tenant)
         if not holders and not is_complete:
             raise PlacementUnavailable(
                 f"no node that answers has the volume {volume}, and {self._silent()}: nothing was started; try again "
@@ -62,12 +62,12 @@ class Suitability:
         down = [name for name in self._nodes.members if not self._nodes.is_up(name)]
         return f"{', '.join(down)} is down" if down else "not all of them answer"
 
-    async def _prefer(self, spec: SandboxSpec, nodes: list[str]) -> list[str]:
+    async def _prefer(self, spec: SandboxSpec, nodes: list[str], tenant: str) -> list[str]:
         """Put first those that have what a sandbox stands on, then those that have a copy of it."""
         if spec.snapshot is not None:
-            found = await self._holdings.find(SNAPSHOT, spec.snapshot)
+            found = await self._holdings.find(SNAPSHOT, spec.snapshot, tenant)
         elif spec.image != HOST_IMAGE:
-            found = await self._holdings.find(IMAGE, spec.image)
+            found = await self._holdings.find(IMAGE, spec.image, tenant)
         else:
             return nodes
         originals, copies = found.originals, found.copies

@@ -19,17 +19,24 @@ from cove.server.e2b.control import serves as serves_e2b
 from cove.server.e2b.control import split as split_e2b
 from cove.server.e2b.gateway import describe_failure as describe_e2b
 from cove.server.e2b.gateway import find_inside
+from cove.server.e2b.protocol import Refusal
 from cove.server.mcp.protocol import BELOW as BELOW_MCP
 from cove.server.mcp.protocol import PATH as MCP
 from cove.server.mcp.protocol import SESSION_HEADER
 from cove.wire.coding import unquote_text
-from cove.wire.operation import IMAGES, SANDBOXES, SNAPSHOTS
+from cove.wire.operation import IMAGES, KEYS, SANDBOXES, SNAPSHOTS
 
 VOLUMES: Final = "/v1/volumes"
+JOURNALS: Final = "/v1/journals"
 METRICS: Final = "/metrics"
 _BELOW: Final = f"{SANDBOXES}/"
-_LISTS: Final = (SANDBOXES, SNAPSHOTS, IMAGES, VOLUMES)
-_THINGS: Final = {f"{SNAPSHOTS}/": "snapshot", f"{IMAGES}/": "image", f"{VOLUMES}/": "volume"}
+_LISTS: Final = (SANDBOXES, SNAPSHOTS, IMAGES, VOLUMES, JOURNALS)
+_THINGS: Final = {
+    f"{SNAPSHOTS}/": "snapshot",
+    f"{IMAGES}/": "image",
+    f"{VOLUMES}/": "volume",
+    f"{JOURNALS}/": "journal",
+}
 _ID: Final = re.compile(SANDBOX_ID)
 _TERMINAL: Final = "pty"
 
@@ -47,6 +54,7 @@ class Kind(Enum):
     LIST = auto()  # for all nodes, whose lists become one
     PAGES = auto()  # the same, page by page
     METRICS = auto()  # for all nodes, whose numbers become one text
+    KEYS = auto()  # for all nodes, which have the same keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,8 @@ def find_target(request: Request) -> Target | None:
         return Target(Kind.LIST)
     if request.method == "POST" and path in (SANDBOXES, BRIDGE):
         return Target(Kind.CREATE if path == SANDBOXES else Kind.PLACE)
+    if request.method != "GET" and (path == KEYS or path.startswith(f"{KEYS}/")):
+        return Target(Kind.KEYS)
     if path == METRICS:
         return Target(Kind.METRICS)
     return _of_protocols(request) or _thing(path)
@@ -111,7 +121,7 @@ def _of_e2b(request: Request) -> Target | None:
         case "GET", ["sandboxes"]:
             return Target(Kind.PAGES, hop=Hop.CARRIED)
         case _, ["sandboxes", id, *_]:
-            return _sandbox(id, hop=Hop.CARRIED, describe=partial(describe_e2b, id))
+            return _sandbox(id, hop=Hop.CARRIED, describe=lambda error: Refusal.of(error).response())
     return None
 
 

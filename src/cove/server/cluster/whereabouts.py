@@ -1,19 +1,19 @@
 """Find which node has a sandbox, a snapshot, an image or a volume: by the id itself, by memory, by asking all nodes."""
 
 import os
-from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from cove.core.cluster import birth_code
+from cove.core.cluster import birth_code, claim_name
 from cove.core.identifier import check_sandbox_id
 from cove.errors import CoveError, NotFound, PlacementUnavailable, ValidationFailed
 from cove.local.threads import in_thread
 from cove.model.cluster import Member
 from cove.model.mount import check_volume_name
 from cove.runtime.home import Home
+from cove.runtime.kept_journals import find_kept
 from cove.runtime.volumes import Volumes
 from cove.server.cluster.nodes import Nodes
 from cove.server.cluster.peer import PeerClient
@@ -35,83 +35,92 @@ class Whereabouts:
         self._nodes = nodes
         self._client = client
         self._placement = placement
-        self._remembered: dict[str, str] = {}
+        self._remembered: dict[tuple[str | None, str], str] = {}
 
-    def is_here(self, id: str) -> bool:
-        """Return whether the id is taken on this node. Blocks, for microseconds."""
-        return os.path.exists(self._directory.entry(id))
+    def is_here(self, id: str, tenant: str | None) -> bool:
+        """Return whether a tenant's id is taken on this node; None stands for any tenant. Blocks, for microseconds."""
+        return is_taken(self._directory, id, tenant)
 
-    def recall(self, id: str) -> str | None:
+    def recall(self, id: str, tenant: str | None) -> str | None:
         """Return the node of a sandbox, as far as is known without asking."""
-        remembered = self._remembered.get(id)
+        remembered = self._remembered.get((tenant, id))
         if remembered is not None:
             return remembered
         born = self.birthplace(id)
         if born is not None and born != self._nodes.node:
             return born
-        return self._nodes.node if self.is_here(id) else None
+        return self._nodes.node if self.is_here(id, tenant) else None
 
     def birthplace(self, id: str) -> str | None:
         """Return the node that an id was made on, if it is one that was made."""
         return self._nodes.by_code.get(birth_code(id) or "")
 
-    async def search(self, id: str) -> str | None:
+    async def search(self, id: str, tenant: str | None) -> str | None:
         """Return the node that says it has a sandbox; None if no node does.
 
         While a node does not answer, the claim on the name says whether it is there.
         """
-        self._remembered.pop(id, None)
-        holders, is_complete = await self.holders("sandbox", id)
-        node = holders[0] if holders else None if is_complete else await self._claimant(id)
+        self._remembered.pop((tenant, id), None)
+        holders, is_complete = await self.holders("sandbox", id, tenant)
+        node = holders[0] if holders else None if is_complete else await self._claimant(id, tenant)
         if node is not None and node != self._nodes.node:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.clear()
-            self._remembered[id] = node
+            self._remembered[tenant, id] = node
         return node
 
-    async def _claimant(self, id: str) -> str | None:
+    async def _claimant(self, id: str, tenant: str | None) -> str | None:
         try:
-            claim = await self._placement.find(id)
+            claim = await self._placement.find(claim_name(tenant or "", id))
         except PlacementUnavailable:
             return None
         return None if claim is None else claim.node
 
-    async def holders(self, noun: str, name: str) -> tuple[list[str], bool]:
-        """Return the nodes that have a thing, this one first, and whether all nodes have said so."""
+    async def holders(self, noun: str, name: str, tenant: str | None) -> tuple[list[str], bool]:
+        """Return the nodes that have a thing of a tenant's, this one first, and whether all nodes have said so."""
         others = self._nodes.others()
-        answers = await together([self._ask_here(noun, name), *(self._ask(each, noun, name) for each in others)])
+        here = in_thread(has, self._directory, noun, name, tenant)
+        answers = await together([here, *(self._ask(each, noun, name, tenant) for each in others)])
         names = [self._nodes.node, *(each.name for each in others)]
         is_complete = len(names) == len(self._nodes.members) and None not in answers
         return [node for node, has in zip(names, answers, strict=True) if has], is_complete
 
-    async def _ask_here(self, noun: str, name: str) -> bool | None:
-        return await in_thread(has, self._directory, noun, name)
-
-    async def _ask(self, member: Member, noun: str, name: str) -> bool | None:
+    async def _ask(self, member: Member, noun: str, name: str, tenant: str | None) -> bool | None:
         try:
-            target = f"{HAS_PATH}{noun}/{quote(name, safe='')}"
+            target = f"{HAS_PATH}{noun}/{quote(name, safe='')}" + (
+                "" if tenant is None else f"?tenant={quote(tenant, safe='')}"
+            )
             reply = await self._client.call(member, "GET", target, seconds=_SECONDS)
         except CoveError:
             return None
         return msgspec.json.decode(reply.body, type=bool) if reply.status == 200 else None
 
 
-def has(directory: Directory, noun: str, name: str) -> bool:
-    """Return whether this node has a thing of that name. Blocks."""
+def is_taken(directory: Directory, id: str, tenant: str | None) -> bool:
+    """Return whether an id is taken by a tenant; None stands for any. Blocks, for microseconds."""
+    places = directory.of_all() if tenant is None else [directory.of(tenant)]
+    return any(os.path.exists(each.entry(id)) for each in places)
+
+
+def has(directory: Directory, noun: str, name: str, tenant: str | None = None) -> bool:
+    """Return whether this node has a thing of that name that a tenant sees; None stands for any tenant. Blocks."""
     try:
-        _find(directory, directory.home, noun, name)
+        _find(directory, noun, name, tenant)
     except (NotFound, ValidationFailed):
         return False
     return True
 
 
-def _find(directory: Directory, home: Path, noun: str, name: str) -> None:
+def _find(directory: Directory, noun: str, name: str, tenant: str | None) -> None:
+    home, owner = directory.home, tenant or ""
     if noun == "sandbox":
-        if not directory.entry(check_sandbox_id(name)).exists():
+        if not is_taken(directory, check_sandbox_id(name), tenant):
             raise NotFound(name)
     elif noun in (SNAPSHOT, IMAGE):
-        find_record(home, noun, name, "")
+        find_record(home, noun, name, owner)
     elif noun == "volume":
-        Volumes(Home(home)).get(check_volume_name(name))
+        Volumes(Home(home, owner)).get(check_volume_name(name))
+    elif noun == "journal":
+        find_kept(home, name)
     else:
         raise ValidationFailed(f"no node is asked for a {noun}")

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from cove.core.identifier import check_sandbox_id
 from cove.core.journal import Actor
 from cove.core.sandbox_token import Grant, check_expiry, check_operations, make_token
-from cove.errors import PermissionDenied, SandboxNotFound, SandboxUnavailable, ValidationFailed
+from cove.errors import SandboxNotFound, SandboxUnavailable, ValidationFailed
 from cove.images.build_order import sandbox_of
 from cove.images.registry_guard import RegistryGuard
 from cove.images.store import ImageStore
@@ -52,7 +52,7 @@ from cove.runtime.home import Home
 from cove.runtime.image import list_images, load_chunks, prune_images, pull_image
 from cove.runtime.image_events import tell_progress
 from cove.runtime.journal import ACTOR, read_kept
-from cove.runtime.kept_journals import list_kept, note_destroyer
+from cove.runtime.kept_journals import find_kept, list_kept, note_destroyer
 from cove.runtime.life import nothing_to
 from cove.runtime.sandbox_life import ends_at
 from cove.runtime.snapshot_transfer import load_archive
@@ -118,6 +118,10 @@ class ServerAnswers:
         """List the destroyed sandboxes whose journals are kept."""
         return await in_thread(list_kept, self.directory.home)
 
+    async def check_journal(self, key: str) -> None:
+        """Raise SandboxNotFound for a journal that is not kept."""
+        await in_thread(find_kept, self.directory.home, key)
+
     def destroyed_journal(self, key: str, *, since: str | None) -> AsyncGenerator[JournalEvent, None]:
         """Read the journal of a destroyed sandbox."""
         return read_kept(self.directory.home, key, since)
@@ -143,9 +147,7 @@ class ServerAnswers:
     async def create_key(
         self, name: str, *, tenant: str | None, is_admin: bool, expires_at: datetime | None, quota: Quota | None
     ) -> ApiKeyMade:
-        """Make a key. Nodes of a cluster would not know it: there is none yet that holds on all of them."""
-        if self.starter.configuration.cluster is not None:
-            raise PermissionDenied("a cluster has one key: further keys hold on a single server only")
+        """Make a key."""
         make = partial(self._keys.create, name, tenant=tenant, is_admin=is_admin)
         return await in_thread(partial(make, expires_at=expires_at, quota=quota))
 

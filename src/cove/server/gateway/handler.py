@@ -20,7 +20,7 @@ from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
 from cove.wire.coding import unquote_text
 from cove.wire.operation import SANDBOXES, By, Caller, Form
-from cove.wire.operations import OPERATIONS, RESTART, START
+from cove.wire.operations import DESTROYED_JOURNAL, OPERATIONS, RESTART, START
 from cove.wire.target import Target
 
 _BELOW: Final = f"{SANDBOXES}/"
@@ -85,6 +85,8 @@ class Gateway:
                     return SocketRelay(self._upstreams, str(self._directory.socket(record)), find_again=locate)
             elif route.operation.form is Form.EVENTS:
                 await sandbox.find()  # when the first event is on its way, its status has been told
+        elif route.operation is DESTROYED_JOURNAL:
+            await self._server.check_journal(unquote_text(ids[0]))
         arguments = await read_arguments(route, ids, request, _MOST_BODY_BYTES)
         return await RESPONDERS[route.operation.form](Call(route, owner, arguments, request))
 

@@ -37,17 +37,22 @@ class KeyRing:
 
     def __init__(self, home: Path) -> None:
         self._keys = ApiKeys(home)
+        self.check_current: Callable[[], None] = _do_nothing
         self._stamp = _NEVER
         self._records: dict[str, ApiKeyRecord] = {}
         self._noted: dict[str, datetime] = {}
 
     def find(self, shown: str) -> Principal | None:
-        """Return whose this key is; None for what is none, or was revoked, or is over."""
+        """Return whose this key is; None for what is none, or was revoked, or is over.
+
+        In a cluster, NodeUnavailable where a revocation may not have been heard of: `check_current` raises it.
+        """
         handle = handle_of(shown)
         return None if handle is None else self.find_by_handle(handle, lambda digest: is_key(shown, digest))
 
     def find_by_handle(self, handle: str, is_right: Callable[[str], bool]) -> Principal | None:
         """Return whose the key with that public part is, if it holds and its digest is the right one."""
+        self.check_current()
         record = self._current().get(handle)
         now = datetime.now(UTC)
         if record is None or not is_right(record.digest) or record.is_over(now):
@@ -73,6 +78,10 @@ class KeyRing:
         if noted is None or (now - noted).total_seconds() > _USE_SECONDS:
             self._noted[record.handle] = now
             start_in_thread(self._keys.note_use, record.name).add_done_callback(_ignore)
+
+
+def _do_nothing() -> None:
+    """Let every key be current: a single server has heard of all changes."""
 
 
 def _ignore(noting: "asyncio.Future[None]") -> None:

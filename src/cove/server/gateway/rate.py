@@ -13,10 +13,34 @@ from pathlib import Path
 from typing import Final
 
 from cove.errors import LimitExceeded
+from cove.local.api_keys import TENANTS
+from cove.server.gateway.key_ring import Principal
 
 _NAME: Final = "rate"
 _TIME = struct.Struct("d")
 _BURST_SECONDS: Final = 1.0
+
+
+class Rates:
+    """The rates of all tenants that a worker has met."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._rates: dict[str, Rate] = {}
+
+    def take(self, principal: Principal) -> None:
+        """Count one request, if its key has a rate: see `Rate.take`."""
+        if principal.rate is None:
+            return
+        rate = self._rates.get(principal.tenant)
+        if rate is None:
+            rate = self._rates[principal.tenant] = Rate(self._home / TENANTS / principal.tenant)
+        rate.take(principal.rate)
+
+    def close(self) -> None:
+        """Forget them."""
+        for rate in self._rates.values():
+            rate.close()
 
 
 class Rate:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from cove import __version__
-from cove.core.cluster import birth_code, code_of
+from cove.core.cluster import birth_code, claim_name, code_of
 from cove.errors import NoCapacity, PlacementUnavailable, ValidationFailed
 from cove.model.cluster import Claim, Member, Members
 from cove.server.cluster.agent_protocol import AgentReport, AgentSettings, NodeReport
@@ -201,7 +201,8 @@ class Agent:
             record.id
             for record in self._directory.list()
             if birth_code(record.id) != code_of(self._settings.node)
-            and self._names.ensure(record.id, self._settings.node).node != self._settings.node
+            and self._names.ensure(claim_name(record.tenant, record.id), self._settings.node).node
+            != self._settings.node
         )
         for block, grant in self._registry.grants().items():
             if grant.by == self._settings.node and not grant.node:
@@ -350,7 +351,8 @@ class Agent:
             self._has_left = True
             self._blocks.drop_all()
             for record in self._directory.list():
-                if (claim := self._names.find(record.id)) is not None and claim.node == self._settings.node:
+                claim = self._names.find(claim_name(record.tenant, record.id))
+                if claim is not None and claim.node == self._settings.node:
                     self._names.unclaim(claim)
             self._registry.unregister(self._settings.node)
             write_members(self._home, None)

@@ -56,11 +56,12 @@ class SandboxOpener:
     def __init__(self, directory: Directory, machine: Machine | None) -> None:
         self._directory = directory
         self._machine = machine
+        self._reserved = ""
 
     async def create(self, request: Create, warm: tuple[Sandbox, Place] | None = None) -> OpenedSandbox | Record:
         """A new one, or the `warm` one by that id; one that exists is opened again, or only told where it runs."""
         ACTOR.set(request.actor)
-        await self._belong_to(request.tenant)
+        await self._belong_to(request)
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
         entry = reservation.entry
         existing = await in_thread(self._directory.read, entry.key)
@@ -85,7 +86,7 @@ class SandboxOpener:
         self, warm: tuple[Sandbox, Place], request: Create, reservation: Reservation
     ) -> tuple[Sandbox, Place]:
         sandbox, place = warm
-        await in_thread(enter, self._directory, place.key, request.spec.limits)
+        await in_thread(enter, self._directory, place.key, request.spec.limits, self._reserved)
         reservation.offer(place.key)
         sandbox.adopt(request.id, request.spec, datetime.now(UTC))
         sandbox.note_created()
@@ -96,7 +97,7 @@ class SandboxOpener:
     async def start(self, request: Start) -> OpenedSandbox | Record:
         """Start one that is stopped or lost; of one that runs, return only its record."""
         ACTOR.set(request.actor)
-        await self._belong_to(request.tenant)
+        await self._belong_to(request)
         reservation = await in_thread(Reservation.hold, self._directory, request.id)
         entry = reservation.entry
         record = None if entry.is_offered else await in_thread(self._directory.find, request.id)
@@ -107,8 +108,9 @@ class SandboxOpener:
             raise SandboxNotFound(f"there is no sandbox {request.id}", id=request.id)
         return await self._open_again(reservation, record)
 
-    async def _belong_to(self, tenant: str) -> None:
+    async def _belong_to(self, request: Create | Start) -> None:
         """See from here on what the tenant sees, and nothing else: this process has one sandbox only."""
+        tenant, self._reserved = request.tenant, request.reserved
         self._directory = self._directory.of(tenant)
         machine = await self._examine()
         home = machine.home
@@ -140,7 +142,7 @@ class SandboxOpener:
         machine = await self._examine()
         try:
             log_to(place.path)
-            await in_thread(enter, self._directory, place.key, spec.limits)
+            await in_thread(enter, self._directory, place.key, spec.limits, self._reserved)
             spec = await in_thread(resolve_mounts, spec, str(machine.home.path))
             sandbox = self._make(id, spec, machine, place, created_at)
             if not is_warm:
@@ -209,7 +211,7 @@ class SandboxOpener:
         sandbox.go_on(record.deadline, record.env, record.created_spec)
         sandbox.journaling.record(JournalKind.STARTED)
         try:
-            await in_thread(enter, self._directory, place.key, record.spec.limits)
+            await in_thread(enter, self._directory, place.key, record.spec.limits, self._reserved)
             await sandbox.open_first(restores=True)
         except BaseException:
             machine.home.keep(place)

@@ -26,13 +26,17 @@ _BACKLOG = 1024
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True, tag="create"):
-    """Make a sandbox with that id; one that exists is an error unless `exist_ok`."""
+    """Make a sandbox with that id; one that exists is an error unless `exist_ok`.
+
+    `reserved` names what was set aside for it of the tenant's quota.
+    """
 
     id: str
     spec: SandboxSpec
     exist_ok: bool = False
     tenant: str = ""
     actor: Actor = NOBODY
+    reserved: str = ""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
@@ -41,6 +45,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     id: str
     tenant: str = ""
     actor: Actor = NOBODY
+    reserved: str = ""
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +13,7 @@ from cove.errors import CoveError, SandboxAlreadyExists, SandboxUnavailable
 from cove.layers.store import LayerStore
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.local.threads import in_thread
-from cove.model import SandboxSpec, SandboxStatus
+from cove.model import Limits, SandboxSpec, SandboxStatus
 from cove.runtime.journal import ACTOR
 from cove.server.configuration import Configuration
 from cove.server.counters import count_rarely
@@ -36,6 +36,10 @@ _UNDO_SECONDS = 10.0
 
 class Names(Protocol):
     """The names that this node of a cluster has claimed, so that no other node makes a sandbox of that name."""
+
+    def of(self, tenant: str) -> "Names":
+        """Return those of a tenant."""
+        ...
 
     async def claim(self, id: str) -> None:
         """Claim a name before and after its sandbox is made; raises ClaimedElsewhere, and if nobody can say."""
@@ -70,6 +74,14 @@ class Mover(Protocol):
         ...
 
 
+class SharedQuotas(Protocol):
+    """The quotas of tenants, counted over all nodes of a cluster."""
+
+    def reserve(self, directory: Directory, limits: Limits, key: str = "") -> AbstractAsyncContextManager[str]:
+        """Reserve what a sandbox may take while it is made, or started where it has a `key`. Raises LimitExceeded."""
+        ...
+
+
 class ClaimedElsewhere(SandboxAlreadyExists):
     """The name belongs to another node of the cluster."""
 
@@ -89,14 +101,16 @@ class Starter:
         self.names: Names | None = None
         self.things: Things | None = None
         self.mover: Mover | None = None
+        self.quotas: SharedQuotas | None = None
 
     def of(self, tenant: str) -> "Starter":
         """Return one that starts what is a tenant's."""
         if tenant == self.directory.tenant:
             return self
-        made = Starter(self.directory.home, self.configuration, tenant)
-        made.things = self.things
-        return made
+        other = Starter(self.directory.home, self.configuration, tenant)
+        other.names = None if self.names is None else self.names.of(tenant)
+        other.things, other.mover, other.quotas = self.things, self.mover, self.quotas
+        return other
 
     async def create(
         self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False, is_ours: bool = False
@@ -150,11 +164,26 @@ class Starter:
             raise
         return [offer.take() for offer in offers]
 
+    def _reserve(self, limits: Limits, key: str = "") -> AbstractAsyncContextManager[str]:
+        if self.quotas is None or not self.directory.tenant:
+            return nullcontext("")
+        return self.quotas.reserve(self.directory, limits, key)
+
     async def _offer(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> "_Offer":
+        """Have one made, within the quota of its tenant."""
+        async with self._reserve(spec.limits) as reserved:
+            return await self._offer_reserved(id, spec, reserved, exist_ok=exist_ok)
+
+    async def _offer_reserved(self, id: str | None, spec: SandboxSpec, reserved: str, *, exist_ok: bool) -> "_Offer":
         """Have one made. What a process that was killed meanwhile has left is removed: nobody was given it."""
         code, socket = await in_thread(lambda: (self.directory.code(), self._claim(spec)))
         request = Create(
-            id=id or new_id(code), spec=spec, exist_ok=exist_ok, tenant=self.directory.tenant, actor=ACTOR.get()
+            id=id or new_id(code),
+            spec=spec,
+            exist_ok=exist_ok,
+            tenant=self.directory.tenant,
+            actor=ACTOR.get(),
+            reserved=reserved,
         )
         if socket is not None:
             try:
@@ -204,7 +233,10 @@ class Starter:
 
     async def start(self, record: Record) -> Record:
         """Start a stopped or lost sandbox on its files; one that runs is left as it is."""
-        return (await self._ask_zygote(Start(id=record.id, tenant=record.tenant, actor=ACTOR.get()))).take()
+        starter = self.of(record.tenant)
+        async with starter._reserve(record.spec.limits, record.key) as reserved:
+            request = Start(id=record.id, tenant=record.tenant, actor=ACTOR.get(), reserved=reserved)
+            return (await self._ask_zygote(request)).take()
 
     async def destroy(self, id: str) -> None:
         """Free the id at once, and end and remove everything else. Idempotent."""
