@@ -119,3 +119,22 @@ def test_the_blocking_form_does_the_same(tmp_path: Path) -> None:
     loaded = Snapshot.load(info.location)
     assert loaded.digest() == info.digest
     loaded.delete()
+
+
+async def test_layers_that_are_equal_are_loaded_as_one(where: Where, tmp_path: Path) -> None:
+    async with AsyncSandbox.create(**where) as sandbox:
+        made = [await sandbox.snapshot()]
+        for text in ("a", "b", "a"):
+            await sandbox.exec(f"echo {text} > f; touch -d @0 f .")
+            made.append(await sandbox.snapshot())
+        made.append(await sandbox.snapshot())
+        info = await made[-1].export(str(tmp_path / "out.tar"))
+    for snapshot in made:
+        await snapshot.delete()
+    loaded = await AsyncSnapshot.load(info.location, **where)
+    async with AsyncSandbox.create(snapshot=loaded, **where) as sandbox:
+        assert (await sandbox.exec("cat f")).stdout == "a\n"
+        again = await sandbox.snapshot()
+        assert [each.path for each in await sandbox.changes(since=loaded)] == []
+    await again.delete()
+    await loaded.delete()

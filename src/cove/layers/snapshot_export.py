@@ -5,7 +5,7 @@ collected as any other.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,7 +120,7 @@ def _load(store: LayerStore, origin: Origin, progress: Progress, check: Check) -
     snapshot = Snapshot(
         id=new_identifier(),
         created_at=index.created_at,
-        layers=tuple(layers),
+        layers=once(layers),
         name=index.name,
         labels=index.labels,
         env=index.env,
@@ -128,6 +128,11 @@ def _load(store: LayerStore, origin: Origin, progress: Progress, check: Check) -
     )
     store.keep(snapshot)
     return snapshot
+
+
+def once(layers: Sequence[str]) -> tuple[str, ...]:
+    """Leave out layers that come again above: all that they show, the same one shows there."""
+    return tuple(id for number, id in enumerate(layers) if id not in layers[number + 1 :])
 
 
 def layers_by_digest(store: LayerStore) -> dict[str, str]:

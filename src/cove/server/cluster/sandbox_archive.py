@@ -24,7 +24,7 @@ from cove.layers.export import Export, Transfer
 from cove.layers.place import PlaceLayers
 from cove.layers.places import Origin, archive_of
 from cove.layers.record import Stack
-from cove.layers.snapshot_export import layers_by_digest, take_in
+from cove.layers.snapshot_export import layers_by_digest, once, take_in
 from cove.layers.store import LayerStore, read_stack
 from cove.linux.sync import sync_file_system
 from cove.model import JournalKind, SandboxStatus
@@ -180,7 +180,7 @@ def unpack(directory: Directory, place: Place, manifest: Manifest, origin: Origi
         has_disk = attach_disk(place.path, record.spec.limits, place.user_id)
         try:
             layers = PlaceLayers(place.path, place.user_id, store, on_disk_image=has_disk)
-            base, own = (_once([ids[each.digest] for each in some]) for some in (manifest.base, manifest.layers))
+            base, own = (once([ids[each.digest] for each in some]) for some in (manifest.base, manifest.layers))
             layers.commit(layers.stand_on(Stack(upper="", base=base), own))
         finally:
             if has_disk:
@@ -203,11 +203,6 @@ def _load(store: LayerStore, manifest: Manifest, origin: Origin, transfer: Trans
             here[layer.digest] = take_in(store, origin, layer, transfer, parent)
         parent = here[layer.digest]
     return here
-
-
-def _once(layers: Sequence[str]) -> tuple[str, ...]:
-    """Leave out layers that come again above: all that they show, the same one shows there."""
-    return tuple(id for number, id in enumerate(layers) if id not in layers[number + 1 :])
 
 
 def _take_file(place: Path, name: str, pieces: Iterator[bytes]) -> None:
