@@ -221,31 +221,45 @@ async def restart_servers(cluster: MachineCluster) -> None:
 
 
 async def lose_a_machine_of_a_fleet(cluster: MachineCluster, count: int) -> None:
-    """Kill machine b after a third of the tasks: none is lost, and none has its effects twice.
+    """Kill machine b amid tasks that it runs: none is lost, and none has its effects twice.
 
-    Each task appends to a file of its sandbox: one that began twice in one sandbox would find the line before.
+    Each task appends to a file of its sandbox: one that began twice in one sandbox would find the line before. After a
+    third of the tasks those on b do not end, so that b is lost while it has some.
     """
     for id in (await one_on_each(cluster)).values():  # there is room on all of them
         await (await AsyncSandbox.connect(id, url=cluster["a"].url, api_key=API_KEY)).destroy()
-    nodes: dict[str, int] = {}
+    doomed: set[str] = set()
+    is_running = asyncio.Event()
 
     async def task(sandbox: AsyncSandbox, number: int) -> tuple[int, str]:
-        result = await sandbox.exec(f"echo {number} >> done; cat done; exit {7 if number % 10 == 0 else 0}")
+        wait = ""
+        if sandbox.id in doomed:
+            wait = "sleep 1000;"
+            is_running.set()
+        result = await sandbox.exec(f"{wait} echo {number} >> done; cat done; exit {7 if number % 10 == 0 else 0}")
         if result.outcome == "lost":
             raise ConnectionLost("the command was lost")
         return (result.exit_code or 0, result.stdout)
 
+    async def kill() -> None:
+        await is_running.wait()
+        await asyncio.to_thread(cluster["b"].kill)
+
     results = []
-    async with AsyncFleet(
-        12, url=f"{cluster['a'].url},{cluster['c'].url}", api_key=API_KEY, progress=False, lifetime=600
-    ) as fleet:
+    async with (
+        Tasks() as tasks,
+        AsyncFleet(
+            12, url=f"{cluster['a'].url},{cluster['c'].url}", api_key=API_KEY, progress=False, lifetime=600
+        ) as fleet,
+    ):
         async for result in fleet.map(task, range(count), retries=5):
             results.append(result)
             if len(results) == count // 3:
-                for info in await AsyncSandbox.list(url=cluster["a"].url, api_key=API_KEY):
-                    nodes[info.node or ""] = nodes.get(info.node or "", 0) + 1
-                cluster["b"].kill()
-    assert nodes.get("b"), nodes
+                found = await AsyncSandbox.list(url=cluster["a"].url, api_key=API_KEY)
+                doomed.update(info.id for info in found if info.node == "b")
+                assert doomed
+                tasks.start(kill())
+    assert is_running.is_set()
     assert sorted(result.item for result in results) == list(range(count))
     assert [result for result in results if not result.ok] == []
     for result in results:
