@@ -22,6 +22,7 @@ NEXT_TOKEN: Final = b"x-next-token"
 _SECONDS: Final = 5.0
 _CREDENTIALS: Final = (b"authorization", b"x-api-key")
 _IDENTITY: Final = ("id", "name", "owner", "key")
+_OF_HISTOGRAMS: Final = ("_bucket", "_sum", "_count")  # samples of the family that they follow
 _Item = dict[str, object]
 
 
@@ -103,15 +104,18 @@ def merge_metrics(texts: Mapping[str, str], missing: Sequence[str]) -> str:
     families["up"] += [f'cove_node_up{{node="{name}"}} 1' for name in texts]
     families["up"] += [f'cove_node_up{{node="{name}"}} 0' for name in missing]
     for node, text in texts.items():
+        current = ""
         for line in text.splitlines():
             if line.startswith("#"):
-                family = families.setdefault(line.split()[2], [])
+                current = line.split()[2]
+                family = families.setdefault(current, [])
                 if line not in family:
                     family.append(line)
             else:
                 name, labels, rest = line.partition("{") if "{" in line else line.partition(" ")
                 label = f'{{node="{node}"' + ("," if labels == "{" else "} ")
-                families.setdefault(name, []).append(name + label + rest)
+                of = current if name.removeprefix(current) in _OF_HISTOGRAMS else name
+                families.setdefault(of, []).append(name + label + rest)
     return "\n".join(line for family in families.values() for line in family) + "\n"
 
 

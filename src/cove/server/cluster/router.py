@@ -13,77 +13,57 @@ whoever sends them without the peer key is refused.
 """
 
 import logging
-import os
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Final
 
-import msgspec
-
-import cove
 from cove.core.cluster import claim_keepers
 from cove.errors import (
     LimitExceeded,
-    NoCapacity,
-    NodeUnavailable,
-    NotFound,
-    PlacementUnavailable,
     SandboxNotFound,
-    ValidationFailed,
 )
 from cove.http import Answer, Handler, Request, Response
 from cove.local.threads import in_thread
 from cove.model.cluster import Member
-from cove.server.cluster.arrivals import MOVES_PATH, Arrivals
+from cove.server.cluster.arrivals import Arrivals
+from cove.server.cluster.creation import Creation, is_of_quota
 from cove.server.cluster.departures import Departures
 from cove.server.cluster.engine_placement import EnginePlacement
 from cove.server.cluster.fetching import Fetching
 from cove.server.cluster.gathering import Gathering, name_missing
 from cove.server.cluster.moving import Moving
 from cove.server.cluster.names import ClaimedNames
-from cove.server.cluster.nodes import NODE_PATH, Nodes, Report
+from cove.server.cluster.nodes import Nodes, Report
 from cove.server.cluster.peer import Arrival, Hop, PeerClient, PeerKey
+from cove.server.cluster.peer_answers import PEERS_ONLY, PeerAnswers
 from cove.server.cluster.placement import Placement
 from cove.server.cluster.relay import (
     MISDIRECTED,
-    NO_ROOM,
     NODE_HEADER,
     QUOTA_HEADER,
-    UNREACHABLE,
     FindNext,
     PeerRelay,
     PeerUpstreams,
 )
 from cove.server.cluster.requester import Requester, requester_of, tenant_of_arrival
-from cove.server.cluster.shared_keys import KEYS_PATH, SharedKeys
-from cove.server.cluster.shared_quotas import USE_PATH, ClusterQuotas
+from cove.server.cluster.shared_keys import SharedKeys
+from cove.server.cluster.shared_quotas import ClusterQuotas
 from cove.server.cluster.shipment import IMAGE, SNAPSHOT
-from cove.server.cluster.shipping import Shipping
-from cove.server.cluster.static_placement import CLAIMS_PATH, StaticPlacement
-from cove.server.cluster.suitability import Suitability, Suitable
+from cove.server.cluster.static_placement import StaticPlacement
+from cove.server.cluster.suitability import Suitability
 from cove.server.cluster.targets import Kind, Target, find_target
-from cove.server.cluster.whereabouts import HAS_PATH, Whereabouts, has
+from cove.server.cluster.whereabouts import Whereabouts, has
 from cove.server.configuration import ClusterSettings
 from cove.server.e2b.protocol import read_query
 from cove.server.error_response import describe_cove_error, error_response
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.rate import Rates
 from cove.server.preview.handler import Preview, find_visit
-from cove.server.sandboxes.capacity import read_capacity
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import ClaimedElsewhere, Starter
-from cove.wire.coding import decode_json, unquote_text
 from cove.wire.errors import ErrorBody
-from cove.wire.requests import CreateSandbox
 
-_PEERS_ONLY: Final = "/v1/cluster/"
-_JSON: Final = ((b"content-type", b"application/json"),)
-_MOST_BODY_BYTES: Final = 1 << 20
-_MOST_GRANTS: Final = 3  # others may take the room that was granted for a sandbox before it is there
-_MOST_CLAIMS: Final = 8  # a name that many claim at once may belong to one after the other
-_FULL: Final = "no node of the cluster has room for one more sandbox now: try again later"
 _FAILURES: Final = 300
-_PER_CPU: Final = 64  # so many sandboxes a node is taken to have room for where its configuration does not say
 
 log = logging.getLogger("cove.server")
 
@@ -116,15 +96,18 @@ class Router:
         self._names = ClaimedNames(self._placement, directory)
         self._whereabouts = Whereabouts(directory, self._nodes, client, self._placement)
         self._gathering = Gathering(self._nodes, client)
-        self._shipping = Shipping(directory.home)
         self._fetching = Fetching(directory.home, self._nodes, client, starter.configuration.max_image_jobs)
-        self._suitability = Suitability(self._nodes, self._whereabouts, self._fetching.holdings)
+        suitability = Suitability(self._nodes, self._whereabouts, self._fetching.holdings)
+        self._creation = Creation(
+            self._nodes, self._whereabouts, suitability, self._placement, self._answer, self._relay
+        )
         self._departures = Departures(directory, self._nodes, client, self._placement)
         self._arrivals = Arrivals(directory, starter.configuration, self._nodes, client, self._placement)
         self._moves = Moving(directory, self._nodes, self._departures, self._arrivals)
         self._rates = Rates(directory.home)
         self.keys = SharedKeys(directory.home, self._nodes, client, settings.keys_hold)
         self._quotas = ClusterQuotas(directory, self._nodes, client)
+        self._peer_answers = PeerAnswers(directory, self._nodes, self._static, self._moves, self.keys, self._quotas)
         self._handler: Handler
         self._preview: Preview
 
@@ -188,13 +171,17 @@ class Router:
             return self._to_sandbox(request, target, requester)
         return self._share(request, target, requester)
 
+    async def _answer(self, request: Request) -> Answer:
+        answer = self._handler(request)
+        return await answer if isinstance(answer, Coroutine) else answer
+
     # From other nodes
 
     def _answer_peer(self, request: Request, arrival: Arrival) -> Coming:
         if arrival.hop is Hop.PREVIEW:
             return self._preview(request, arrival.origin)
-        if request.path.startswith(_PEERS_ONLY):
-            return self._tell(request)
+        if request.path.startswith(PEERS_ONLY):
+            return self._peer_answers.answer(request)
         if arrival.hop is Hop.VOUCHED:
             request.headers[b"authorization"] = b"Bearer " + self._authenticator.vouch(arrival.principal)
         target = find_target(request)
@@ -216,31 +203,6 @@ class Router:
             answer = describe_cove_error(error)
             return Response(answer.status, (*answer.headers, (QUOTA_HEADER, b"1")), answer.body)
 
-    async def _tell(self, request: Request) -> Response:
-        if request.path == NODE_PATH:
-            return _json(await in_thread(self._report))
-        if request.path == CLAIMS_PATH:
-            return await self._static.answer(request)
-        if self._shipping.serves(request.path):
-            return await self._shipping.answer(request)
-        if request.path.startswith(MOVES_PATH):
-            return await self._moves.answer(request)
-        if request.path == KEYS_PATH:
-            return await self.keys.answer(request)
-        if request.path == USE_PATH:
-            return await self._quotas.answer(request)
-        noun, _, name = request.path.removeprefix(HAS_PATH).partition("/")
-        if not request.path.startswith(HAS_PATH) or request.method != "GET":
-            raise NotFound(f"nodes have nothing at {request.path}")
-        tenant = read_query(request.query).get("tenant")
-        return _json(await in_thread(has, self._directory, noun, unquote_text(name), tenant))
-
-    def _report(self) -> Report:
-        most, taken = read_capacity(self._directory.home), self._directory.count()
-        room = (os.cpu_count() or 1) * _PER_CPU if most is None else most
-        keys = self.keys.digest()
-        return Report(name=self._nodes.node, version=cove.__version__, free=room - taken, sandboxes=taken, keys=keys)
-
     # For one sandbox
 
     def _to_sandbox(self, request: Request, target: Target, requester: Requester) -> Coming:
@@ -257,7 +219,7 @@ class Router:
             born = self._whereabouts.birthplace(target.name)
             node = born or claim_keepers(target.name, self._nodes.members.values())[0].name
         if node is None or node == self._nodes.node:
-            return await _settle(self._handler(request))
+            return await self._answer(request)
         return self._relay_to_sandbox(node, target, requester)
 
     def _relay_to_sandbox(self, node: str, target: Target, requester: Requester) -> PeerRelay:
@@ -299,14 +261,14 @@ class Router:
     async def _share(self, request: Request, target: Target, requester: Requester) -> Answer:
         match target.kind:
             case Kind.CREATE:
-                return await self._create(request, requester)
+                return await self._creation.create(request, requester)
             case Kind.PLACE:
                 return await self._place(request, target, requester)
             case Kind.THING:
                 return await self._to_thing(request, target, requester)
             case Kind.KEYS:
                 return await self._change_keys(request, requester)
-        first = await _settle(self._handler(request))
+        first = await self._answer(request)
         if not isinstance(first, Response) or first.status != 200:
             return first
         if target.kind is Kind.LIST:
@@ -318,11 +280,11 @@ class Router:
     async def _change_keys(self, request: Request, requester: Requester) -> Answer:
         """Change a key here, and tell all nodes that answer; the others are named. See `SharedKeys`."""
         if requester.principal is None or not requester.principal.is_admin:
-            return await _settle(self._handler(request))
+            return await self._answer(request)
         is_revocation = request.method == "DELETE"
         if not is_revocation:
             self.keys.check_majority()
-        answer = await _settle(self._handler(request))
+        answer = await self._answer(request)
         if not isinstance(answer, Response) or answer.status >= _FAILURES:
             return answer
         missing = await self.keys.push()
@@ -336,7 +298,7 @@ class Router:
         if target.name:
             nodes = [each.name for each in claim_keepers(target.name, self._nodes.members.values())]
         if not nodes or nodes[0] == self._nodes.node:
-            return await _settle(self._handler(request))
+            return await self._answer(request)
         self._nodes.placed(nodes[0])
         return self._relay(nodes[0], requester, target)
 
@@ -347,7 +309,7 @@ class Router:
             holders, _ = await self._whereabouts.holders(target.noun, target.name, requester.tenant)
             if holders and holders[0] != self._nodes.node:
                 return self._relay(holders[0], requester)
-        return await _settle(self._handler(request))
+        return await self._answer(request)
 
     async def _to_copied(self, request: Request, target: Target, requester: Requester) -> Answer:
         """Let the node that has an image or a snapshot answer, and one with a copy only while there is no other."""
@@ -358,100 +320,7 @@ class Router:
             node = next(iter((*found.originals, *found.copies)), node)
         if request.method == "DELETE":
             await holdings.forget_copies(target.noun, target.name, tenant, but=node)
-        return await _settle(self._handler(request)) if node == self._nodes.node else self._relay(node, requester)
-
-    async def _create(self, request: Request, requester: Requester) -> Answer:
-        if not self._nodes.members:
-            raise PlacementUnavailable("this node does not know its cluster yet: try again")
-        body = await request.read(_MOST_BODY_BYTES)
-        request.unread(body)
-        try:
-            wish = decode_json(body or b"{}", CreateSandbox)
-        except ValidationFailed:
-            return await _settle(self._handler(request))
-        node = None if wish.id is None else await self._find(wish.id, requester.tenant)
-        if node is not None:
-            return await self._try(request, body, requester, Suitable([node], is_bound=True), is_fixed=True)
-        suitable = await self._suitability.rank(wish.spec, requester.tenant or "")
-        return await self._try(request, body, requester, suitable, is_fixed=False)
-
-    async def _find(self, id: str, tenant: str | None) -> str | None:
-        """Return the node that has a sandbox, or that alone may make one with an id that it could have made.
-
-        Where a chosen name was once is no reason to make it there: all nodes are asked.
-        """
-        born = self._whereabouts.birthplace(id)
-        found = self._whereabouts.recall(id, tenant) if born else None
-        return found or await self._whereabouts.search(id, tenant) or born
-
-    async def _try(
-        self, request: Request, body: bytes, requester: Requester, suitable: Suitable, *, is_fixed: bool
-    ) -> Answer:
-        """Have a sandbox made by the first node that takes it; if none does, by one that gets more room for it.
-
-        Where the node `is_fixed`, or the name turns out to be claimed by one, no other will do. One that has no room
-        for it frees the name: others that claim it at the same time go on.
-        """
-        left = iter(suitable.nodes)
-        granted, claims, claimant = 0, 0, ""
-
-        async def find_next(status: int, named: str) -> str:
-            nonlocal granted, claims, claimant
-            if status == MISDIRECTED and named and claims < _MOST_CLAIMS:
-                claims, claimant = claims + 1, named
-                return named
-            if claimant and status != NO_ROOM:
-                raise NodeUnavailable(f"the name belongs to node {claimant}, which cannot make it now", node=claimant)
-            claimant = ""
-            for node in left:
-                return node
-            if granted == _MOST_GRANTS:
-                raise NoCapacity(_FULL)
-            granted += 1
-            return await self._get_room(suitable, status)
-
-        node = await find_next(NO_ROOM, "")
-        self._nodes.placed(node)
-        if node == self._nodes.node:
-            try:
-                return await _settle(self._handler(request))
-            except ClaimedElsewhere as error:
-                request.unread(body)
-                node = await find_next(MISDIRECTED, error.node)
-            except LimitExceeded as error:
-                if is_fixed or is_of_quota(error):
-                    raise
-                request.unread(body)
-                node = await find_next(NO_ROOM, "")
-        return self._relay(node, requester, None, find_next, (MISDIRECTED,) if is_fixed else (MISDIRECTED, NO_ROOM))
-
-    async def _get_room(self, suitable: Suitable, status: int) -> str:
-        """Return a node that gets more room; a sandbox that is bound to one finds none elsewhere."""
-        if suitable.is_bound:
-            node = suitable.nodes[0]
-            if status == UNREACHABLE:
-                raise NodeUnavailable(
-                    f"node {node}, which has the volumes, cannot be reached: nothing was started; try again", node=node
-                )
-            raise NoCapacity(f"node {node}, which has the volumes, has no room now: destroy sandboxes there, or wait")
-        if not self._nodes.candidates():
-            raise NoCapacity(_FULL)
-        node = await self._placement.grant(1)
-        await self._nodes.meet(node)
-        return node
-
-
-def is_of_quota(error: LimitExceeded) -> bool:
-    """Return whether the tenant has too much, and not the node too little room."""
-    return "limit" in error.details
-
-
-async def _settle(answer: Coming) -> Answer:
-    return await answer if isinstance(answer, Coroutine) else answer
-
-
-def _json(value: object) -> Response:
-    return Response(200, _JSON, msgspec.json.encode(value))
+        return await self._answer(request) if node == self._nodes.node else self._relay(node, requester)
 
 
 def _misdirected(why: str, node: str = "") -> Response:
