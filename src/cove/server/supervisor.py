@@ -40,6 +40,7 @@ from cove.server.cluster.ray_node import forget_ray_token, without_secrets
 from cove.server.configuration import Configuration, OnStop
 from cove.server.counters import clear_counts
 from cove.server.gateway.auth import KEY_FILE, leave_key, load_key
+from cove.server.gateway.turns import Activity
 from cove.server.preview.exposures import address_of, write_address
 from cove.server.sandboxes.capacity import write_capacity
 from cove.server.sandboxes.cpu_shares import remove_empty_shares
@@ -181,7 +182,8 @@ class Supervisor:
         if self._cluster is not None:
             self._prepare_cluster(self._cluster, port)
         write_address(self._directory.server, address_of(configuration, previews.getsockname()[1]))
-        work = Work(self._home, configuration, key, api, previews, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        work = Work(self._home, configuration, key, api, previews, ready, Activity())
         self._children += [
             _Child("worker", partial(self._fork, "cove-worker", partial(run_worker, work, number)))
             for number in range(configuration.workers)

@@ -28,6 +28,7 @@ from cove.server.gateway.handler import Gateway
 from cove.server.gateway.key_ring import Principal
 from cove.server.gateway.rate import Rates
 from cove.server.gateway.token_scope import GRANTABLE, KINDS
+from cove.server.gateway.turns import Turns
 from cove.server.mcp.gateway import McpGateway
 from cove.server.sandboxes.directory import Record
 from cove.server.sandboxes.starter import Starter
@@ -51,6 +52,7 @@ class TenantGateways:
         *,
         secret: bytes,
         key: str | None,
+        turns: Turns,
         elsewhere: Elsewhere | None = None,
     ) -> None:
         self._authenticator = authenticator
@@ -60,6 +62,7 @@ class TenantGateways:
         self._secret = secret
         self._key = key
         self._elsewhere = elsewhere
+        self._turns = turns
         self._handlers: dict[str, Handler] = {}
         self._rates = Rates(starter.directory.home)
         self._opened = AsyncExitStack()
@@ -87,7 +90,7 @@ class TenantGateways:
         request.owner = tenant
         if principal is not None:
             self._rates.take(principal)
-        return self._handler_of(tenant)(request)
+        return self._turns.take(request, self._handler_of(tenant))
 
     def _handler_of(self, tenant: str) -> Handler:
         handler = self._handlers.get(tenant)
@@ -107,7 +110,7 @@ class TenantGateways:
         request.headers[b"authorization"] = b"Bearer " + (self._key or "").encode()
         request.headers[_EXPIRES] = b"%f" % shown.grant.expires
         request.headers.pop(b"sec-fetch-site", None)  # who has a signed URL may follow it from anywhere
-        coming = self._handler_of(record.tenant)(request)
+        coming = self._turns.take(request, self._handler_of(record.tenant))
         return await coming if isinstance(coming, Coroutine) else coming
 
     def _find(self, grant: Grant) -> Record | None:

@@ -30,6 +30,7 @@ from cove.server.gateway.documents import make_documents
 from cove.server.gateway.key_ring import KeyRing
 from cove.server.gateway.observer import RequestCounter
 from cove.server.gateway.refusals import Refusals
+from cove.server.gateway.turns import Activity, Turns
 from cove.server.preview.exposures import address_of
 from cove.server.preview.handler import Preview
 from cove.server.sandboxes.cpu_shares import enter_workers
@@ -55,6 +56,7 @@ class Work:
     api: socket.socket
     previews: socket.socket
     ready: int
+    activity: Activity
 
 
 def run_worker(work: Work, number: int) -> None:
@@ -100,7 +102,8 @@ async def _serve(work: Work, counters: Counters, *, is_traced: bool) -> None:
     secret = await in_thread(load_token_secret, work.home)
     router = await _make_router(work, directory, starter, authenticator)
     refusals = Refusals(work.home, configuration.log_format)
-    counter = RequestCounter(counters, refusals.note)
+    turns = Turns(work.activity)
+    counter = RequestCounter(counters, refusals.note, on_answered=turns.answered)
     preview_counter = RequestCounter(counters, refusals.note, "previews")
     if router is not None:
         ring.check_current = router.keys.check_current
@@ -114,6 +117,7 @@ async def _serve(work: Work, counters: Counters, *, is_traced: bool) -> None:
             make_documents(),
             secret=secret,
             key=work.key,
+            turns=turns,
             elsewhere=None if router is None else router.ask_others,
         ) as gateways,
         Preview(directory, address, work.key) as preview,

@@ -52,14 +52,23 @@ def code_of(request: Request) -> str:
 class RequestCounter(Observer):
     """Counts for one worker; `on_refused` is called for each request that was refused."""
 
-    def __init__(self, counters: Counters, on_refused: Callable[[], None], family: str | None = None) -> None:
+    def __init__(
+        self,
+        counters: Counters,
+        on_refused: Callable[[], None],
+        family: str | None = None,
+        on_answered: Callable[[Request], None] | None = None,
+    ) -> None:
         self._counters = counters
+        self._on_answered = on_answered
         self._on_refused = on_refused
         self._family = family
         self._owners: set[str] = set()
 
     def answered(self, request: Request) -> None:
         """Count it."""
+        if self._on_answered is not None:
+            self._on_answered(request)
         operation = None if self._family else operation_of(request)
         family = self._family or _family_of(operation, request.path)
         status = request.status or GONE
