@@ -25,8 +25,9 @@ Attributes = Mapping[str, str | int]
 
 
 def is_loaded() -> bool:
-    """Return whether this program can have a tracer provider."""
-    return API in sys.modules
+    """Return whether this program has a tracer provider: many load the API and set none."""
+    api = sys.modules.get(API)
+    return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
 
 @lru_cache(maxsize=1)

@@ -40,6 +40,7 @@ async def _find_nobody(_: str) -> User | None:
     return None
 
 
+@traced("files", api.Files)
 @gated()
 @journaled(
     write="path",
@@ -56,7 +57,6 @@ async def _find_nobody(_: str) -> User | None:
     upload="path",
     write_archive="path",
 )
-@traced("files", api.Files)
 class Files(api.Files):
     """`base` gives the directory that relative paths start from; it raises when the owner is gone."""
 

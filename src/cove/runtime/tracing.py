@@ -7,7 +7,7 @@ a call is passed on as it is. A stream has a span too, which is not the current 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from functools import wraps
+from functools import partial, wraps
 from typing import TypeVar
 
 from cove.core.journal import Actor
@@ -51,14 +51,18 @@ def traced(name: str, interface: type) -> Callable[[type[T]], type[T]]:
 def _traced_call(name: str, method: _Call) -> _Call:
     @wraps(method)
     def call(self: object, *arguments: object, **named: object) -> Coroutine[object, object, object]:
-        coming = method(self, *arguments, **named)
-        return _run(name, self, coming) if _makes_spans() else coming
+        if not _makes_spans():
+            return method(self, *arguments, **named)
+        return _run(name, self, partial(method, self, *arguments, **named))
 
     return call
 
 
-async def _run(name: str, owner: object, coming: Coroutine[object, object, object]) -> object:
-    """Run a call as the current span; what it writes into a journal has its trace, unless somebody else's is there."""
+async def _run(name: str, owner: object, begin: Callable[[], Coroutine[object, object, object]]) -> object:
+    """Run a call as the current span; what it writes into a journal has its trace, unless somebody else's is there.
+
+    It begins in here: who is cancelled before that leaves no coroutine that was never awaited.
+    """
     from opentelemetry.trace import use_span
 
     span = tracer().start_span(name, attributes=_attributes(owner))
@@ -68,7 +72,7 @@ async def _run(name: str, owner: object, coming: Coroutine[object, object, objec
         token = ACTOR.set(Actor(actor.key, actor.client, trace))
     try:
         with use_span(span, record_exception=False, set_status_on_exception=False):
-            result = await coming
+            result = await begin()
     except BaseException as error:
         end_span(span, error)
         raise
