@@ -45,6 +45,7 @@ async def test_every_process_that_is_killed_has_a_line(other_home: Path) -> None
         assert json.loads(server.said)["event"] == "serving"
         assert "memory" in json.loads(server.said)["defaults"]
         before = await server.create("before")
+        await eventually(lambda: not server.directory.look_up("before").is_offered)  # its process has noted the answer
         restarted = "another one is started"
         worker = next(pid for pid, role in server.children().items() if role == "worker")
         os.kill(worker, signal.SIGKILL)
