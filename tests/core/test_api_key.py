@@ -1,5 +1,7 @@
 """Keys as texts, and quotas as decisions."""
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,13 +9,18 @@ from hypothesis import strategies as st
 from cove.core.api_key import digest_of, handle_of, is_key, new_key
 from cove.core.quota import Use, check_network, check_sandboxes, check_snapshots, check_sum, check_use, strictest
 from cove.errors import LimitExceeded, PermissionDenied, ValidationFailed
-from cove.model import Limits, Network, NetworkPolicy, NetworkRule, Quota
+from cove.model import Limits, Network, NetworkLimits, NetworkPolicy, NetworkRule, Quota
 from cove.model.api_key import check_key_name, check_quota
 
 pytestmark = pytest.mark.pure
 
 HANDLE = "abcdefgh2345"
 NAMES = NetworkPolicy(allow=["a.example", "*.b.example", NetworkRule("c.example", methods=["GET"]), "d.example:5432"])
+DENIED = NetworkPolicy(
+    allow=["*.b.example", "b.example", "c.example", "*.d.example"],
+    deny=["s.b.example", "*.t.b.example", "c.example:80"],
+)
+BOUNDED = NetworkPolicy(allow=["a.example"], limits=NetworkLimits(connections=3))
 
 
 def test_a_key_is_found_by_its_handle_and_known_by_its_digest() -> None:
@@ -63,6 +70,21 @@ def test_the_strictest_of_several_quotas_holds() -> None:
     assert strictest([]) == Quota()
 
 
+def test_the_narrowest_of_several_networks_holds_in_whatever_order() -> None:
+    names = NetworkPolicy(allow=["a.example", "*.b.example"], deny=["x.b.example"], limits=NetworkLimits(connections=9))
+    others = NetworkPolicy(allow=["c.example", "y.b.example"], limits=NetworkLimits(connections=5, total_bytes=7))
+    both: list[Network | NetworkPolicy] = [names, others]
+    for networks in permutations([Network.INTERNET, *both]):
+        found = strictest([Quota(network=each) for each in networks]).network
+        assert isinstance(found, NetworkPolicy)
+        assert [rule.host for rule in found.rules] == ["y.b.example"]
+        assert (found.deny, found.limits) == (("x.b.example",), NetworkLimits(connections=5, total_bytes=7))
+    for networks in permutations([Network.NONE, Network.INTERNET, *both]):
+        assert strictest([Quota(network=each) for each in networks]).network is Network.NONE
+    for modes in permutations((Network.HOST, Network.INTERNET)):
+        assert strictest([Quota(network=each) for each in modes]).network is Network.INTERNET
+
+
 def test_sandboxes_beyond_a_quota() -> None:
     one = Limits(memory=10, cpus=1)
     check_sandboxes(Quota(), [one] * 9, Limits())
@@ -71,6 +93,15 @@ def test_sandboxes_beyond_a_quota() -> None:
         with pytest.raises(LimitExceeded) as caught:
             check_sandboxes(quota, [one], one)
         assert str(caught.value.details["limit"]) in str(caught.value)
+
+
+def test_who_is_over_a_quota_reads_amounts_as_people_say_them() -> None:
+    with pytest.raises(LimitExceeded, match=r": 512 MiB are taken, 3 GiB more are wanted, of 1\.5 GiB$"):
+        check_sandboxes(Quota(max_memory=3 << 29), [Limits(memory=512 << 20)], Limits(memory=3 << 30))
+    with pytest.raises(LimitExceeded, match=r": 1\.5 are taken, 1 more are wanted, of 2$"):
+        check_sandboxes(Quota(max_cpus=2), [Limits(cpus=1.5)], Limits(cpus=1))
+    with pytest.raises(LimitExceeded, match=r": 0 bytes are taken, 2 KiB more are wanted, of 100 bytes$"):
+        check_sum(Quota(max_disk=100), "disk", [], 2048)
 
 
 def test_what_has_no_limit_cannot_be_counted() -> None:
@@ -110,6 +141,12 @@ def test_snapshots_beyond_a_quota() -> None:
         (NAMES, NetworkPolicy(allow=["a.example", "x.b.example", "*.x.b.example", "*.b.example", "d.example:5432"])),
         (NAMES, NetworkPolicy(allow=[NetworkRule("c.example", methods=["GET"])])),
         (NAMES, NetworkPolicy(allow=[NetworkRule("a.example", methods=["GET"])])),
+        (DENIED, NetworkPolicy(allow=["x.b.example", "b.example", "c.example:443", "*.d.example"])),
+        (
+            DENIED,
+            NetworkPolicy(allow=["*.b.example", "c.example"], deny=["s.b.example", "*.t.b.example", "c.example:80"]),
+        ),
+        (BOUNDED, NetworkPolicy(allow=["a.example"], limits=NetworkLimits(connections=3, total_bytes=9))),
     ],
 )
 def test_networks_within_a_quota(most: Network | NetworkPolicy | None, wanted: Network | NetworkPolicy) -> None:
@@ -131,6 +168,14 @@ def test_networks_within_a_quota(most: Network | NetworkPolicy | None, wanted: N
         (NAMES, NetworkPolicy(allow=["d.example"])),
         (NAMES, NetworkPolicy(allow=["c.example"])),
         (NAMES, NetworkPolicy(allow=[NetworkRule("a.example", private=True)])),
+        (NAMES, NetworkPolicy(allow=[NetworkRule("c.example", methods=["GET"], websocket=True)])),
+        *(
+            (DENIED, NetworkPolicy(allow=[host]))
+            for host in ("s.b.example", "*.b.example", "x.t.b.example", "c.example")
+        ),
+        (DENIED, NetworkPolicy(allow=["*.t.b.example"], deny=["s.b.example"])),
+        (BOUNDED, NetworkPolicy(allow=["a.example"])),
+        (BOUNDED, NetworkPolicy(allow=["a.example"], limits=NetworkLimits(connections=4))),
     ],
 )
 def test_networks_beyond_a_quota(most: Network | NetworkPolicy, wanted: Network | NetworkPolicy) -> None:

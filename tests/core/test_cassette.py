@@ -34,6 +34,21 @@ def test_text_is_readable_in_the_file_and_nothing_is_empty() -> None:
     assert answer.body == b""
 
 
-def test_another_file_is_no_cassette() -> None:
+LINE = recorded(b"\xff")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"method": 1}\n',
+        b'{"x":' + b"[" * 2000 + b"]" * 2000 + b"}",
+        LINE.replace(b'"base64":"/w=="', b'"base64":"?"'),
+        LINE.replace(b'"status":200', b'"status":101'),
+        LINE.replace("é".encode(), "€".encode()),
+        LINE.replace("é".encode(), b"\\r\\nx: y"),
+    ],
+    ids=["fields", "nested", "base64", "status", "header", "line break"],
+)
+def test_another_file_is_no_cassette(content: bytes) -> None:
     with pytest.raises(ValueError, match="not a cassette"):
-        Player(b'{"method": 1}\n')
+        Player(content)

@@ -70,6 +70,14 @@ def test_lines_come_back_as_they_were_and_spoilt_ones_are_left_out() -> None:
     assert list(decode_lines(b"{spoilt\n" + data + b"\xff\xfe\n")) == events
 
 
+def test_a_line_without_a_number_or_nested_without_end_is_left_out() -> None:
+    (line,) = encode_lines([msgspec.structs.asdict(event(3))]).splitlines()
+    unnumbered = line.replace(b'"3"', b'"x"')
+    nested = b'{"deep":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    assert unnumbered != line
+    assert list(decode_lines(b"\n".join([unnumbered, nested, line]))) == [event(3)]
+
+
 def test_what_is_no_unicode_is_replaced() -> None:
     fields: JournalFields = {"path": "/workspace/\udcff", "duration": 1.5}
     (read,) = decode_lines(encode_lines([make_document(1, NOW, JournalKind.FILES, NOBODY, fields)]))

@@ -139,6 +139,8 @@ def test_variables_that_do_not_end_or_are_nested_too_deeply_are_refused(text: st
     ("text", "says"),
     [
         ("RUN x", "line 1: RUN before the first FROM"),
+        ("FROM a\nWORKDIR", "line 2: WORKDIR takes a value"),
+        ("FROM a\nUSER", "line 2: USER takes a value"),
         ("FRM x", "line 1: FRM is no instruction"),
         ("", "no FROM|cannot be read"),
         ("FROM a\nONBUILD RUN x", "line 2: ONBUILD is not supported"),

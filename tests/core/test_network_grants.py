@@ -44,6 +44,12 @@ def test_wildcards_are_warned_about() -> None:
     assert "*.b.example" in network_warnings(NetworkPolicy(allow=["a.example", "*.b.example"]))[0]
 
 
+@pytest.mark.parametrize("host", ["localhost:8000", "api.localhost", "127.0.0.1:8000", "127.8.8.8"])
+def test_a_rule_for_loopback_is_warned_of(host: str) -> None:
+    (warning,) = network_warnings(NetworkPolicy(allow=["a.example", "10.0.0.1", NetworkRule(host, private=True)]))
+    assert f"inside, {host.partition(':')[0]} is the sandbox itself" in warning
+
+
 def test_messages_of_the_egress_process_are_read_back() -> None:
     assert decode_from_egress(encode(Configured(certificate="x"))) == Configured(certificate="x")
 

@@ -37,6 +37,13 @@ def test_a_name_is_allowed_on_the_ports_of_the_web_unless_it_says_others() -> No
     assert made.ports == (80, 443, 5432)
 
 
+def test_a_string_where_a_list_belongs_is_refused() -> None:
+    with pytest.raises(ValidationFailed, match=r"`allow` of a NetworkPolicy is a list: write \['a.example'\]"):
+        NetworkPolicy(allow="a.example")
+    with pytest.raises(ValidationFailed, match="`methods` of a NetworkRule is a list"):
+        NetworkRule("a.example", methods="GET")
+
+
 def test_a_wildcard_is_for_every_name_below_and_not_for_the_name_itself() -> None:
     made = policy("*.cdn.example")
     assert is_allowed(made, "a.cdn.example", 443)

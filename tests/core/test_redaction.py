@@ -2,7 +2,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cove.core.redaction import Redactor
+from cove.core.redaction import Redactor, forms_of
 
 pytestmark = pytest.mark.pure
 
@@ -46,3 +46,21 @@ def test_longer_secrets_go_before_the_shorter_ones_in_them() -> None:
 def test_without_secrets_nothing_is_touched_or_held_back() -> None:
     redactor = Redactor([b"abc"])
     assert (redactor.whole(b"abc"), redactor.feed(b"abc"), redactor.end()) == (b"abc", b"abc", b"")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        b'ab/cd+"ef<gh',
+        b"ab/cd%2B%22ef%3Cgh",
+        b"ab%2Fcd%2B%22ef%3Cgh",
+        b"ab%2fcd%2b%22ef%3cgh",
+        b'ab/cd+\\"ef<gh',
+        b'ab\\/cd+\\"ef<gh',
+        b"ab/cd+&quot;ef&lt;gh",
+        b"YWIvY2QrImVmPGdo",
+    ],
+)
+def test_a_secret_is_found_in_the_forms_of_urls_json_html_and_base64(form: bytes) -> None:
+    redactor = Redactor(each.encode() for each in forms_of('ab/cd+"ef<gh'))
+    assert redactor.whole(b"key=" + form + b";") == b"key=" + b"*" * len(form) + b";"

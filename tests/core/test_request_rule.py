@@ -1,4 +1,9 @@
+import re
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cove.core.network_policy import Refused, judge_request
 from cove.model.network import NetworkRule
@@ -45,3 +50,26 @@ def test_a_path_that_can_mean_another_one_is_refused(path: str) -> None:
 def test_a_refusal_says_what_would_allow_it() -> None:
     verdict = judge_request(NetworkRule("api.example", paths=["/a"]), "api.example", "GET", "/b")
     assert verdict == Refused("GET api.example/b is not allowed", "api.example with paths='/b'")
+
+
+@pytest.mark.parametrize(
+    ("path", "passes"),
+    [("/a/b/c", True), ("/a/bbc", True), ("/a/c", False), ("/a/b/", False), ("/b/b/c", False), ("/a/bc", True)],
+)
+def test_what_stands_between_two_stars_is_found_in_the_path(path: str, passes: bool) -> None:
+    assert (refused(NetworkRule("api.example", paths=["/a/*b*c"]), "GET", path) is None) == passes
+
+
+@given(st.lists(st.sampled_from(["*", "a", "b", "/", "ab"]), max_size=8), st.text("ab/", max_size=10))
+def test_a_star_stands_for_any_text(pattern: list[str], path: str) -> None:
+    path = "/" + re.sub("/+", "/", path).strip("/")
+    rule = NetworkRule("api.example", paths=["/" + "".join(pattern)])
+    expression = re.escape("/" + "".join(pattern)).replace(r"\*", ".*")
+    assert (refused(rule, "GET", path) is None) == bool(re.fullmatch(expression, path))
+
+
+def test_no_path_takes_long() -> None:
+    rule = NetworkRule("api.example", paths=["/" + "*a" * 50 + "*b"])
+    began = time.thread_time()
+    assert refused(rule, "GET", "/" + "a" * 8000) is not None
+    assert time.thread_time() - began < 0.1

@@ -8,6 +8,8 @@ from soak.growth import slope
 from soak.history import History
 from soak.model import OutputModel, ShellModel, TypedModel
 from soak.possible import Possible, Violation
+from soak.subject import policy_name, policy_of
+from soak.trees import Tree, copy_tree, fits, observe, settle
 
 
 def test_a_value_is_what_it_became_or_may_have_become_and_nothing_else() -> None:
@@ -172,3 +174,32 @@ def test_a_failure_is_told_with_its_seed_and_the_steps_of_its_sandbox() -> None:
     assert "write a" in failure
     assert "server killed" in failure
     assert "write b" not in failure
+
+
+def tree(**files: bytes | None) -> Tree:
+    return {name: Possible[bytes | None](content) for name, content in files.items()}
+
+
+def test_files_after_a_change_that_was_not_answered_are_of_one_state_and_never_of_both() -> None:
+    old, new = tree(a=b"1", b=b"1"), tree(a=b"2", b=None)
+    settled = settle({"a": b"2", "b": None}, "x", old, new)
+    assert {name: file.certain for name, file in settled.items()} == {"a": b"2", "b": None}
+    for found in ({"a": b"2", "b": b"1"}, {"a": b"1", "b": None}, {"a": b"3", "b": b"1"}, {"a": b"1"}):
+        with pytest.raises(Violation, match="x has files of no one state"):
+            settle(found, "x", old, new)
+
+
+def test_what_was_not_certain_when_it_was_remembered_may_be_any_of_it() -> None:
+    before = tree(a=b"1", b=None)
+    before["a"].may_become(b"2")
+    remembered = copy_tree(before)
+    before["a"].become(b"3")
+    assert fits(remembered, {"a": b"2", "b": None})
+    assert not fits(remembered, {"a": b"3", "b": None})
+    with pytest.raises(Violation, match="a in a copy is"):
+        observe(remembered, {"a": b"3", "b": None}, "a copy")
+
+
+def test_a_policy_has_the_names_of_the_hosts_that_it_allows() -> None:
+    assert policy_name(policy_of("b.example,a.example", 80)) == "a.example,b.example"
+    assert policy_name("none") == ""

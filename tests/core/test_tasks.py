@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
@@ -370,3 +371,33 @@ def test_a_cancel_at_every_step_of_the_loop_does_not_keep_an_owner_from_closing(
         assert work.is_over
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+async def _fail_later(is_time: asyncio.Event) -> None:
+    await is_time.wait()
+    raise ValueError("nobody waits any more")
+
+
+def test_what_fails_after_its_callers_were_cancelled_is_not_complained_about() -> None:
+    complaints: list[object] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        is_time, once = asyncio.Event(), Once[None]()
+        callers = [owned(once.run(lambda: _fail_later(is_time))) for _ in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for caller in callers:
+            await end_quietly(caller)
+        is_time.set()
+        await once.ended()
+
+    asyncio.run(main())
+    gc.collect()
+    assert complaints == []
+
+
+async def end_quietly(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -83,6 +83,13 @@ def test_carriage_returns_of_the_patch_do_not_matter() -> None:
     [
         ("a\nb\nc\n", "@@\n a\n-b\n+B\n c\n", "a\nB\nc\n"),
         ("a\nb", " a\n-b\n+B", "a\nB"),  # a last line without a line break stays without
+        ("a\nb", " a\n-b\n", "a\n"),  # a line that stays keeps its line break
+        ("a\n\nb", "-b\n", "a\n\n"),
+        ("a\nb", "-b\n+\n", "a\n\n"),  # a last line that is empty needs one
+        ("a\nb", "+c\n-b\n", "a\nc"),
+        ("a\nb", "@@\n-a\n", "b"),
+        ("a\nb", "+c", "a\nb\nc"),
+        ("a", "-a\n", ""),
         ("a\nb\n", "-a\n-b\n", ""),
         ("", "+a\n", "a\n"),
         ("a\n", "+b\n", "a\nb\n"),  # an addition without a place goes to the end

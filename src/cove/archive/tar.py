@@ -328,7 +328,9 @@ def pax_records(data: bytes) -> dict[bytes, bytes]:
     at = 0
     while at < len(data):
         space = data.find(b" ", at, at + 8)
-        length = decimal(data[at:space]) if space > 0 else 0
+        if space < 0:
+            raise Refused("a damaged extended header")
+        length = decimal(data[at:space])
         record = data[space + 1 : at + length]
         key, equals, value = record.partition(b"=")
         if length <= space + 1 - at or not equals or not value.endswith(b"\n") or at + length > len(data):

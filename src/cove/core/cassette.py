@@ -62,6 +62,18 @@ def encode_recorded(recorded: Recorded) -> bytes:
     return msgspec.json.encode(recorded) + b"\n"
 
 
+def _check(recorded: Recorded) -> None:
+    """Raise ValueError for what could not be answered."""
+    if not 200 <= recorded.status < 1000:
+        raise ValueError(f"there is no answer with the status {recorded.status}")
+    if recorded.base64 is not None:
+        b64decode(recorded.base64, validate=True)
+    for header in recorded.headers:
+        if any(mark in text for text in header for mark in "\r\n\0"):
+            raise ValueError("a header has a line break")
+        "".join(header).encode("latin-1")
+
+
 class Player:
     """Answers from a cassette. Raises ValueError for a file that is none."""
 
@@ -69,8 +81,9 @@ class Player:
         self._left: defaultdict[tuple[str, str, str], deque[Recorded]] = defaultdict(deque)
         try:
             for recorded in msgspec.json.Decoder(Recorded).decode_lines(content):
+                _check(recorded)
                 self._left[recorded.key].append(recorded)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"this is not a cassette: {error}") from None
 
     def take(self, method: str, url: str, request_sha256: str) -> Recorded | None:

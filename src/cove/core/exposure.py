@@ -21,15 +21,16 @@ _LABEL = re.compile(
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    """One port that whoever shows the token may reach."""
+    """One port that whoever shows the token may reach; `code` is that of the node where it was first exposed."""
 
     port: int
     token: str
     name: str | None = None
+    code: str = ""
 
     def label(self, key: str, code: str = "") -> str:
-        """Return the exposure as one label of a host name, at most 63 characters; `code` is that of its node."""
-        return f"{self.port}-{key}{code}-{self.token}"
+        """Return the exposure as one label of a host name, at most 63 characters; `code` is that of this node."""
+        return f"{self.port}-{key}{self.code or code}-{self.token}"
 
 
 class Label(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ STRIDE = 1 << 32
 _PRODUCT = re.compile(r"[A-Za-z0-9._-]{1,64}/[A-Za-z0-9._+-]{1,32}")
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_TRACE = "0" * 32
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 _SEGMENT = re.compile(r"[0-9]{20}\.jsonl")
 _decoder = msgspec.json.Decoder(JournalEvent)
 _encoder = msgspec.json.Encoder()
@@ -127,9 +128,11 @@ def decode_lines(data: bytes) -> Iterator[JournalEvent]:
     """Decode whole lines; one that a crash of the machine spoilt is left out, and so a hole."""
     for line in data.splitlines():
         try:
-            yield _decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            event = _decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
+        if _NUMBER.fullmatch(event.cursor):
+            yield event
 
 
 def with_gaps(events: Iterable[JournalEvent], position: int) -> Iterator[JournalEvent]:

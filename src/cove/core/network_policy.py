@@ -2,9 +2,8 @@
 
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from cove.model.network import INTERNET_PORTS, Network, NetworkPolicy, NetworkRule, Target, parse_target
 
@@ -38,6 +37,11 @@ class Refused:
 
     reason: str
     rule: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Refused):
+    """It is allowed, and could not be reached or sent: no rule is to blame."""
 
 
 Verdict = Allowed | Refused
@@ -132,14 +136,20 @@ class Policy:
 
 def network_warnings(network: Network | NetworkPolicy) -> list[str]:
     """Return warnings of what a policy allows and its author may not have meant."""
-    wildcards = (
-        [rule.target.pattern for rule in network.rules if rule.target.is_wildcard]
-        if isinstance(network, NetworkPolicy)
-        else []
-    )
-    if not wildcards:
-        return []
-    return [f"whoever can have a name below {', '.join(wildcards)} can be reached: name hosts where you can"]
+    targets = [rule.target for rule in network.rules] if isinstance(network, NetworkPolicy) else []
+    told = []
+    if wildcards := [target.pattern for target in targets if target.is_wildcard]:
+        told.append(f"whoever can have a name below {', '.join(wildcards)} can be reached: name hosts where you can")
+    if own := [target.pattern for target in targets if _is_loopback(target)]:
+        told.append(f"inside, {', '.join(own)} is the sandbox itself: reach this machine by another name of it")
+    return told
+
+
+def _is_loopback(target: Target) -> bool:
+    """Return whether programs inside take it for their own machine, and never ask for it."""
+    if target.is_address:
+        return ipaddress.IPv4Address(target.name).is_loopback
+    return target.name == "localhost" or target.name.endswith(".localhost")
 
 
 def judge_address(address: Address, *, private: bool) -> str | None:
@@ -188,13 +198,22 @@ def judge_request(rule: NetworkRule, host: str, method: str, path: str) -> Refus
         return None
     if _AMBIGUOUS.search(path):
         return Refused(f"the path of {method} {host}{path} can be understood in two ways")
-    if not any(pattern.fullmatch(path) for pattern in _patterns(tuple(rule.paths))):
+    if not any(_fits(path, pattern) for pattern in rule.paths):
         return Refused(f"{method} {host}{path} is not allowed", f"{rule.host} with paths={path!r}")
     return None
 
 
-@lru_cache(maxsize=256)
-def _patterns(paths: Sequence[str]) -> tuple[re.Pattern[str], ...]:
-    """`*` is anything, slashes too. Repeated ones are one, so that no pattern takes long."""
-    texts = (re.sub(r"\*+", "*", path) for path in paths)
-    return tuple(re.compile("[^?]*".join(map(re.escape, text.split("*")))) for text in texts)
+def _fits(path: str, pattern: str) -> bool:
+    """`*` is anything, slashes too. Each part takes the first place that there is, so that no path takes long."""
+    first, *others = pattern.split("*")
+    if not others:
+        return path == pattern
+    *middle, last = others
+    at, end = len(first), len(path) - len(last)
+    if not path.startswith(first) or not path.endswith(last):
+        return False
+    for part in middle:
+        if (found := path.find(part, at, end)) < 0:
+            return False
+        at = found + len(part)
+    return at <= end

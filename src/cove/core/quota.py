@@ -1,5 +1,6 @@
 """Decide whether a tenant may have one more sandbox, and what its sandboxes may reach."""
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -7,11 +8,12 @@ import msgspec
 
 from cove.errors import LimitExceeded, PermissionDenied
 from cove.model.api_key import Quota
-from cove.model.network import Network, NetworkPolicy, NetworkRule
+from cove.model.network import Network, NetworkLimits, NetworkPolicy, NetworkRule, Target, parse_target
 from cove.model.spec import Limits
 
 _RANK: Final = (Network.NONE, Network.INTERNET, Network.HOST)
 _OF_LIMITS: Final = ("memory", "cpus")
+_UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,8 +44,34 @@ def strictest(quotas: Iterable[Quota]) -> Quota:
             name: min((value for each in found if (value := getattr(each, name)) is not None), default=None)
             for name in ("max_sandboxes", "max_memory", "max_cpus", "max_disk", "max_snapshots", "rate")
         },
-        network=next((each.network for each in found if each.network is not None), None),
+        network=narrowest(each.network for each in found if each.network is not None),
     )
+
+
+def narrowest(networks: Iterable[Network | NetworkPolicy]) -> Network | NetworkPolicy | None:
+    """Return what all of them allow to reach; None where there is none."""
+    found = list(networks)
+    modes = [each for each in found if isinstance(each, Network)]
+    policies = [each for each in found if isinstance(each, NetworkPolicy)]
+    least = min(modes, key=_RANK.index, default=None)
+    if least is Network.NONE or not policies:
+        return least
+    return functools.reduce(_meet, policies)
+
+
+def _meet(one: NetworkPolicy, other: NetworkPolicy) -> NetworkPolicy:
+    """Return what both policies allow: rules of each that a rule of the other covers."""
+    shared = [
+        *(rule for rule in one.rules if any(_covers(each, rule) for each in other.rules)),
+        *(rule for rule in other.rules if any(_covers(each, rule) for each in one.rules)),
+    ]
+    limits = NetworkLimits(
+        **{
+            name: min((most for each in (one, other) if (most := getattr(each.limits, name)) is not None), default=None)
+            for name in NetworkLimits.__struct_fields__
+        }
+    )
+    return NetworkPolicy(allow=shared, deny=tuple(dict.fromkeys((*one.deny, *other.deny))), limits=limits)
 
 
 def check_sandboxes(quota: Quota, running: Sequence[Limits], wanted: Limits) -> None:
@@ -63,7 +91,18 @@ def check_sum(quota: Quota, name: str, taken: Iterable[float | None], wanted: fl
         raise _exceeded(f"max_{name}", f"a sandbox without limits.{name} could take more")
     used = sum(each or 0 for each in taken)
     if used + wanted > most:
-        raise _exceeded(f"max_{name}", f"{used:g} are taken, {wanted:g} more are wanted, of {most:g}")
+        taken_text, wanted_text, most_text = (_amount(name, each) for each in (used, wanted, most))
+        raise _exceeded(f"max_{name}", f"{taken_text} are taken, {wanted_text} more are wanted, of {most_text}")
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{value:g}" if name == "cpus" else format_size(value)
+
+
+def format_size(value: float) -> str:
+    """Format bytes as people say them: in the largest unit of which there is one."""
+    size, unit = next(((size, unit) for size, unit in _UNITS if value >= size), (1, "bytes"))
+    return f"{round(value / size, 1):g} {unit}"
 
 
 def check_snapshots(quota: Quota, count: int) -> None:
@@ -87,9 +126,31 @@ def check_network(most: Network | NetworkPolicy | None, wanted: Network | Networ
         raise PermissionDenied(f"this key allows at most network={str(most)!r}")
     if not isinstance(wanted, NetworkPolicy):
         raise PermissionDenied("this key allows some names only: give a policy with these")
+    _check_policy(most, wanted)
+
+
+def _check_policy(most: NetworkPolicy, wanted: NetworkPolicy) -> None:
     for rule in wanted.rules:
         if not any(_covers(each, rule) for each in most.rules):
             raise PermissionDenied(f"network rule {rule.host!r}: this key does not allow it")
+        for denied in most.deny:
+            if denied not in wanted.deny and _meets(parse_target(denied), rule.target):
+                raise PermissionDenied(
+                    f"network rule {rule.host!r}: this key denies {denied}: deny it in the policy too"
+                )
+    for name in NetworkLimits.__struct_fields__:
+        bound, asked = getattr(most.limits, name), getattr(wanted.limits, name)
+        if bound is not None and (asked is None or asked > bound):
+            raise PermissionDenied(f"this key allows a policy with limits.{name} of at most {bound}")
+
+
+def _meets(denied: Target, target: Target) -> bool:
+    """Return whether a name and port that is denied can be reached by a rule for that target."""
+    is_at = denied.name == target.name and denied.is_wildcard == target.is_wildcard
+    is_above = denied.is_wildcard and target.name.endswith(f".{denied.name}")
+    is_below = target.is_wildcard and denied.name.endswith(f".{target.name}")
+    has_port = not denied.ports or not set(denied.ports).isdisjoint(target.ports)
+    return has_port and (is_at or is_above or is_below)
 
 
 def _covers(most: NetworkRule, rule: NetworkRule) -> bool:
@@ -97,5 +158,7 @@ def _covers(most: NetworkRule, rule: NetworkRule) -> bool:
     is_below = ours.is_wildcard and theirs.name.endswith(f".{ours.name}")
     is_same = ours.name == theirs.name and ours.is_wildcard == theirs.is_wildcard
     is_free = not most.methods and not most.paths
-    is_alike = is_free or (most.methods, most.paths) == (rule.methods, rule.paths)
+    is_alike = is_free or (
+        (most.methods, most.paths) == (rule.methods, rule.paths) and most.websocket >= rule.websocket
+    )
     return (is_below or is_same) and set(theirs.ports) <= set(ours.ports) and is_alike and most.private >= rule.private

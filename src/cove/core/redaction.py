@@ -4,11 +4,28 @@ An upstream may echo a request's headers. A secret that is cut in two by the pie
 all the same: the last bytes of a piece wait for the next.
 """
 
+import base64
+import html
+import json
 import re
 from collections.abc import Iterable
+from urllib.parse import quote, quote_plus
 
 _MASK = b"*"
 _LEAST_BYTES = 4
+_PERCENT = re.compile("%[0-9A-F]{2}")
+
+
+def forms_of(secret: str) -> list[str]:
+    """Return the forms in which a host may send a secret back: as it is, and in URLs, JSON, HTML and Base64."""
+    in_urls = [quote(secret), quote(secret, safe=""), quote_plus(secret)]
+    in_urls += [_PERCENT.sub(lambda match: match[0].lower(), each) for each in in_urls]
+    in_json = [json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]]
+    in_json += [each.replace("/", "\\/") for each in in_json]
+    in_base64 = base64.b64encode(secret.encode()).decode().rstrip("=")
+    in_html = [html.escape(secret), html.escape(secret, quote=False)]
+    forms = [secret, *in_urls, *in_json, *in_html, in_base64, in_base64.replace("+", "-").replace("/", "_")]
+    return list(dict.fromkeys(forms))
 
 
 class Redactor:

@@ -68,7 +68,7 @@ def decode_index(data: bytes) -> SnapshotIndex:
     """Read an index; ValidationFailed for what is none, or is not to be believed."""
     try:
         index = msgspec.json.decode(data, type=SnapshotIndex)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValidationFailed(f"this is no index of a snapshot: {error}") from None
     if index.version != VERSION:
         raise ValidationFailed(f"the export has version {index.version}, and only {VERSION} is known here")

@@ -184,30 +184,41 @@ def _parse_edit(line: str) -> tuple[Kind, str]:
 
 
 def apply_hunks(content: str, hunks: Sequence[Hunk]) -> str:
-    """Return the changed content; raises ValidationFailed when a hunk's lines are not there."""
-    has_last_newline = not content or content.endswith("\n")
-    lines = content.removesuffix("\n").split("\n") if content else []
-    if len(lines) * sum(1 + len(hunk.anchors) for hunk in hunks) > MOST_STEPS:
-        raise ValidationFailed(f"{len(lines)} lines are too many for {len(hunks)} hunks: patch it in several steps")
-    output = _apply(_Lines(lines), hunks)
-    return "\n".join(output) + ("\n" if has_last_newline and output else "")
+    """Return the changed content; raises ValidationFailed when a hunk's lines are not there.
+
+    A last line without a line break stays without, also where another takes its place.
+    """
+    lines = _Lines(content.removesuffix("\n").split("\n") if content else [])
+    if len(lines.exact) * sum(1 + len(hunk.anchors) for hunk in hunks) > MOST_STEPS:
+        raise ValidationFailed(
+            f"{len(lines.exact)} lines are too many for {len(hunks)} hunks: patch it in several steps"
+        )
+    chosen = _choose(lines, hunks)
+    output = "".join(
+        lines.exact[line] + "\n" if isinstance(line, int) else line + lines.ending + "\n" for line in chosen
+    )
+    is_open = bool(content) and not content.endswith("\n")
+    if is_open and chosen and (chosen[-1] == len(lines.exact) - 1 or (isinstance(chosen[-1], str) and chosen[-1])):
+        return output.removesuffix("\n")
+    return output
 
 
-def _apply(lines: "_Lines", hunks: Sequence[Hunk]) -> list[str]:
-    output: list[str] = []
+def _choose(lines: "_Lines", hunks: Sequence[Hunk]) -> list[int | str]:
+    """Return the lines of the changed content: the number of one that stays, the text of one that is added."""
+    chosen: list[int | str] = []
     position = 0
     for number, hunk in enumerate(hunks, 1):
         at = _find_hunk(lines, hunk, position, number)
-        output += lines.exact[position:at]
+        chosen += range(position, at)
         position = at
         for kind, text in hunk.edits:
             if kind == "+":
-                output.append(text + lines.ending)
+                chosen.append(text)
                 continue
             if kind == " ":
-                output.append(lines.exact[position])
+                chosen.append(position)
             position += 1
-    return output + lines.exact[position:]
+    return chosen + list(range(position, len(lines.exact)))
 
 
 def _find_hunk(lines: "_Lines", hunk: Hunk, position: int, number: int) -> int:

@@ -119,8 +119,12 @@ class ResponseParser:
     def on_headers_complete(self) -> None:
         """Complete the head; one that is only interim is forgotten."""
         status = self._parser.get_status_code()
-        if self._has_head or status < 200:
-            self._head.status = self._head.status or status
+        if self._has_head:
+            return
+        if status < 100:
+            raise BadResponse(f"there is no status {status}")
+        if status < 200:
+            self._head.status = status
             return
         head = self._head
         head.status = status
@@ -136,6 +140,8 @@ class ResponseParser:
     def on_body(self, data: bytes) -> None:
         """Receive some of the body."""
         self._silent_bytes = 0
+        if not self._has_head:  # it would pass for the head that nobody has looked at
+            raise BadResponse("its interim answer has a body")
         if not self._is_complete:
             self._taker.answer_body(data)
 

@@ -41,6 +41,15 @@ class Secret(msgspec.Struct, frozen=True):
     format: str = "{}"
 
 
+def _freeze(struct: msgspec.Struct, *names: str) -> None:
+    """Make tuples of lists. A string is a list too, of its letters, which nobody means: ValidationFailed."""
+    for name in names:
+        value = getattr(struct, name)
+        if isinstance(value, str):
+            raise ValidationFailed(f"`{name}` of a {type(struct).__name__} is a list: write [{value!r}]")
+        msgspec.structs.force_setattr(struct, name, tuple(value))
+
+
 class NetworkRule(msgspec.Struct, frozen=True):
     """Allow one name, or all below it: `api.example`, `*.cdn.example`, `db.example:5432`, `10.0.0.5`.
 
@@ -60,8 +69,7 @@ class NetworkRule(msgspec.Struct, frozen=True):
     basic_auth: Secret | None = None
 
     def __post_init__(self) -> None:
-        for name in ("ports", "methods", "paths"):
-            msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
+        _freeze(self, "ports", "methods", "paths")
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
@@ -105,8 +113,7 @@ class NetworkPolicy(msgspec.Struct, frozen=True, kw_only=True):
     replay: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("allow", "deny"):
-            msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
+        _freeze(self, "allow", "deny")
 
     @property
     def rules(self) -> tuple[NetworkRule, ...]:
