@@ -21,9 +21,11 @@ from cove import (
     ValidationFailed,
 )
 from cove.egress import connection as connection_module
+from cove.egress import resolver as resolver_module
 from cove.egress.connection import Connection
 from cove.egress.event_report import EventReport
 from cove.egress.gate import Gate
+from cove.egress.resolver import NameUnknown, Resolver
 from cove.egress.trust import HostTrust
 
 pytestmark = pytest.mark.anyio
@@ -146,6 +148,47 @@ async def test_a_program_that_sends_its_request_late_is_told_why_it_was_refused(
         theirs.sendall(b"GET / HTTP/1.1\r\n\r\n")
         await refusing
         assert (await asyncio.to_thread(theirs.recv, 1000)).startswith(b"HTTP/1.1 403")
+
+
+async def test_a_refusal_is_reported_before_the_program_is_told() -> None:
+    """A command may end as soon as it is told, and its own result is to list what was refused."""
+    ours, theirs = socket.socketpair()
+    reports, reported = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, reports, reported:
+        ours.setblocking(False)
+        reports.setblocking(False)
+        gate = Gate(EventReport(reports), await asyncio.to_thread(HostTrust))
+        refusing = asyncio.ensure_future(Connection(gate, ours, "198.18.0.1", 80).run())
+        theirs.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert (await asyncio.to_thread(theirs.recv, 1000)).startswith(b"HTTP/1.1 403")
+        assert b"has no name" in reported.recv(10_000, socket.MSG_DONTWAIT)
+        theirs.close()
+        await refusing
+        with pytest.raises(BlockingIOError):
+            reported.recv(10_000, socket.MSG_DONTWAIT)
+
+
+async def test_a_name_that_leads_nowhere_is_no_fault_of_the_policy(world: Upstream) -> None:
+    async with sandbox_with("missing.example") as sandbox:
+        answer = await fetch(sandbox, "http://missing.example/", "--write-out", "%{http_code}")
+        assert answer == "cove: missing.example has no address\n502"
+
+
+async def test_a_name_of_the_hosts_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("# none.example\nnone none.example\n10.0.0.5\tOne.example two.example # note\n::1 two.example\n")
+    monkeypatch.setattr(resolver_module, "_HOSTS", hosts)
+    monkeypatch.setattr(socket, "getaddrinfo", _knows_none)
+    resolver = Resolver(None)
+    assert [str(each) for each in await resolver.resolve("one.example")] == ["10.0.0.5"]
+    assert [str(each) for each in await resolver.resolve("two.example")] == ["10.0.0.5", "::1"]
+    for name in ("none.example", "example", "note"):
+        with pytest.raises(NameUnknown):
+            await resolver.resolve(name)
+
+
+def _knows_none(*_: object, **__: object) -> None:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
 @pytest.mark.parametrize("answer", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::ffff:127.0.0.1", "64:ff9b::7f00:1"])

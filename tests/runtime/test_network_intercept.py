@@ -99,6 +99,30 @@ async def test_secrets_can_be_in_the_query_and_in_basic_authentication(world: Up
     assert b"authorization: Basic bWU6cGFzcyB3b3Jk" in head
 
 
+async def test_a_secret_of_the_query_is_not_seen_in_the_url_that_comes_back(
+    world: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLASHED", "ab/cd+ef gh==")
+    sent = "ab%2Fcd%2Bef%20gh%3D%3D"
+    port = world.serve_http(
+        "api.example",
+        tls=True,
+        body=b'{"key": "ab\\/cd+ef gh=="} YWIvY2QrZWYgZ2g9PQ',
+        headers={
+            "Location": f"https://api.example/x?key={sent}",
+            "X-Lower": sent.lower(),
+            "X-Plus": sent.replace("%20", "+"),
+        },
+    )
+    allowed = rule("api.example", port, query={"key": Secret("SLASHED")})
+    async with AsyncSandbox.create(network=NetworkPolicy(allow=[allowed])) as sandbox:
+        answer = await run(sandbox, "curl", "-sSi", f"https://api.example:{port}/x")
+    assert world.requests[0].startswith(f"GET /x?key={sent} HTTP/1.1".encode())
+    assert "https://api.example/x?key=***" in answer
+    for part in ("cd", "%2", "2f", "Y2Q", "ef"):
+        assert part not in answer.partition("location:")[2].replace("referrer", ""), answer
+
+
 async def test_a_secret_that_is_not_to_be_had_fails_the_request(world: Upstream) -> None:
     port = world.serve_http("api.example", tls=True)
     allowed = rule("api.example", port, inject={"X-Key": Secret("NO_SUCH_SECRET")})

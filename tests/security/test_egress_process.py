@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from support.upstream import Upstream, running_upstream
@@ -202,6 +203,39 @@ time.sleep(1000)
         status = Path(f"/proc/{process_of(sandbox)._pid}/status").read_text()
         resident = int(status.partition("VmRSS:")[2].split()[0]) << 10
         assert resident < 200 << 20
+
+
+async def test_bodies_that_nobody_takes_cost_bounded_memory(world: Upstream) -> None:
+    async def take_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        cast("asyncio.ReadTransport", writer.transport).pause_reading()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(1000)
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+    port = world.serve(take_nothing, NAME)
+    policy = NetworkPolicy(allow=[NetworkRule(f"{NAME}:{port}", private=True, methods=["POST"])])
+    code = f"""
+import selectors, socket, time
+head = b"POST / HTTP/1.1\\r\\nhost: {NAME}:{port}\\r\\ncontent-length: 100000000\\r\\n\\r\\n"
+ready = selectors.DefaultSelector()
+for number in range(600):
+    sock = socket.create_connection(("{NAME}", {port}))
+    sock.sendall(head)
+    sock.setblocking(False)
+    ready.register(sock, selectors.EVENT_WRITE)
+while taking := ready.select(3):  # until nobody takes more
+    for key, _ in taking:
+        key.fileobj.send(bytes(1 << 16))
+print("full", flush=True)
+time.sleep(1000)
+"""
+    async with AsyncSandbox.create(network=policy) as sandbox:
+        holder = await sandbox.start_process(["python3", "-u", "-c", code])
+        await holder.wait_for_log("full", timeout=120)
+        status = Path(f"/proc/{process_of(sandbox)._pid}/status").read_text()
+        resident = int(status.partition("VmRSS:")[2].split()[0]) << 10
+        assert resident < 170 << 20
 
 
 async def test_thousands_of_names_leave_room_for_those_that_are_allowed(world: Upstream) -> None:

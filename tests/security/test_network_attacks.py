@@ -347,7 +347,7 @@ SECRETS = [
         "a secret in the answer, in pieces and in base64",
         *("GET / HTTP/1.1", "Host: {}", CLOSE),
         to="keyed",
-        outcome=r"\*{31}.*\*{31}.*\*{44}",
+        outcome=r"\*{31}.*\*{31}.*\*{42}",
     ),
     request("a secret sent back by TRACE", "TRACE / HTTP/1.1", "Host: {}", CLOSE, to="keyed", outcome=r"\*{31}"),
     request("a secret for another name of its address", "GET / HTTP/1.1", "Host: evil.example", CLOSE, to="keyed"),

@@ -6,11 +6,25 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
+from support.busybox import needs_busybox, write_busybox
 from support.servers import Server, serving
 from support.serving import address
+from support.tenants import Tenant, tenant
 from support.upstream import Upstream, running_upstream
 
-from cove import AsyncSandbox, NetworkPolicy, NetworkRule, PermissionDenied, Secret
+from cove import (
+    AsyncImage,
+    AsyncSandbox,
+    BuildEvent,
+    BuildOutput,
+    Network,
+    NetworkPolicy,
+    NetworkRule,
+    PermissionDenied,
+    Quota,
+    Secret,
+    ValidationFailed,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +84,58 @@ async def test_a_secret_of_the_server_goes_where_its_definition_says(server: Ser
     for path in server.home.rglob("*"):
         if path.is_file() and not path.is_symlink():
             assert SECRET.encode() not in path.read_bytes(), path
+
+
+@pytest.fixture
+async def context(server: Server, tmp_path: Path) -> Path:
+    """A directory of a build on an image that has wget."""
+    await AsyncImage.load(write_busybox(tmp_path / "base.tar"), name="build-base", **address(server))
+    (tmp_path / "context").mkdir()
+    return tmp_path / "context"
+
+
+async def build(context: Path, server: Server, command: str, key: str, network: Network | NetworkPolicy) -> str:
+    """What a command of a build printed."""
+    (context / "Dockerfile").write_text(f"FROM build-base\nRUN {command}\n")
+    told: list[BuildEvent] = []
+    await AsyncImage.build(
+        str(context), name="made", network=network, cache=False, progress=told.append, url=server.url, api_key=key
+    )
+    return b"".join(each.data for each in told if isinstance(each, BuildOutput)).decode()
+
+
+@needs_busybox
+async def test_a_build_has_no_more_of_the_network_than_the_quota_of_its_tenant(
+    server: Server, world: Upstream, context: Path
+) -> None:
+    port = world.serve_http("db.example", "api.example")
+    policy = NetworkPolicy(allow=[NetworkRule(f"db.example:{port}", private=True)])
+    narrow = await tenant(server, "narrow", quota=Quota(network=policy))
+    command = f"wget -qO- http://db.example:{port}/"
+    assert await build(context, server, command, narrow.key, policy) == "hello"
+    nothing = await tenant(server, "nothing", quota=Quota(network=Network.NONE))
+    other = NetworkPolicy(allow=[NetworkRule(f"api.example:{port}", private=True)])
+    for key, network in ((nothing.key, policy), (nothing.key, Network.INTERNET), (narrow.key, other)):
+        with pytest.raises(PermissionDenied, match="this key"):
+            await build(context, server, command, key, network)
+
+
+async def test_cassettes_are_a_tenants_own(server: Server, world: Upstream) -> None:
+    port = world.serve_http("db.example", body=b"what a got")
+    rule = NetworkRule(f"db.example:{port}", private=True)
+    url = f"http://db.example:{port}/"
+    a, b = await tenant(server, "a"), await tenant(server, "b")
+    for each, asked in ((a, url), (b, f"{url}?by=b")):
+        recording = await each.create(network=NetworkPolicy(allow=[rule], record="tape"))
+        assert (await recording.exec(["curl", "-sS", asked])).stdout == "what a got"
+        await recording.destroy()
+    with pytest.raises(ValidationFailed, match="no cassette tape"):
+        await Tenant(server, server.key).create(network=NetworkPolicy(allow=[rule], replay="tape"))
+    for each, asked, others in ((a, url, f"{url}?by=b"), (b, f"{url}?by=b", url)):
+        replaying = await each.create(network=NetworkPolicy(allow=[rule], replay="tape"))
+        assert "has no answer left" in (await replaying.exec(["curl", "-sS", others])).stdout
+        assert (await replaying.exec(["curl", "-sS", asked])).stdout == "what a got"
+        await replaying.destroy()
 
 
 async def test_metrics_have_the_totals_of_each_sandbox_as_its_usage_has_them(server: Server, world: Upstream) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cove.core.client_hello import ACCESS_DENIED, NotTls, read_server_name
-from cove.core.network_policy import Allowed, Refused, Verdict
+from cove.core.network_policy import Allowed, Failed, Refused, Verdict
 from cove.egress.intercept import Interception
 from cove.egress.refusal import render_refusal
 from cove.egress.relay import LimitReached, relay
@@ -54,7 +54,7 @@ class Connection:
         self._address = address
         self._sent = self._received = 0
         self._started = time.monotonic()
-        self._is_told = False
+        self._is_told = self._is_reported = False
         self._way: _Way | None = None
 
     async def run(self) -> None:
@@ -64,6 +64,7 @@ class Connection:
             if isinstance(verdict, Allowed):
                 verdict = await self._carry(verdict)
             if isinstance(verdict, Refused) and not self._is_told:
+                self._report(verdict)  # first: a command may end as soon as it is told, and its result lists this
                 await self._say_refused(verdict)
         except LimitReached as error:
             verdict = Refused(str(error))
@@ -109,8 +110,10 @@ class Connection:
                 return allowed  # it ended before it said anything
         try:
             outside = await self._gate.resolver.connect(self.host, self.port, private=allowed.is_private)
-        except (NameUnknown, AddressRefused, Unreachable) as error:
+        except AddressRefused as error:
             return Refused(str(error))
+        except (NameUnknown, Unreachable) as error:
+            return Failed(str(error))
         with outside:
             if first:
                 self._take_sent(len(first))
@@ -198,6 +201,9 @@ class Connection:
                     pass
 
     def _report(self, verdict: Verdict) -> None:
+        if self._is_reported:
+            return
+        self._is_reported = True
         self._gate.report_connection(
             NetworkEventKind.CONNECTION,
             self.host or self._address,

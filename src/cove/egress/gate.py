@@ -17,6 +17,7 @@ from cove.core.synthetic_address import SyntheticAddresses
 from cove.egress.certificates import Authority
 from cove.egress.connection import Connection, original_destination, own_address, reset
 from cove.egress.event_report import CONNECTIONS, RECEIVED_BYTES, REQUESTS, SENT_BYTES, EventReport
+from cove.egress.intercept import MOST_LARGE
 from cove.egress.name_server import NameServer
 from cove.egress.resolver import Resolver
 from cove.egress.trust import HostTrust
@@ -48,6 +49,7 @@ class Gate:
         self._authority: Authority | None = None
         self._cassette: int | None = None
         self._recording = 0
+        self._large_left = MOST_LARGE
         self._player: Player | None = None
         self._requests: deque[float] = deque()
         self._tasks = Tasks(_log_failure)
@@ -153,6 +155,17 @@ class Gate:
         """TLS for a name that is intercepted."""
         assert self._authority is not None, "a policy that intercepts has an authority"
         return self._authority.context_for(name)
+
+    def take_large(self) -> bool:
+        """Count an intercepted connection; whether it is one of the few that may hold much memory."""
+        if not self._large_left:
+            return False
+        self._large_left -= 1
+        return True
+
+    def give_back_large(self) -> None:
+        """Let another connection hold much."""
+        self._large_left += 1
 
     def count_sent(self, size: int) -> bool:
         """Count bytes that go out; whether more may pass."""

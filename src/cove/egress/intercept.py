@@ -21,7 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from cove.core.network_policy import Allowed, Refused, judge_request
+from cove.core.network_policy import Allowed, Failed, Refused, judge_request
+from cove.core.redaction import forms_of
 from cove.egress.intercept_relay import InterceptRelay
 from cove.egress.refusal import RequestRefused, describe, refusal
 from cove.egress.resolver import AddressRefused, NameUnknown, Unreachable
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     from cove.egress.gate import Gate
 
 _HANDSHAKE_SECONDS = 15.0
-_LIMITS = HttpLimits(connections=1, headers=200)
+_LIMITS = HttpLimits(connections=1, headers=200, buffered_body_bytes=32 << 10)
+# So many connections at a time may have all that the kernel holds for them in our memory; others this much.
+MOST_LARGE = 64
+_SMALL_BYTES = 8 << 10  # which the kernel doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +64,14 @@ def make_injection(rule: NetworkRule | None, secrets: Mapping[str, str]) -> Inje
         return Injection()
     for secret in rule.secrets:
         if secret.name not in secrets:
-            raise RequestRefused(Refused(f"secret {secret.name} is not to be had (SECRET_UNAVAILABLE)"), 503)
+            raise RequestRefused(Failed(f"secret {secret.name} is not to be had (SECRET_UNAVAILABLE)"), 503)
     headers = {name: secret.format.replace("{}", secrets[secret.name]) for name, secret in rule.inject.items()}
     if rule.basic_auth is not None:
         pair = rule.basic_auth.format.replace("{}", secrets[rule.basic_auth.name])
         headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
     query = {name: secret.format.replace("{}", secrets[secret.name]) for name, secret in rule.query.items()}
-    raw = [secrets[secret.name] for secret in rule.secrets]
-    forms = [*raw, *(base64.b64encode(value.encode()).decode() for value in raw), *map(quote, raw), *query.values()]
-    forms += [value.removeprefix("Basic ") for value in headers.values() if value.startswith("Basic ")]
+    forms = [form for secret in rule.secrets for form in forms_of(secrets[secret.name])]
+    forms += [value.removeprefix("Basic ").rstrip("=") for value in headers.values() if value.startswith("Basic ")]
     return Injection(
         headers=tuple((name.lower().encode("latin-1"), value.encode()) for name, value in headers.items()),
         query="&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in query.items()),
@@ -83,7 +86,7 @@ class Interception:
         self._connection = connection
         self._gate = gate
         self.host = connection.host
-        self._is_tls = True
+        self._is_tls = self._is_large = True
         self._upstream: Upstream | None = None
         self._server = HttpServer(self._handle, [], describe=describe, limits=_LIMITS, grace=0)
         self._tasks = Tasks()
@@ -91,6 +94,8 @@ class Interception:
     async def serve(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         """Answer requests on this socket until it ends. Raises OSError when there is no handshake."""
         self._is_tls = context is not None
+        self._is_large = self._gate.take_large()
+        self._bound(sock)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: HttpConnection(self._server, _LIMITS),
@@ -100,9 +105,16 @@ class Interception:
             )
             await self._server.until_all_gone()
         finally:
+            if self._is_large:
+                self._gate.give_back_large()
             self.end()
             await self._tasks.aclose()
             await self._server.aclose()
+
+    def _bound(self, sock: socket.socket) -> None:
+        """Let the kernel hold little for one of many connections: what it holds is read, and waits here, at once."""
+        if not self._is_large:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BYTES)
 
     def end(self) -> None:
         """End everything at once."""
@@ -180,6 +192,7 @@ class Interception:
         port = self._connection.port
         try:
             sock = await self._gate.resolver.connect(self.host, port, private=allowed.is_private)
+            self._bound(sock)
             make = partial(Upstream, self._count_sent, self._count_received)
             if not self._is_tls:
                 return await open_upstream(sock, make)
@@ -187,7 +200,7 @@ class Interception:
         except AddressRefused as error:
             raise RequestRefused(Refused(str(error))) from None
         except (NameUnknown, Unreachable, OSError) as error:
-            raise RequestRefused(Refused(f"{self.host}:{port} cannot be reached: {error}"), 502) from None
+            raise RequestRefused(Failed(f"{self.host}:{port} cannot be reached: {error}"), 502) from None
 
     def _count_sent(self, size: int) -> None:
         if not self._connection.count_sent(size):

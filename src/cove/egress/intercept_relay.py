@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cove.core.cassette import MOST_BODY_BYTES, make_recorded
-from cove.core.network_policy import Refused
+from cove.core.network_policy import Failed, Refused
 from cove.core.redaction import Redactor
 from cove.egress.refusal import RequestRefused
 from cove.egress.upstream import Upstream
@@ -64,7 +64,7 @@ class InterceptRelay(ProxyRelay):
     def _render_request(self) -> bytes:
         request, injection = self._request, self._injection
         query = "&".join(filter(None, (request.query, injection.query)))
-        target = f"{request.path}?{query}" if query else request.path
+        target = f"{request.path}?{query}" if query and request.path != "*" else request.path
         parts = [f"{request.method} {target} HTTP/1.1\r\nhost: {self._interception.host_header}\r\n".encode()]
         own = {b"host", *(name for name, _ in injection.headers)}
         if not injection.is_empty:
@@ -207,7 +207,7 @@ class InterceptRelay(ProxyRelay):
         self._finish(self._exchange.cut)
 
     def _break_off(self, reason: str) -> None:
-        self._fail(RequestRefused(Refused(reason), 502))
+        self._fail(RequestRefused(Failed(reason), 502))
 
     def _fail(self, error: RequestRefused) -> None:
         self._refused = error.refused

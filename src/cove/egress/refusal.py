@@ -1,6 +1,6 @@
 """Tell a program inside why its request or connection was refused, and what would allow it."""
 
-from cove.core.network_policy import Refused
+from cove.core.network_policy import Failed, Refused
 from cove.http import HttpError, Response
 from cove.http.response import render_head
 
@@ -18,7 +18,8 @@ class RequestRefused(Exception):
 
 def refusal(error: RequestRefused) -> Response:
     """An answer in words."""
-    text = f"cove: refused by the network policy: {error.refused.reason}"
+    is_ours = not isinstance(error.refused, Failed)
+    text = f"cove: {'refused by the network policy: ' if is_ours else ''}{error.refused.reason}"
     if error.refused.rule is not None:
         text += f"; this rule would allow it: {error.refused.rule}"
     return Response(error.status, _PLAIN, f"{text}\n".encode("utf-8", "replace"))
@@ -26,7 +27,7 @@ def refusal(error: RequestRefused) -> Response:
 
 def render_refusal(refused: Refused) -> bytes:
     """The same as bytes, on a connection that ends with it."""
-    response = refusal(RequestRefused(refused))
+    response = refusal(RequestRefused(refused, 502 if isinstance(refused, Failed) else 403))
     assert isinstance(response.body, bytes)
     return render_head(response, version="1.1", close=True) + response.body
 

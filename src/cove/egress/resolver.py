@@ -10,9 +10,11 @@ import ipaddress
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import dns.asyncresolver
 import dns.exception
@@ -29,6 +31,7 @@ _MOST_RESOLVING = 64
 _CACHED_SECONDS = 20.0
 _CACHED_NAMES = 4096
 _USER_TIMEOUT_MILLISECONDS = 30_000
+_HOSTS = Path("/etc/hosts")
 
 
 class NameUnknown(Exception):
@@ -85,13 +88,9 @@ class Resolver:
     async def _ask_host(self, name: str) -> tuple[Address, ...]:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(
-                self._threads, lambda: socket.getaddrinfo(f"{name}.", None, type=socket.SOCK_STREAM)
-            )
+            return await loop.run_in_executor(self._threads, _look_up_here, name)
         except (OSError, UnicodeError):
             raise NameUnknown(f"{name} is not known") from None
-        addresses = dict.fromkeys(ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found)
-        return tuple(addresses)
 
     async def connect(self, name: str, port: int, *, private: bool) -> socket.socket:
         """A connection to that name. Raises NameUnknown, AddressRefused or Unreachable."""
@@ -108,6 +107,34 @@ class Resolver:
         except OSError as error:
             reason = str(error) if error.errno is None else os.strerror(error.errno)
             raise Unreachable(f"{name}:{port}: {reason}") from None
+
+
+def _look_up_here(name: str) -> tuple[Address, ...]:
+    """Return the addresses of a name by the host's hosts file, or else by its resolver. Raises OSError. Blocks.
+
+    The dot keeps the resolver from trying search domains, but with it glibc finds no name of the hosts file.
+    """
+    if listed := tuple(_listed(name)):
+        return listed
+    found = socket.getaddrinfo(f"{name}.", None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(map(_address, (str(each[4][0]) for each in found))))
+
+
+def _listed(name: str) -> Iterator[Address]:
+    """Find the addresses that hosts(5) has for a name; a line that is none is passed over, as glibc does. Blocks."""
+    try:
+        lines = _HOSTS.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        address, *names = line.partition("#")[0].lower().split() or [""]
+        if name.lower() in names:
+            with suppress(ValueError):
+                yield _address(address)
+
+
+def _address(text: str) -> Address:
+    return ipaddress.ip_address(text.partition("%")[0])
 
 
 def _unmapped(address: Address) -> Address:

@@ -33,13 +33,12 @@ from cove.errors import SandboxUnavailable
 from cove.linux.forking import close_in_forked_child
 from cove.local.threads import in_thread
 from cove.model import ExecResult, Network, NetworkEvent, NetworkPolicy
-from cove.runtime.egress_process import EgressFiles, EgressProcess, OpenFiles
+from cove.runtime.egress_process import START_SECONDS, EgressFiles, EgressProcess, OpenFiles
 from cove.runtime.journal import Journal
 from cove.runtime.notify import Notify
 from cove.runtime.secrets import read_secrets
 from cove.tasks import Tasks
 
-_CONFIRM_SECONDS = 10.0
 _MOST_STARTS = 5
 _FIRST_PAUSE = 0.1
 _STEADY_SECONDS = 30.0
@@ -126,8 +125,9 @@ class Egress:
     async def _wait_until_confirmed(self) -> None:
         """A sandbox whose requests are judged begins when its programs can be told whom to trust."""
         wanted = self._generation
+        patience = START_SECONDS if self._process is None else self._process.patience
         try:
-            async with asyncio.timeout(_CONFIRM_SECONDS):
+            async with asyncio.timeout(patience):
                 while self._confirmed < wanted and self.failure is None:
                     await self._changed.wait()
         except TimeoutError:

@@ -33,9 +33,12 @@ from cove.linux.packets import receive_packet, socket_pair
 from cove.linux.pidfd import reap
 from cove.local.threads import close_all, in_thread, start_in_thread
 from cove.model.network import Network, NetworkPolicy
+from cove.runtime.home import Home
 from cove.tasks import settled
 
-_CONFIRM_SECONDS = 10.0
+# A process that begins has its interpreter and modules to load first.
+START_SECONDS = 30.0
+CONFIRM_SECONDS = 10.0
 _SYNC_SECONDS = 2.0
 # Whatever else the environment holds, keys and tokens too, is nothing that it needs.
 _PASSED_VARIABLES = frozenset(
@@ -50,13 +53,22 @@ _PASSED_VARIABLES = frozenset(
 class EgressFiles:
     """The host's files that an egress process is given: the key of its authority, its totals, and cassettes.
 
-    They are opened here: it has the rights of `user_id`, the sandbox's own host user, where there is one.
+    They are opened here: it has the rights of `user_id`, the sandbox's own host user, where there is one. Cassettes are
+    a tenant's own.
     """
 
     key: Path
     totals: Path
-    cassettes: Path
+    home: Home
     user_id: int | None = None
+
+    @property
+    def _cassettes(self) -> Path:
+        return self.home.own / "cassettes"
+
+    def cassette(self, name: str) -> Path:
+        """Return the file of a cassette: of the tenant that the sandbox belongs to by now."""
+        return self._cassettes / f"{name}.jsonl"
 
     def prepare(self, network: Network | NetworkPolicy) -> None:
         """Make the directory of cassettes for one that is recorded. Raises ValidationFailed for one that is not there.
@@ -64,9 +76,9 @@ class EgressFiles:
         Blocks.
         """
         if isinstance(network, NetworkPolicy) and network.record is not None:
-            self.cassettes.mkdir(mode=0o700, exist_ok=True)
+            self._cassettes.mkdir(mode=0o700, parents=True, exist_ok=True)
         if isinstance(network, NetworkPolicy) and network.replay is not None:
-            path = self.cassettes / f"{network.replay}.jsonl"
+            path = self.cassette(network.replay)
             if not path.is_file():
                 raise ValidationFailed(f"there is no cassette {network.replay}: record it first ({path})")
 
@@ -92,9 +104,9 @@ class OpenFiles:
             os.truncate(self.descriptors[-1], TOTALS_BYTES)
             if policy.record is not None:
                 flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-                self.descriptors.append(os.open(files.cassettes / f"{policy.record}.jsonl", flags, 0o600))
+                self.descriptors.append(os.open(files.cassette(policy.record), flags, 0o600))
             elif policy.replay is not None:
-                self.descriptors.append(os.open(files.cassettes / f"{policy.replay}.jsonl", os.O_RDONLY | os.O_CLOEXEC))
+                self.descriptors.append(os.open(files.cassette(policy.replay), os.O_RDONLY | os.O_CLOEXEC))
         except BaseException:
             close_all(self.descriptors)
             raise
@@ -123,6 +135,11 @@ class EgressProcess:
         self.is_configured = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
+    @property
+    def patience(self) -> float:
+        """Return how many seconds it may take to confirm a policy."""
+        return CONFIRM_SECONDS if self.is_configured else START_SECONDS
+
     async def start(self, user_id: int | None) -> None:
         """Start it, with the rights of that user or with ours. Raises SandboxUnavailable."""
         self._starting = start_in_thread(_popen, self._theirs, user_id)
@@ -139,7 +156,7 @@ class EgressProcess:
         with sealed_file(encode(message)) as file:
             socket.send_fds(self._sock, [CONFIGURE], [file.fileno(), *descriptors])
         self._confirmations.append(confirmed)
-        async with asyncio.timeout(_CONFIRM_SECONDS):
+        async with asyncio.timeout(self.patience):
             certificate = await confirmed
         self.is_configured = True
         return certificate

@@ -9,7 +9,6 @@ import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 
 from cove.attach import BindFile, NetworkSetup
 from cove.core.network_grants import NetworkGrants
@@ -20,7 +19,7 @@ from cove.local.threads import in_thread
 from cove.model import Network, NetworkEvent, NetworkPolicy, NetworkRule, Usage
 from cove.runtime.egress import Egress
 from cove.runtime.egress_process import EgressFiles, read_totals
-from cove.runtime.home import Place
+from cove.runtime.home import Home, Place
 from cove.runtime.jail import Jail
 from cove.runtime.journal import Journal
 from cove.runtime.package_hosts import PRESET, expand_presets, package_rules
@@ -43,7 +42,7 @@ class SandboxNetwork:
     _jail: Jail
     egress: Egress
 
-    def __init__(self, place: Place, home: Path, journal: Journal) -> None:
+    def __init__(self, place: Place, home: Home, journal: Journal) -> None:
         self._place = place
         self._home = home
         self._log = NetworkLog()
@@ -63,7 +62,7 @@ class SandboxNetwork:
         """Take over a started jail; no policy holds yet."""
         self._jail = jail
         path = self._place.path
-        files = EgressFiles(path / KEY_FILE, path / TOTALS_FILE, self._home / "cassettes", self._place.user_id)
+        files = EgressFiles(path / KEY_FILE, path / TOTALS_FILE, self._home, self._place.user_id)
         self.egress = Egress(partial(_open_sockets, jail), files, self._log, self._journal)
         return self.egress
 
@@ -127,7 +126,7 @@ class SandboxNetwork:
         """Replace presets in a policy, the same way as long as this sandbox runs."""
         if not isinstance(network, NetworkPolicy) or PRESET not in network.allow:
             return network
-        self._presets = self._presets or await in_thread(package_rules, self._home)
+        self._presets = self._presets or await in_thread(package_rules, self._home.path)
         return expand_presets(network, self._presets)
 
     def warnings(self, network: AnyNetwork) -> list[str]:
