@@ -151,6 +151,8 @@ def test_who_is_refused_is_told_what_to_do() -> None:
     [
         (302, {"Location": "/again"}, ImageInvalid, "from one address to the next"),
         (302, {"Location": "http://127.0.0.1:99999999/"}, ImageInvalid, "impossible address"),
+        (302, {"Location": "/v2/\xe9"}, ImageInvalid, "impossible address"),
+        (302, {"Location": "http://[/"}, ImageInvalid, "impossible address"),
         (500, {}, Unreachable, "answered 500"),
         (418, {}, ImageInvalid, "answered 418"),
         (200, {}, ImageInvalid, "manifest of the image cannot be read"),

@@ -168,6 +168,29 @@ def test_a_directory_gives_no_file_through_a_link(store: ImageStore, tmp_path: P
         store.load(tmp_path / "layout", "linked")
 
 
+@pytest.mark.parametrize("name", ["/{}/elsewhere", "../elsewhere", "linked/elsewhere", "a\0b"])
+@pytest.mark.parametrize("place", ["Config", "Layers"])
+def test_a_directory_gives_no_file_that_is_not_in_it(store: ImageStore, tmp_path: Path, name: str, place: str) -> None:
+    make_docker([LAYER]).write_directory(tmp_path / "image")
+    (tmp_path / "image" / "linked").symlink_to(tmp_path)
+    saved = json.loads((tmp_path / "image" / "manifest.json").read_bytes())
+    inside = tmp_path / "image" / (saved[0]["Config"] if place == "Config" else saved[0]["Layers"][0])
+    inside.rename(tmp_path / "elsewhere")
+    named = name.format(str(tmp_path).lstrip("/"))
+    saved[0][place] = named if place == "Config" else [named]
+    (tmp_path / "image" / "manifest.json").write_text(json.dumps(saved))
+    with pytest.raises(ImageInvalid, match="not its own"):
+        store.load(tmp_path / "image", "outside")
+
+
+def test_a_sparse_member_of_an_archive_is_refused(store: ImageStore, tmp_path: Path) -> None:
+    """Its content is not where that of another file would be: what follows it would be found elsewhere."""
+    facts = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "s", "GNU.sparse.realsize": "9000"}
+    (tmp_path / "image.tar").write_bytes(make_layer([Item("s", b"1\n0\n0\n".ljust(512, b"\0"), pax=facts)]))
+    with pytest.raises(ImageInvalid, match="sparse"):
+        store.load(tmp_path / "image.tar", "sparse")
+
+
 @pytest.mark.parametrize("size", ["1048577", str((1 << 62) - 1), str(1 << 62), "9" * 30])
 def test_a_sparse_member_takes_no_more_than_it_has(tmp_path: Path, size: str) -> None:
     """One that says it is larger than a file can be is refused; another has holes."""

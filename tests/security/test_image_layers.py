@@ -104,6 +104,16 @@ def test_a_deletion_becomes_a_whiteout_only_where_something_is_below(unpack: Unp
     assert [path.name for path in (layer / "etc").iterdir()] == ["old"]
 
 
+def test_the_content_of_a_deletion_is_passed_over(unpack: Unpack) -> None:
+    """It could be read as the next members otherwise, by this reader alone."""
+    hidden = Item("never", b"x")
+    layer = unpack(
+        [Item("etc/old", b"x")],
+        [Item("etc/.wh.old", make_layer([hidden])[:1024]), Item("etc/.wh..wh..opq", b"1"), Item("a")],
+    )
+    assert {path.name for path in layer.rglob("*")} == {"etc", "old", "a"}
+
+
 def test_a_replaced_directory_hides_what_is_below(unpack: Unpack) -> None:
     below = [Item("etc/old", b"x"), Item("opt/old", b"x")]
     layer = unpack(below, [Item("etc/.wh..wh..opq"), Item(".wh.opt"), directory("opt"), Item("opt/new", b"x")])

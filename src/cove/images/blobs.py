@@ -1,4 +1,4 @@
-"""Blobs of pulls: `images/blobs/DIGEST`, locked by who fetches it. Calls block.
+"""Blobs of pulls: `images/blobs/DIGEST`, a tenant's as `TENANT~DIGEST`, locked by who fetches it. Calls block.
 
 A pull that was interrupted, or killed, leaves what it has fetched: the next one of the same blob goes on from there.
 What nobody comes back for is removed after a week, and by `collect`. A blob that another pull is just fetching is
@@ -20,10 +20,11 @@ _MODE = 0o600
 
 
 class Blobs:
-    """The blobs in a directory."""
+    """The blobs in a directory; a tenant goes on only with what it has fetched itself."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tenant: str = "") -> None:
         self._directory = directory
+        self._prefix = f"{tenant}~" if tenant else ""
 
     @contextmanager
     def holding(self, digests: Iterable[str]) -> Iterator[dict[str, Path]]:
@@ -47,7 +48,7 @@ class Blobs:
                         path.unlink(missing_ok=True)
 
     def _take(self, digest: str, held: ExitStack) -> Path:
-        path = self._directory / digest.replace(":", "-")
+        path = self._directory / f"{self._prefix}{digest.replace(':', '-')}"
         lock = _lock(path)
         if lock is None:
             path = path.with_name(f"{path.name}.{new_identifier()}")

@@ -72,7 +72,7 @@ def _add_layer(store: ImageStore, id: str, below: list[str], check: Callable[[],
     with tempfile.TemporaryFile(prefix="cove-image-", dir=store.path) as file:
         diff_id = _pack(store, id, file, check)
         made = layer_id(digest_of(f"{_digest(below[-1])} {diff_id}".encode()))
-        if not store.has_layer(made):
+        if not store.layers.has(made):
             store.add_layer(made, below, file, LayerBlob(None, diff_id, ""))
         return made
 

@@ -250,10 +250,10 @@ class _Reader:
         self.read_copy(command, unpacks=True)
 
     def read_workdir(self, command: Command) -> None:
-        self._set(command, "WORKDIR", self._expand(command.value[0]))
+        self._set(command, "WORKDIR", self._expand(_first(command)))
 
     def read_user(self, command: Command) -> None:
-        self._set(command, "USER", self._expand(command.value[0]))
+        self._set(command, "USER", self._expand(_first(command)))
 
     def read_expose(self, command: Command) -> None:
         self._set(command, "EXPOSE", *(self._expand(word) for word in command.value))
@@ -331,6 +331,12 @@ def _unquote(text: str) -> str:
         return "".join(shlex.split(text, posix=True)) if text[:1] not in "'\"" or text[-1:] != text[:1] else text[1:-1]
     except ValueError:
         return text
+
+
+def _first(command: Command) -> str:
+    if not command.value:
+        raise _wrong(command, f"{command.cmd} takes a value")
+    return command.value[0]
 
 
 def _mode(command: Command, text: str | None) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cove.errors import Internal, InterpreterNotReady, ValidationFailed
+from cove.local.extras import install_command
 
 MOST_BYTES = 1 << 20
 DEFAULT_NAME = "Dockerfile"
@@ -67,7 +68,7 @@ def parse_commands(text: str, name: str = DEFAULT_NAME) -> Sequence[Command]:
         raise ValidationFailed(f"{name} is no text: line {data[: data.index(0)].count(10) + 1} has a NUL byte")
     parsed = _run(data, name)
     if parsed.missing:
-        raise InterpreterNotReady("building images needs one package more: `pip install 'cove[build]'`")
+        raise InterpreterNotReady(f"building images needs one package more: `{install_command('build')}`")
     if parsed.error is not None:
         raise ValidationFailed(f"{name} cannot be read: {parsed.error}")
     return [msgspec.structs.replace(command, file=name) for command in parsed.commands]
@@ -81,4 +82,7 @@ def _run(data: bytes, name: str) -> _Parsed:
         raise ValidationFailed(f"{name} cannot be read within {_SECONDS} seconds") from None
     if made.returncode != 0:
         raise Internal(f"the parser of Dockerfiles failed: {made.stderr.decode(errors='replace')[-500:]}")
-    return msgspec.json.decode(made.stdout, type=_Parsed)
+    try:
+        return msgspec.json.decode(made.stdout, type=_Parsed)
+    except msgspec.ValidationError:  # the parser gives none for what it has cut within a letter
+        raise ValidationFailed(f"{name} has an instruction that is no text") from None

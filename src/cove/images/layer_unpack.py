@@ -86,6 +86,7 @@ class LayerUnpacking:
         parents, name = self._resolve(entry.parts[:-1]), entry.parts[-1]
         if name.startswith(_WHITEOUT):
             self._make_whiteout(parents, name)
+            self._skip(entry.member)
         elif entry.kind not in _KINDS:
             self.skipped += 1
             self._skip(entry.member)

@@ -120,7 +120,7 @@ def decode(data: bytes, kind: type[Value], what: str) -> Value:
         raise ImageInvalid(f"the {what} of the image is larger than {MOST_JSON_BYTES >> 20} MiB")
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ImageInvalid(f"the {what} of the image cannot be read: {error}") from None
 
 

@@ -55,12 +55,13 @@ def _at_registry(wanted: Reference) -> Reference:
 
 def blobs_of(store: ImageStore) -> Blobs:
     """Return the blobs that pulls have fetched."""
-    return Blobs(store.path / "blobs")
+    return Blobs(store.path / "blobs", store.layers.tenant)
 
 
 def _missing(store: ImageStore, manifest: Manifest, config: ImageConfig) -> list[Descriptor]:
-    pairs = zip(manifest.layers, chain_ids(config.rootfs.diff_ids), strict=True)
-    return [layer for layer, chain in pairs if not store.has_layer(layer_id(chain))]
+    chain = [*map(layer_id, chain_ids(config.rootfs.diff_ids))]
+    here = store.find_here(chain)
+    return [layer for layer, id in zip(manifest.layers, chain, strict=True) if id not in here]
 
 
 def _fetch_all(registry: Registry, layers: Sequence[Descriptor], blobs: Mapping[str, Path], progress: Progress) -> None:

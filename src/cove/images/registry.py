@@ -157,6 +157,14 @@ class Registry:
 
     def _get(self, url: str, media_types: tuple[str, ...], headers: Mapping[str, str]) -> Answer:
         """Ask once, and once more with what the registry wants to see; follow redirects."""
+        try:
+            return self._ask(url, media_types, headers)
+        except OSError:  # of which a certificate that is refused is one, and a ValueError too
+            raise
+        except ValueError as error:
+            raise ImageInvalid(f"{self._reference.host} leads to an impossible address: {error}") from None
+
+    def _ask(self, url: str, media_types: tuple[str, ...], headers: Mapping[str, str]) -> Answer:
         asked = {"Accept": ", ".join(media_types), **headers}
         for _ in range(2):
             answer = self._follow(url, asked)

@@ -5,6 +5,7 @@ members are found once, by their headers, and read in place; a compressed one is
 """
 
 import os
+import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -109,10 +110,19 @@ class DirectoryFiles(Files):
 
     def open(self, name: str) -> Slice:
         try:
-            fd = os.open(self._path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            path = self._path.joinpath(*map(os.fsdecode, tar.check_name(os.fsencode(name))))
+            if not path.parent.resolve().is_relative_to(self._path.resolve()):
+                raise Refused(f"a path through a link: {name}")
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except Refused as error:
+            raise ImageInvalid(f"the image names a file that is not its own: {error}") from None
         except OSError as error:
             raise ImageInvalid(f"the image lacks {name}: {error.strerror}") from None
-        return Slice(fd, 0, os.fstat(fd).st_size)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(fd)
+            raise ImageInvalid(f"the image lacks {name}: it is no file")
+        return Slice(fd, 0, found.st_size)
 
 
 class ArchiveFiles(Files):
@@ -127,6 +137,8 @@ class ArchiveFiles(Files):
             name = os.fsdecode(b"/".join(member.parts))
             if len(self._members) + len(self._links) > MOST_MEMBERS:
                 raise Refused("more files than an image has")
+            if member.stored is not None:
+                raise Refused(f"a sparse file in the archive of an image: {name}")
             if member.kind == tar.FILE:
                 self._members[name] = (reader.at, member.size)
                 reader.at += member.size + tar.padding(member.size)

@@ -8,7 +8,7 @@ import builtins
 import errno
 import os
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -126,21 +126,28 @@ class ImageStore:
     def _find_layers(self, config_bytes: bytes) -> tuple[str, ...] | None:
         """Return the layers of an image with this configuration, which names what is in them."""
         id = digest_of(config_bytes)
-        found = [each.layers for each in self._records() if each.id == id]
+        found = [each.layers for each in self._seen() if each.id == id]
         return next((ids for ids in found if all(map(self.layers.has, ids))), None)
 
-    def has_layer(self, id: str) -> bool:
-        """Return whether a layer is here already."""
-        return self.layers.has(id)
+    def find_here(self, ids: Iterable[str]) -> set[str]:
+        """Return those layers that need not be brought.
+
+        For a tenant, a layer of another's is none of them: who knows a digest has not shown what is in it.
+        """
+        here = set(filter(self.layers.has, ids))
+        if not self._tenant:
+            return here
+        return here & {*self.layers.of_snapshots(), *(id for record in self._seen() for id in record.layers)}
 
     def _load_chain(
         self, source: Source, layers: Sequence[LayerBlob], config: ImageConfig, counted: _Counted
     ) -> tuple[str, ...]:
         ids: builtins.list[str] = []
-        for layer, chain in zip(layers, chain_ids(config.rootfs.diff_ids), strict=True):
-            id = layer_id(chain)
+        chain = [*map(layer_id, chain_ids(config.rootfs.diff_ids))]
+        here = self.find_here(chain)
+        for layer, id in zip(layers, chain, strict=True):
             counted.tell()
-            if not self.layers.has(id):
+            if id not in here:
                 with source.open_layer(layer) as blob:
                     self.add_layer(id, ids, counted.told(blob), layer)
             ids.append(id)
@@ -235,10 +242,14 @@ class ImageStore:
 
     def list(self) -> builtins.list[ImageRecord]:
         """Return all images by their names: of a tenant its own, and those of the server that it has no other for."""
-        found = [record for record in self._records() if not self._tenant or record.tenant in ("", self._tenant)]
+        found = list(self._seen())
         own = {record.name for record in found if record.tenant == self._tenant}
         seen = [record for record in found if not self._tenant or record.tenant or record.name not in own]
         return sorted(seen, key=lambda record: (record.name, record.tenant))
+
+    def _seen(self) -> Iterator[ImageRecord]:
+        """All images: of a tenant its own, and those of the server."""
+        return (record for record in self._records() if not self._tenant or record.tenant in ("", self._tenant))
 
     def _records(self) -> Iterator[ImageRecord]:
         for path in self.path.glob("[!.]*.json"):

@@ -25,7 +25,7 @@ from cove.images.recorded_owner import ATTRIBUTE, read_owner, record_owner
 from cove.layers.digest import Hashing
 from cove.layers.layer_tar import PARTS
 from cove.layers.packing import Packing, Write, read_attributes
-from cove.layers.record import ROOT, Layer, Owners
+from cove.layers.record import ROOT, Owners
 from cove.layers.store import LayerStore
 from cove.layers.unpacking import LayerUnpacking, VerifiedStream
 from cove.linux.file_lock import waiting_lock
@@ -55,11 +55,16 @@ def whole_digest(layers: LayerStore, id: str, check: Check) -> IndexedLayer:
 
 def pack_whole(layers: LayerStore, id: str, write: Write, check: Check) -> None:
     """Write the whole archive of a layer. `check` may raise to give up."""
-    data = layers.data(id)
+    layer = layers.read(id)
+    pack_files(layers.data(id), Owners(layer.owner, layer.users), write, check)
+
+
+def pack_files(data: Path, owners: Owners, write: Write, check: Check) -> None:
+    """Write the whole archive of what is to be a layer, given by the directory with its parts and whose they are."""
     with ExitStack() as stack:
         top = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         stack.callback(os.close, top)
-        packing = _WholePacking(top, write, check, layer=layers.read(id), has_system=has_system(layers, id))
+        packing = _WholePacking(top, write, check, owners=owners, has_system=(data / ROOT).is_dir())
         for part in sorted(PARTS):
             if os.path.isdir(data / os.fsdecode(part)):
                 packing.run(part)
@@ -70,18 +75,18 @@ def pack_whole(layers: LayerStore, id: str, write: Write, check: Check) -> None:
 class _WholePacking(Packing):
     """Writes members with their owners; what is recorded of them is in their headers, and not among attributes."""
 
-    layer: Layer
+    owners: Owners
     has_system: bool
 
     def meet(self, found: os.stat_result) -> None:
         self.owner = self._inside(found.st_uid), self._inside(found.st_gid)
 
     def _inside(self, number: int) -> int:
-        inside = number - self.layer.owner
-        return inside if 0 <= inside < self.layer.users else 0
+        inside = number - self.owners.first
+        return inside if 0 <= inside < self.owners.users else 0
 
     def _remember(self, opened: Opened) -> None:
-        if self.has_system and self.layer.root is None:
+        if self.has_system and self.owners.root is None:
             self.owner = read_owner(opened.descriptor)
 
     def directory(self, path: bytes, opened: Opened) -> None:
@@ -113,14 +118,14 @@ class _WholePacking(Packing):
 
 
 def unpack_whole(
-    stream: Stream, data: Path, expected: IndexedLayer, owners: Owners, *, opens_all: bool, check: Check
+    pieces: Iterator[bytes], data: Path, expected: IndexedLayer, owners: Owners, *, opens_all: bool, check: Check
 ) -> None:
     """Unpack a whole archive into the empty directory `data`: it is what its digest says, or ValidationFailed.
 
     Files get numbers among the owners; where they have one, whose they are is recorded. With `opens_all`, as layers of
     images have it, one who owns everything can enter every directory.
     """
-    verified = VerifiedStream(_pieces(stream, expected.size), expected.size, check)
+    verified = VerifiedStream(pieces, expected.size, check)
     top = os.open(data, OPEN_DIRECTORY)
     try:
         _WholeUnpacking(top, verified, expected.size, owners, opens_all).unpack()
@@ -133,7 +138,8 @@ def unpack_whole(
         os.close(top)
 
 
-def _pieces(stream: Stream, size: int) -> Iterator[bytes]:
+def pieces_of(stream: Stream, size: int) -> Iterator[bytes]:
+    """Yield so many bytes of a stream."""
     while size:
         data = stream.read(min(size, 1 << 18))
         size -= len(data)

@@ -2,12 +2,14 @@
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 
 from cove.errors import CoveError
 from cove.local.threads import in_thread
 from cove.model import BuildEvent, ImageMade
 from cove.runtime.machine import Machine, examine_machine
 from cove.runtime.provider import EmbeddedProvider
+from cove.server.sandboxes.quotas import network_grants_of
 from cove.server.sandboxes.start_protocol import Build
 from cove.tasks import race
 from cove.wire.frames import BUILD_EVENTS, encode_failure_frame
@@ -30,7 +32,9 @@ async def _build(request: Build, writer: asyncio.StreamWriter, machine: Machine 
         if machine is None:
             machine = await in_thread(examine_machine)
         machine.home.belong_to(request.tenant)
-        image = await EmbeddedProvider(machine).build(request.directory, request.spec, report)
+        provider = EmbeddedProvider(machine)
+        provider.read_grants = partial(network_grants_of, machine.home.path, request.tenant)
+        image = await provider.build(request.directory, request.spec, report)
         await report(ImageMade(image=image))
     except CoveError as error:
         writer.write(encode_failure_frame(error))
