@@ -336,7 +336,7 @@ async def test_a_sandbox_without_isolation_is_refused() -> None:
 async def test_a_sandbox_that_has_ended_is_refused() -> None:
     async with AsyncSandbox.create() as sandbox:
         jail = jail_of(sandbox)
-    with pytest.raises(ValidationFailed, match="ended"):
+    with pytest.raises(SandboxUnavailable, match="ended"):
         await jail.attach([NetworkSetup()])
 
 

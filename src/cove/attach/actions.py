@@ -168,13 +168,15 @@ COPY_OPTIONS = ("-a", "--reflink=auto", "-T")
 class CopyTree:
     """Copy a directory of the host with the rights of the jail's owner over the sandbox's files: whatever their modes.
 
-    Both are paths of the host. The target is not there yet. No link in the source is followed, whatever changes it.
-    `name` is that of the program, among its arguments.
+    Both are paths of the host. The target is not there yet. No link in the source is followed, whatever changes it:
+    where the kernel cannot promise that, only what `is_still` is copied. `name` is that of the program, among its
+    arguments.
     """
 
     source: str
     target: str
     name: str
+    is_still: bool = False
 
 
 Action = (
@@ -267,7 +269,8 @@ def _outside(action: Action) -> list[Step]:
         return [Step("names")]
     if isinstance(action, CopyTree):
         program = (COPY_PROGRAM, action.name, *COPY_OPTIONS)
-        return [Step("copy"), Step("copytree", (*program, action.target), source=action.source)]
+        state = "still" if action.is_still else "changing"
+        return [Step("copy"), Step("copytree", (*program, state, action.target), source=action.source)]
     if isinstance(action, NetworkSysctls):
         return [Step("settings")]
     if isinstance(action, NoNamespaces):

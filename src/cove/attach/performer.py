@@ -150,8 +150,9 @@ class Performer:
 
         The program sees it by a mount that follows no link: code inside may change it meanwhile.
         """
-        path, *arguments, target, source = fields
-        kernel.enter_without_links(source.decode("utf-8", "surrogateescape"), descriptors[0])
+        path, *arguments, state, target, source = fields
+        is_still = state == b"still"
+        kernel.enter_without_links(source.decode("utf-8", "surrogateescape"), descriptors[0], is_still=is_still)
         mask = sum([1 << each for each in FILE_CAPABILITIES]).to_bytes(4, sys.byteorder)
         header = CAPABILITY_VERSION.to_bytes(4, sys.byteorder) + bytes(4)
         kernel.call("rights", kernel.capset, header, mask * 3 + bytes(12))

@@ -34,7 +34,10 @@ def serve(sock: _socket.socket) -> None:
     kernel.call("itself", kernel.prctl, kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
     performer = Performer()
     while True:
-        packet, descriptors = _receive(sock)
+        try:
+            packet, descriptors = _receive(sock)
+        except ConnectionResetError:
+            return  # whoever asked has ended before it read the last answer
         if not packet:
             return
         if packet == FORK:
@@ -46,7 +49,10 @@ def serve(sock: _socket.socket) -> None:
         except kernel.Failed as failure:
             subject = failure.subject.encode("utf-8", "surrogateescape")
             answer = b"error\0%d\0%d\0%s" % (failure.number, failure.at, subject)
-        _answer(sock, answer, performer.given)
+        try:
+            _answer(sock, answer, performer.given)
+        except BrokenPipeError:
+            return  # whoever asked has ended, and waits for nothing
         performer.given = []
         for descriptor in descriptors:
             posix.close(descriptor)

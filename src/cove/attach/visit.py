@@ -328,6 +328,8 @@ def _open_source(source: str | int, stack: ExitStack) -> _Source:
 
 def _translate(step: Step, failure: kernel.Failed) -> Exception:
     reason = os.strerror(failure.number)
+    if failure.number == errno.ENOSYS:
+        return SandboxUnavailable(f"this needs Linux 5.14 or newer, the kernel is {os.uname().release}: {reason}")
     if step.verb in ("socket", "listen", "lead") and failure.number == errno.EADDRINUSE:
         return PortInUse(
             f"port {failure.subject} is in use inside the sandbox: end what listens on it, or leave it out",

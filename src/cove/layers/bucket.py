@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 
 from cove.core.snapshot_index import MOST_INDEX_BYTES
 from cove.errors import FileNotFound, PermissionDenied, ServiceNotResponding, ValidationFailed
+from cove.local.extras import install_command
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
 SCHEME: Final = "s3://"
 _CHUNK_BYTES: Final = 8 << 20
-_MISSING: Final = "exports to s3:// need the extra `s3`: pip install 'cove[s3]'"
 
 
 class _Checked(FileIO):
@@ -123,7 +123,8 @@ def _open(bucket: str, prefix: str) -> "S3Store":
     try:
         from obstore.store import S3Store
     except ImportError:
-        raise ValidationFailed(_MISSING) from None
+        message = f"exports to s3:// need one package more: `{install_command('s3')}`"
+        raise ValidationFailed(message) from None
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
     return S3Store(
         bucket,

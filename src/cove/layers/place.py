@@ -82,11 +82,17 @@ class PlaceLayers:
         for id in self.stack.layers:
             self.store.tidy(id)
         if self.stack.undo is not None:
+            self._empty_upper(self.stack.upper)
             self.commit(self.stand_on(msgspec.structs.replace(self.stack, undo=None), self.stack.undo))
         elif self._is_copied(self.stack) and self.stack.layers:
             upper = self._fill_upper(self.stack.layers, self.stack.upper)
             self.commit(msgspec.structs.replace(self.stack, layers=(), upper=upper))
         self.drop_others()
+
+    def _empty_upper(self, id: str) -> None:
+        """Remove what a transaction that is undone has written: what it took of a full disk, its end may need."""
+        for entry in os.scandir(self.upper_path(id) / "data"):
+            self.remove(entry.path)
 
     def stand_on(self, stack: Stack, layers: Sequence[str]) -> Stack:
         """Return the stack on these layers with a new upper: nothing on top of them, or a copy of all they have."""

@@ -136,9 +136,12 @@ def once(layers: Sequence[str]) -> tuple[str, ...]:
 
 
 def layers_by_digest(store: LayerStore) -> dict[str, str]:
-    """Return the layers that are here, by their digests, as far as those are known."""
+    """Return the layers that are here, by their digests, as far as those are known.
+
+    For a tenant, those of its own snapshots: who knows a digest has not shown what is in it.
+    """
     found: dict[str, str] = {}
-    for name in os.listdir(store.path):
+    for name in store.of_snapshots() if store.tenant else os.listdir(store.path):
         if not name.startswith(".") and store.has(name) and (digest := store.read(name).digest) is not None:
             found[digest] = name
     return found

@@ -46,7 +46,8 @@ class LayerStore:
 
     def __init__(self, home: Path, tenant: str = "") -> None:
         self.tenant = tenant
-        self.admit: Callable[[], None] = lambda: None  # raises where there may be no snapshot more
+        # Raises where there may be no snapshot more; what it returns gives back the room, which it holds until then.
+        self.admit: Callable[[], Callable[[], None]] = lambda: _do_nothing
         self.path = home / "layers"
         self.snapshots = home / "snapshots"
         self._sandboxes = home / "sandboxes"
@@ -107,6 +108,10 @@ class LayerStore:
         """Return all snapshots, oldest first, but for those that are there while a sandbox is copied."""
         found = [each for each in self._read_all() if each.holder is None and self.tenant in ("", each.tenant)]
         return sorted(found, key=lambda snapshot: snapshot.created_at)
+
+    def of_snapshots(self) -> set[str]:
+        """Return the layers of all snapshots; of a tenant's store, of its own."""
+        return {id for snapshot in self.list() for id in snapshot.layers}
 
     def _read_all(self) -> Iterator[Snapshot]:
         return filter(None, map(self._read, self.snapshots.glob("[!.]*.json")))
@@ -239,6 +244,10 @@ class LayerStore:
 
     def _record(self, id: str) -> Path:
         return self.snapshots / f"{id}.json"
+
+
+def _do_nothing() -> None:
+    """Give nothing back: any number of snapshots may be made."""
 
 
 def is_of_image(id: str) -> bool:

@@ -25,12 +25,21 @@ def find_method(home: Path, *, can_mount: bool) -> SnapshotMethod:
 
 def explain_copies(home: Path) -> str | None:
     """Explain why layers have to be copied; None when they have not."""
-    oldest = _OLDEST_AS_ROOT if os.geteuid() == 0 else _OLDEST
-    if (found := _kernel_version()) < oldest:
-        return f"the kernel is {'.'.join(map(str, found))}, overlays need {'.'.join(map(str, oldest))}"
+    if is_kernel_too_old():
+        found, oldest = (".".join(map(str, version)) for version in (_kernel_version(), _oldest_kernel()))
+        return f"the kernel is {found}, overlays need {oldest}"
     if _is_overlay(home):
         return f"{home} lies on an overlay itself, as in a container: put it on a volume"
     return _explain_marks(home)
+
+
+def is_kernel_too_old() -> bool:
+    """Return whether this user needs a newer kernel to have overlays in user namespaces."""
+    return _kernel_version() < _oldest_kernel()
+
+
+def _oldest_kernel() -> tuple[int, int]:
+    return _OLDEST_AS_ROOT if os.geteuid() == 0 else _OLDEST
 
 
 def _kernel_version() -> tuple[int, int]:

@@ -50,6 +50,18 @@ def read_mounts(pid: int) -> list[MountPoint]:
     return [MountPoint(int(each[0]), _unescape(each[4])) for each in fields]
 
 
+def mount_table(pid: int) -> bytes | None:
+    """Return what the kernel says of all mounts of a process's namespace, to be compared; None when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/mountinfo").read_bytes() or None
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # it ends just now
+            return None
+        raise
+
+
 def _unescape(path: bytes) -> str:
     return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), path))
 
