@@ -1,7 +1,9 @@
 """Control groups: find where this machine lets us make them, and use them. cgroups(7)."""
 
+import errno
 import os
 import select
+import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,6 +13,11 @@ from pathlib import Path
 SHARE = "tenant-"
 _V2 = "cgroup2"
 _V1 = "cgroup"
+_CONTROLLERS = ("memory", "pids", "cpu")
+# Where programs go that were in a group which is to have groups with controllers below it.
+_PROGRAMS = "programs"
+_TRIES = 10
+_FREEZE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +49,12 @@ def find_hierarchies(parent: str = "cove", *, mounts: str = "/proc/self/mounts")
     for line in Path(mounts).read_text().splitlines():
         _, point, kind, options = line.split(" ")[:4]
         if kind == _V2 and unified is None:
-            unified = _make_parent(_own_group(point), parent)
+            above = own_group(point, parent)
+            unified = _make_parent(above, parent)
+            if unified is not None:
+                _enable(above, unified)
         elif kind == _V1:
-            for controller in ("memory", "pids", "cpu"):
+            for controller in _CONTROLLERS:
                 if controller in options.split(","):
                     made = _make_parent(point, parent)
                     if made is not None:
@@ -52,14 +62,63 @@ def find_hierarchies(parent: str = "cove", *, mounts: str = "/proc/self/mounts")
     return Hierarchies(unified, delegate(unified), v1)
 
 
-def _own_group(point: str) -> str:
-    """Find where new groups go: as root at the top, as a plain user below the group we are in."""
+def own_group(point: str, parent: str, *, memberships: str = "/proc/self/cgroup") -> str:
+    """Find where our parent group goes: as root at the top, as a plain user below the group we were started in.
+
+    A process of ours may be in a group below the parent already.
+    """
     if os.geteuid() == 0:
         return point
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in Path(memberships).read_text().splitlines():
         if line.startswith("0::"):
-            return point + line[3:].rstrip("/")
+            own = line[3:].rstrip("/")
+            above, found, _ = f"{own}/".partition(f"/{parent}/")
+            return point + (above if found and _may_move(point + above) else own)
     return point
+
+
+def _enable(above: str, parent: str) -> None:
+    """Let the parent group have the controllers that the group above it has, where that is ours to say.
+
+    A group with controllers below it may have no processes of its own, except at the top of the machine: those in one
+    that was delegated to us move to a group beside the sandboxes. cgroups(7), "no internal processes"
+    """
+    with suppress(OSError):
+        there = Path(above, "cgroup.subtree_control").read_text().split()
+        missing = [name for name in _available(above) if name not in there]
+        if missing and not _write_controllers(above, missing) and _is_delegated(above):
+            programs = Group(os.path.join(parent, _PROGRAMS))
+            os.makedirs(programs.path, exist_ok=True)
+            for _ in range(_TRIES):  # they may fork meanwhile
+                for pid in Path(above, "cgroup.procs").read_text().split():
+                    with suppress(ProcessLookupError):
+                        programs.write("cgroup.procs", pid)
+                if _write_controllers(above, missing):
+                    break
+
+
+def _available(group: str) -> list[str]:
+    available = Path(group, "cgroup.controllers").read_text().split()
+    return [name for name in _CONTROLLERS if name in available]
+
+
+def _write_controllers(group: str, names: list[str]) -> bool:
+    """Return whether groups below may have these controllers now; False while the group has processes."""
+    try:
+        Group(group).write("cgroup.subtree_control", " ".join(f"+{name}" for name in names))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
+
+
+def _is_delegated(group: str) -> bool:
+    """Return whether all in the group is ours: systemd says so, or whoever gave us this group gave us none above it."""
+    with suppress(OSError):
+        if os.getxattr(group, "user.delegate") == b"1":
+            return True
+    return os.path.ismount(group) or not _may_move(os.path.dirname(group))
 
 
 def _make_parent(point: str, name: str) -> str | None:
@@ -84,10 +143,9 @@ def delegate(unified: str | None) -> frozenset[str]:
     if unified is None:
         return frozenset()
     try:
-        available = Path(unified, "cgroup.controllers").read_text().split()
-        wanted = [name for name in ("memory", "pids", "cpu") if name in available]
-        if wanted:
-            Path(unified, "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
+        wanted = _available(unified)
+        if wanted and not _write_controllers(unified, wanted):
+            return frozenset()
         return frozenset(wanted)
     except OSError:
         return frozenset()
@@ -111,7 +169,22 @@ class Group:
 
     def kill(self) -> None:
         """SIGKILL for every process in the group and below, at once: unified tree only."""
-        self.write("cgroup.kill", "1")
+        try:
+            self.write("cgroup.kill", "1")
+        except FileNotFoundError:
+            if not os.path.isdir(self.path):
+                raise
+            self.kill_each()
+
+    def kill_each(self) -> None:
+        """SIGKILL for one process after another, while none can fork: for Linux before 5.14, without cgroup.kill."""
+        self.freeze(_FREEZE_SECONDS)
+        try:
+            for pid in self.pids():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        finally:
+            self.thaw()
 
     def wait_empty(self, timeout: float) -> None:
         """Wait until the last process in the group and below is gone, but not for ever: unified tree only."""

@@ -21,6 +21,8 @@ _CLONE_NEWUSER, _CLONE_NEWNS = 0x10000000, 0x20000
 # The list of what is not root's in a layer lies beside its files: a layer never changes.
 _OWNED = "owned"
 
+_ALL_USERS = 65536
+
 _library = ctypes.CDLL(None, use_errno=True)
 
 Answer = object
@@ -133,6 +135,25 @@ def _record(request: dict[str, object]) -> Answer:
     return None
 
 
+def _pack(request: dict[str, object]) -> Answer:
+    """Write the whole archive of an upper to a new file, with owners as they are among the users of the slice."""
+    from pathlib import Path
+
+    from cove.errors import CoveError  # of what is imported, each start pays
+    from cove.images.whole_layer import pack_files
+    from cove.layers.digest import Hashing
+    from cove.layers.record import Owners
+
+    data, target = _paths(request, "paths")
+    try:
+        with open(target, "xb") as file:
+            hashing = Hashing(file.write)
+            pack_files(Path(os.fsdecode(data)), Owners(0, _ALL_USERS), hashing, lambda: None)
+    except CoveError as error:
+        raise _Refused(error.message) from None
+    return [hashing.digest, hashing.size]
+
+
 def _give(request: dict[str, object]) -> Answer:
     """Give the files of layers to whom they belong, in a new upper: the kernel copies up what changes its owner."""
     from cove.attach.kernel import Failed  # of what is imported, each start pays
@@ -207,7 +228,7 @@ def _entries(top: bytes) -> Iterator[tuple[bytes, int, bytes, os.stat_result]]:
 def _changes(request: dict[str, object]) -> Answer:
     import msgspec  # of what is imported, each start pays
 
-    from cove.errors import CoveError
+    from cove.errors import CoveError  # of what is imported, each start pays
     from cove.layers.changes import find_changes
 
     try:
@@ -244,6 +265,7 @@ _VERBS: dict[str, Callable[[dict[str, object]], Answer]] = {
     "hold": _hold,
     "remove": _remove,
     "measure": _measure,
+    "pack": _pack,
     "record": _record,
     "give": _give,
     "changes": _changes,

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from cove.core.snapshot_index import IndexedLayer
 from cove.errors import SandboxUnavailable
 from cove.layers.record import System
 from cove.linux.disk_usage import DiskUsage
@@ -58,6 +59,11 @@ class SliceFiles:
     def record(self, layer: str) -> None:
         """Record whose the files of a new layer are, and make all of them ours."""
         self._ask("record", paths=[layer])
+
+    def pack(self, data: Path, target: Path) -> IndexedLayer:
+        """Write the whole archive of an upper, with its owners, to a new file of ours; returns what it is."""
+        digest, size = msgspec.convert(self._ask("pack", paths=[str(data), str(target)]), tuple[str, int])
+        return IndexedLayer(digest=digest, size=size)
 
     def give(self, upper: Path, layers: Sequence[Path], parts: Sequence[str], system: System) -> None:
         """Give the files of these layers, bottom first, to whom they belong, in a new upper."""
