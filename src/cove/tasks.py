@@ -34,6 +34,7 @@ case is released by `on_end`, or by whoever made the coroutine.
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -160,7 +161,22 @@ async def race(*works: Work[object]) -> None:
 
 def shared(future: "asyncio.Future[T]") -> "asyncio.Future[T]":
     """Give a future to await in place of one that others wait for too: a cancelled caller cancels only this one."""
-    return asyncio.shield(future)
+    given = asyncio.shield(future)
+    if given is not future:
+        given.add_done_callback(partial(_leave, future))
+    return given
+
+
+def _leave(future: "asyncio.Future[T]", given: "asyncio.Future[T]") -> None:
+    """Take a later failure in the place of a caller who was cancelled: the loop complains of what nobody takes."""
+    if given.cancelled() and not future.done():
+        future.remove_done_callback(_take_failure)  # one is enough
+        future.add_done_callback(_take_failure)
+
+
+def _take_failure(future: "asyncio.Future[T]") -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 async def settled(

@@ -127,7 +127,7 @@ async def test_what_is_paused_can_be_stopped_and_restarted(where: Where) -> None
         await session.exec("x=1")
         await sandbox.pause(wake=False)
         await sandbox.stop()
-        for call in (sandbox.pause(), sandbox.resume()):
+        for call in (sandbox.exec("true"), sandbox.pause(), sandbox.resume()):
             with pytest.raises(SandboxStopped):
                 await call
         await sandbox.start()

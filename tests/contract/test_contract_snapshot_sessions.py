@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from support.serving import MakeSandbox, Where
 
-from cove import AsyncSandbox, AsyncSnapshot, SessionNotFound, SessionTerminated
+from cove import AsyncSandbox, AsyncSnapshot, SessionNotFound, SessionTerminated, ValidationFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -191,3 +191,32 @@ async def test_an_export_has_no_sessions(where: Where, tmp_path_factory: pytest.
         assert await copy.list_sessions() == []
     await made.delete()
     await loaded.delete()
+
+
+@pytest.mark.parametrize("goes_back", ["restore", "reset"])
+async def test_a_change_that_waits_does_not_hold_up_what_it_waits_for(where: Where, goes_back: str) -> None:
+    """A session that goes away is no call of a user, which would wait for the change that waits for the restore."""
+    async with AsyncSandbox.create(**where) as sandbox:
+        snapshot = await sandbox.snapshot()
+        session = await sandbox.create_session()
+        await session.exec("x=1")
+        going_back = sandbox.restore(snapshot) if goes_back == "restore" else sandbox.reset()
+        async with asyncio.timeout(60):
+            await asyncio.gather(going_back, *(sandbox.pause() for _ in range(3)))
+            assert (await sandbox.exec("echo awake")).stdout == "awake\n"
+            with pytest.raises(SessionNotFound):
+                await session.exec("echo $x")
+
+
+async def test_a_transaction_whose_lease_ends_while_it_is_paused_goes_back_when_it_is_resumed(where: Where) -> None:
+    async with AsyncSandbox.create(**where) as sandbox, asyncio.timeout(60):
+        await sandbox.files.write("file", "before")
+        id = await sandbox.begin_transaction(lease=0.3)
+        await sandbox.files.write("file", "within")
+        await sandbox.pause(wake=False)
+        await asyncio.sleep(0.6)
+        await sandbox.resume()
+        while await sandbox.files.read("file") != b"before":
+            await asyncio.sleep(0.05)
+        with pytest.raises(ValidationFailed, match="is over"):
+            await sandbox.commit_transaction(id)

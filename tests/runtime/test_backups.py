@@ -11,11 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.users import needs_users
 
 from cove import AsyncSandbox, Sandbox
 from cove.blocking.portal import get_portal
 from cove.errors import BackupNotFound, CoveError, FileTooLarge, NoSpace, ValidationFailed
 from cove.runtime import backup_store, backups
+from cove.runtime.home import Home
+from cove.verify.system import system_of_the_host
 
 pytestmark = pytest.mark.anyio
 
@@ -103,6 +106,64 @@ async def test_a_restore_that_fails_changes_nothing(sandbox: AsyncSandbox, cove_
     await sandbox.backups.restore(saved.id, "e")
     assert (await sandbox.exec("ls -A e")).stdout == "file\n"
     await sandbox.backups.delete(saved.id)
+
+
+async def test_directories_that_a_snapshot_keeps_are_replaced_too(sandbox: AsyncSandbox) -> None:
+    """Overlayfs does not rename a directory of a layer."""
+    await sandbox.exec(
+        "mkdir -p d/a/b/c d/shut; echo one | tee d/a/f d/a/b/f d/a/b/c/f > d/shut/f; chmod 555 d/shut d/a/b"
+    )
+    tell = "cd d; find . -printf '%P %m ' -exec sh -c 'test -f $0 && cat $0 || echo' {} ';' | sort"
+    before = (await sandbox.exec(tell)).stdout
+    saved = await sandbox.backups.create("d")
+    snapshot = await sandbox.snapshot()
+    await sandbox.exec("chmod 755 d/a/b; echo two | tee d/a/f d/a/b/c/f d/a/new; mkdir d/other")
+    await sandbox.backups.restore(saved.id)
+    assert (await sandbox.exec(tell)).stdout == before
+    await sandbox.backups.delete(saved.id)
+    await snapshot.delete()
+
+
+async def test_a_tree_that_is_too_deep_to_replace_stays_as_it_is(sandbox: AsyncSandbox) -> None:
+    deep = "/".join("x" for _ in range(300))
+    await sandbox.files.write("d/x/f", b"one")
+    saved = await sandbox.backups.create("d")
+    (await sandbox.exec(f"mkdir -p d/{deep}; chmod 555 d/x/x")).check()
+    snapshot = await sandbox.snapshot()
+    await sandbox.files.write("d/x/f", b"two")
+    with pytest.raises(CoveError, match="too long"):
+        await sandbox.backups.restore(saved.id)
+    assert await sandbox.files.read("d/x/f") == b"two"
+    assert (await sandbox.exec(f"ls -d d/{deep}; stat -c %a d/x/x; ls -A d")).stdout == f"d/{deep}\n555\nx\n"
+    await sandbox.backups.delete(saved.id)
+    await snapshot.delete()
+
+
+@needs_users
+async def test_root_replaces_directories_of_others_that_a_snapshot_keeps(cove_home: Path) -> None:
+    async with system_of_the_host() as image, AsyncSandbox.create(image=image, user="root") as sandbox:
+        (await sandbox.exec("mkdir -p d/theirs/in; echo one > d/theirs/in/f; chown -R 1:2 d/theirs")).check()
+        tell = "find d -printf '%P %m\\n' | sort; cat d/theirs/in/f"
+        before = (await sandbox.exec(tell)).stdout
+        saved = await sandbox.backups.create("d")
+        snapshot = await sandbox.snapshot()
+        (await sandbox.exec("echo two > d/theirs/in/f")).check()
+        await sandbox.backups.restore(saved.id)
+        assert (await sandbox.exec(tell)).stdout == before
+        await sandbox.backups.delete(saved.id)
+        await snapshot.delete()
+
+
+async def test_what_a_killed_restore_has_left_hinders_no_later_one(sandbox: AsyncSandbox) -> None:
+    """A backup that was made meanwhile has it too."""
+    left = "d/.cove-0123456789abcdef"
+    await sandbox.files.write("d/file", "kept")
+    await sandbox.files.write(f"{left}/old", "left")
+    saved = await sandbox.backups.create("d")
+    await sandbox.files.write("d/file", "changed")
+    await sandbox.backups.restore(saved.id)
+    assert await sandbox.files.read_text("d/file") == "kept"
+    assert await sandbox.files.read_text(f"{left}/old") == "left"
 
 
 async def test_a_place_that_cannot_be_replaced_stays_as_it_is(sandbox: AsyncSandbox) -> None:
@@ -198,11 +259,11 @@ def test_a_program_killed_at_any_step_leaves_no_half_backup(step: str, other_hom
     assert ended.returncode == -signal.SIGKILL
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COVE_HOME", str(other_home))
-        found = backup_store.BackupStore(other_home).list()
+        found = backup_store.BackupStore(Home(other_home)).list()
         assert len(found) == (1 if step == "published" else 0)
         assert [name for name in stored(other_home) if name.startswith(".")] == []
         for each in found:
-            info, archive = backup_store.BackupStore(other_home).open(each.id)
+            info, archive = backup_store.BackupStore(Home(other_home)).open(each.id)
             archive.close()
             assert info == each
     program = "import cove; cove.Sandbox.create().destroy()"
@@ -210,7 +271,7 @@ def test_a_program_killed_at_any_step_leaves_no_half_backup(step: str, other_hom
 
 
 def test_a_writer_at_work_is_not_swept_away(tmp_path: Path) -> None:
-    store = backup_store.BackupStore(tmp_path)
+    store = backup_store.BackupStore(Home(tmp_path))
     new = store.begin()
     store.begin().discard()
     assert store.list() == []
@@ -220,7 +281,7 @@ def test_a_writer_at_work_is_not_swept_away(tmp_path: Path) -> None:
 
 
 def test_records_of_others_are_no_backups(tmp_path: Path) -> None:
-    store = backup_store.BackupStore(tmp_path)
+    store = backup_store.BackupStore(Home(tmp_path))
     assert store.list() == []
     store.begin().discard()
     (tmp_path / "backups" / "abcabcabcabc").mkdir()

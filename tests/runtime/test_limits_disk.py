@@ -205,6 +205,66 @@ async def test_a_disk_that_a_crash_left_is_repaired_and_mounted_again(needs_imag
         assert (await sandbox.exec("cat /workspace/f")).stdout == "kept\n"
 
 
+async def test_a_disk_whose_first_record_is_spoilt_is_repaired_from_its_backup(needs_images: None) -> None:
+    async with AsyncSandbox.create(limits=SMALL) as sandbox:
+        await sandbox.exec("echo kept > /workspace/f; sync")
+        await sandbox.stop()
+        place = sandbox._place.path  # type: ignore[attr-defined]
+        await asyncio.to_thread(disk.detach_disk, place)
+        await _until_free(place / IMAGE)
+        await asyncio.to_thread(_spoil_checksum, place / IMAGE)
+        await sandbox.start()
+        assert (await sandbox.exec("cat /workspace/f")).stdout == "kept\n"
+
+
+def _spoil_checksum(image: Path) -> None:
+    """Change the checksum of the superblock, its last field: ext4(5)."""
+    with image.open("r+b") as file:
+        file.seek(1024 + 0x3FC)
+        checksum = file.read(4)
+        file.seek(1024 + 0x3FC)
+        file.write(bytes(255 - byte for byte in checksum))
+
+
+async def _until_free(image: Path) -> None:
+    async with asyncio.timeout(30):
+        while await asyncio.to_thread(disk._is_alive, str(image)):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_disk_that_others_keep_alive_is_not_repaired_and_stays_whole(
+    needs_images: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount namespace that was made meanwhile has a copy of the mount, which no unmounting here takes away."""
+    monkeypatch.setattr(disk, "_RELEASE_SECONDS", 0.2)
+    repaired: list[str] = []
+    monkeypatch.setattr(disk, "_repair", repaired.append)
+    async with AsyncSandbox.create(limits=SMALL) as sandbox:
+        place = sandbox._place.path  # type: ignore[attr-defined]
+        await sandbox.exec("echo kept > /workspace/f")
+        keeper = await asyncio.create_subprocess_exec("unshare", "--mount", "cat", stdin=asyncio.subprocess.PIPE)
+        try:
+            await asyncio.sleep(0.5)  # until it has its namespace
+            await sandbox.stop()
+            await asyncio.to_thread(disk.detach_disk, place)
+            await sandbox.start()
+            assert not repaired
+            assert (await sandbox.exec("cat /workspace/f; echo more > /workspace/g; sync")).stdout == "kept\n"
+        finally:
+            keeper.kill()
+            await keeper.wait()
+        await sandbox.stop()
+        await asyncio.to_thread(disk.detach_disk, place)
+        await _until_free(place / IMAGE)
+        checked = await asyncio.create_subprocess_exec(
+            "/usr/sbin/e2fsck", "-f", "-n", place / IMAGE, stdout=asyncio.subprocess.DEVNULL
+        )
+        assert await checked.wait() == 0
+        await sandbox.start()
+        assert repaired == [str(place / IMAGE)]
+        assert (await sandbox.exec("cat /workspace/f /workspace/g")).stdout == "kept\nmore\n"
+
+
 async def test_a_disk_that_cannot_be_used_any_more_gives_no_sandbox(needs_images: None) -> None:
     async with AsyncSandbox.create(limits=SMALL) as sandbox:
         place = sandbox._place  # type: ignore[attr-defined]

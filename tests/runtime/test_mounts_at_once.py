@@ -2,7 +2,10 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,9 @@ from support.cancellation import cancel_after
 from support.servers import eventually
 
 from cove import AsyncSandbox, AsyncVolume, VolumeMount
-from cove.errors import CoveError
+from cove.attach import Action
+from cove.errors import CoveError, SandboxUnavailable
+from cove.runtime.jail import Jail
 from cove.runtime.sandbox import Sandbox
 
 pytestmark = pytest.mark.anyio
@@ -87,10 +92,37 @@ async def test_a_mount_waits_for_its_turn_and_ends_with_its_sandbox(volume: Asyn
         adding = asyncio.ensure_future(sandbox.mounts.add(MOUNT))
         await eventually(lambda: any(users.iterdir()))
         assert (await sandbox.exec(SEEN)).stdout == "0\n"
+        assert not adding.done()
         ending = asyncio.ensure_future(sandbox.destroy())
         await eventually(lambda: sandbox.life.is_closed)
-        assert not adding.done()
     await ending
     with pytest.raises(CoveError):
         await adding
     assert list(users.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_mount_whose_helper_dies_is_there_and_listed_or_neither(
+    is_done: bool, volume: AsyncVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach = Jail.attach
+
+    async def dies(jail: Jail, actions: Sequence[Action]) -> list[socket.socket]:
+        if is_done:
+            await attach(jail, actions)
+        raise SandboxUnavailable("the helper that attaches to the sandbox has ended: try again")
+
+    async with AsyncSandbox.create() as sandbox:
+        changes: list[Callable[[], Awaitable[object]]] = [
+            partial(sandbox.mounts.add, MOUNT),
+            partial(sandbox.mounts.remove, MOUNT.target),
+        ]
+        for change in changes:
+            was_there = bool(await sandbox.mounts.list())
+            with monkeypatch.context() as patch, nullcontext() if is_done else pytest.raises(SandboxUnavailable):
+                patch.setattr(Jail, "attach", dies)
+                await change()
+            await check(sandbox, is_there=was_there is not is_done)
+            if not is_done:
+                await change()
+                await check(sandbox, is_there=not was_there)

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from support.services import COUNT, ECHO, HTTP, echo, start
 
-from cove import AsyncSandbox, Sandbox
+from cove import AsyncSandbox, Sandbox, SandboxStatus
 from cove.blocking.portal import get_portal
 from cove.core.exposure import Exposure, Label, is_exposed, make_exposure, parse_label
 from cove.errors import (
@@ -271,3 +271,12 @@ def test_a_blocking_program_has_the_same_ports() -> None:
             connection.write_eof()
             assert connection.read() == b""
         sandbox.ports.unexpose(4000)
+
+
+async def test_who_connects_to_a_port_wakes_a_sandbox_that_was_idle() -> None:
+    async with AsyncSandbox.create(idle_timeout=0.1) as sandbox:
+        while (await sandbox.info()).status is not SandboxStatus.STOPPED:
+            await asyncio.sleep(0.02)
+        with pytest.raises(ServiceNotResponding):
+            async with sandbox.ports.connect(9):
+                pass

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,29 @@ def test_a_program_that_dies_of_an_exception_leaves_no_process(isolation: str, o
         process.stdin.flush()
         assert process.wait(60) != 0
         assert wait_until_gone(pids) == []
+    run_program(COLLECT, other_home)
+    assert places(other_home) == []
+
+
+ENDING = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from cove import Sandbox
+
+kept = Sandbox.create(idle_timeout=600)
+ThreadPoolExecutor().submit(time.sleep, 1)  # the end of the program waits for it, and Cove's executors are shut down
+kept.exec("true")
+"""
+
+
+def test_a_program_that_ends_without_destroy_says_nothing(other_home: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "COVE_HOME": str(other_home)},
+    )
+    assert ended.stderr == b""
     run_program(COLLECT, other_home)
     assert places(other_home) == []
 

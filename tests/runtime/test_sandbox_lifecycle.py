@@ -36,6 +36,7 @@ from cove.errors import (
 from cove.runtime import sessions
 from cove.runtime.machine import examine_machine
 from cove.runtime.provider import EmbeddedProvider
+from cove.runtime.sandbox import Sandbox
 from cove.runtime.shell_channel import ShellChannel
 
 pytestmark = pytest.mark.anyio
@@ -511,6 +512,27 @@ async def test_a_lost_sandbox_can_be_restarted_with_its_files() -> None:
         await sandbox.restart()
         assert (await sandbox.exec("cat file")).stdout == "kept"
         assert (await sandbox.info()).status == "running"
+
+
+async def test_one_whose_process_only_ends_is_not_said_to_be_destroyed() -> None:
+    sandbox = await AsyncSandbox.create()
+    assert isinstance(sandbox, Sandbox)
+    await sandbox.close()  # as the process of a server's sandbox does that was lost
+    for change in (sandbox.restart, sandbox.start, sandbox.stop, sandbox.pause):
+        with pytest.raises(SandboxUnavailable, match="its files are kept"):
+            await change()
+    await sandbox.destroy()
+    with pytest.raises(SandboxDestroyed):
+        await sandbox.restart()
+
+
+async def test_who_attaches_to_a_jail_that_has_ended_may_try_again() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        assert isinstance(sandbox, Sandbox)
+        jail = sandbox._jail
+        await sandbox.stop()
+        with pytest.raises(SandboxUnavailable, match="has ended"):
+            await jail.attach([])
 
 
 async def test_a_sandbox_can_be_destroyed_while_it_restarts_and_not_restarted_after() -> None:

@@ -152,6 +152,22 @@ async def test_requests_to_one_session_run_in_the_order_they_came() -> None:
         assert (await session.exec("echo $x")).stdout == "".join(f"{n}," for n in range(30)) + "\n"
 
 
+@pytest.mark.parametrize("change", ["pause", "restart"])
+async def test_requests_that_wait_for_a_change_of_the_sandbox_run_in_the_order_they_came(change: str) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("n=0")
+        changing = asyncio.ensure_future(sandbox.pause() if change == "pause" else sandbox.restart())
+        await asyncio.sleep(0)
+        waking = asyncio.ensure_future(sandbox.exec("true"))
+        calls = [asyncio.ensure_future(session.exec("n=$((n+1)); echo $n")) for _ in range(5)]
+        await changing
+        calls += [asyncio.ensure_future(session.exec("n=$((n+1)); echo $n")) for _ in range(2)]
+        results = await asyncio.gather(*calls)
+        await waking
+        assert [result.stdout for result in results] == [f"{number}\n" for number in range(1, 8)]
+
+
 async def test_different_sessions_run_in_parallel() -> None:
     async with AsyncSandbox.create() as sandbox:
         await sandbox.exec("mkfifo /tmp/a /tmp/b")

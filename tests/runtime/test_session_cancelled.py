@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from support.inside import commands_inside
+from support.servers import eventually
 
 from cove import AsyncSandbox, SessionNotFound, SessionTerminated
 from cove.api import Session
+from cove.runtime.session import Session as RunningSession
 
 pytestmark = pytest.mark.anyio
 
@@ -215,3 +217,20 @@ async def test_destroying_the_sandbox_ends_calls_in_every_state() -> None:
         assert not pending
         for call in done:
             call.exception()
+
+
+async def test_a_session_whose_first_use_after_a_start_was_cancelled_comes_back_after_the_next() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        assert isinstance(session, RunningSession)
+        await session.exec("x=kept")
+        for _ in range(2):
+            await sandbox.restart()
+            waking = asyncio.ensure_future(session.exec("true"))
+            while session._shell._waking.is_done or not session._shell._waking.is_started:
+                await asyncio.sleep(0)
+            waking.cancel()
+            await asyncio.wait([waking])
+            await eventually(lambda: not session._shell.is_sleeping)  # its shell starts all the same
+            await sandbox.restart()
+            assert (await session.exec("echo $x")).stdout == "kept\n"

@@ -326,3 +326,15 @@ async def test_a_shell_that_is_replaced_twice_says_both_times_as_of_which_comman
             assert result.session_restarted
             await asyncio.sleep(0.1)
         assert result.restored_command == f"a={(await session.exec('echo $a')).stdout.strip()}"
+
+
+async def test_a_session_that_was_interrupted_and_waits_is_kept_as_it_is() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        session = await sandbox.create_session()
+        await session.exec("x=1", timeout=60)
+        for number in range(2, 5):
+            await session.exec(f"x={number}")
+            assert (await session.exec("sleep 100", timeout=0.05)).timed_out
+            await sandbox.restart()
+            result = await session.exec("echo $x")
+            assert (result.stdout, result.session_restarted) == (f"{number}\n", False)

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -17,9 +20,13 @@ from support.servers import eventually
 from support.stage import turns
 
 from cove import AsyncSandbox, AsyncSnapshot
-from cove.errors import CoveError, SandboxDestroyed, TransactionOpen, ValidationFailed
+from cove.attach import SECONDS, Attached, Target
+from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable, TransactionOpen, ValidationFailed
+from cove.layers.changes import find_changes
 from cove.linux.file_lock import waiting_lock
-from cove.model import SandboxStatus
+from cove.model import FileChangeKind, SandboxStatus
+from cove.runtime import comparison
+from cove.runtime.attachment import Attachment
 from cove.runtime.sandbox import Sandbox
 
 pytestmark = pytest.mark.anyio
@@ -243,6 +250,53 @@ async def test_a_transaction_is_over_when_its_sandbox_was_stopped() -> None:
             await change.commit()
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_a_transaction_whose_end_is_cancelled_is_over_or_still_open(keeps: bool) -> None:
+    async with AsyncSandbox.create() as sandbox:
+        for turns in SOME_TURNS:
+            await sandbox.exec("echo old > f")
+            id = await sandbox.begin_transaction()
+            await sandbox.exec("echo new > f")
+            end = sandbox.commit_transaction if keeps else sandbox.rollback_transaction
+            was_running = await cancel_after(turns, end(id), times=2)
+            await sandbox.rollback_transaction(id)
+            assert (await sandbox.exec("cat f")).stdout in (("old\n", "new\n") if keeps else ("old\n",))
+            async with sandbox.transaction() as change:
+                await change.commit()
+            if not was_running:
+                break
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_change_whose_helper_dies_leaves_the_old_files(
+    is_done: bool, monkeypatch: pytest.MonkeyPatch, cove_home: Path
+) -> None:
+    perform = Attachment.perform
+    layers = cove_home / "layers"
+    before = set(await asyncio.to_thread(lambda: list(layers.glob("*"))))
+
+    def dies(attachment: Attachment, target: Target, seconds: float = SECONDS) -> Attached:
+        if is_done:
+            perform(attachment, target, seconds).close()
+        raise SandboxUnavailable("the helper that attaches to the sandbox has ended: try again")
+
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.exec("echo old > f")
+        kept = await sandbox.snapshot()
+        for change in (sandbox.snapshot, lambda: sandbox.restore(kept), sandbox.begin_transaction):
+            await sandbox.exec("echo new > f")
+            with monkeypatch.context() as patch:
+                patch.setattr(Attachment, "perform", dies)
+                with pytest.raises(SandboxUnavailable):
+                    await change()
+            if is_done:  # nobody knows how far it came: another jail shows what the record says
+                await sandbox.restart()
+            assert (await sandbox.exec("cat f; echo newer > f; cat f")).stdout == "new\nnewer\n"
+            await (await sandbox.snapshot()).delete()
+        await kept.delete()
+    assert set(await asyncio.to_thread(lambda: list(layers.iterdir()))) <= before
+
+
 async def test_what_a_transaction_refuses_ends_nothing() -> None:
     async with AsyncSandbox.create() as sandbox:
         snapshot = await sandbox.snapshot()
@@ -278,3 +332,75 @@ async def test_a_change_that_a_destruction_cuts_off_says_so(change: str, cove_ho
     with pytest.raises(SandboxDestroyed, match=rf"{sandbox.id} was destroyed meanwhile: {consequence}"):
         await changing
     await destroying
+
+
+@pytest.mark.parametrize("change", ["rollback", "restore"])
+async def test_what_a_cancelled_call_had_asked_for_does_not_come_after_a_change(change: str) -> None:
+    """Its caller is told that it is over before the agent, which is slow here, has done it."""
+    async with AsyncSandbox.create() as sandbox:
+        assert isinstance(sandbox, Sandbox)
+        before = await sandbox.snapshot()
+        if change == "rollback":
+            change_back = partial(sandbox.rollback_transaction, await sandbox.begin_transaction())
+        else:
+            change_back = partial(sandbox.restore, before)
+        agent = sandbox._jail.agent_pid
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            writing = asyncio.ensure_future(sandbox.files.write("late", b""))
+            await asyncio.sleep(0.2)
+            writing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await writing
+            asyncio.get_running_loop().call_later(0.5, os.kill, agent, signal.SIGCONT)
+            await change_back()
+            await asyncio.sleep(0.7)
+            assert not await sandbox.files.exists("late")
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(agent, signal.SIGCONT)
+        await before.delete()
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+async def test_changes_are_those_of_one_moment_though_snapshots_are_made(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer that is sealed and taken to the store while it is compared would look like deleted files."""
+    async with AsyncSandbox.create() as sandbox:
+        await sandbox.files.write("file", b"one")
+        first = await sandbox.snapshot()
+        await sandbox.files.write("file", b"other")
+        made: list[AsyncSnapshot] = []
+        loop, find = asyncio.get_running_loop(), find_changes
+
+        def find_slowly(lower: list[Path], upper: list[Path], check: Callable[[], None], *, is_whole: bool) -> object:
+            if len(made) < times:
+                made.append(asyncio.run_coroutine_threadsafe(sandbox.snapshot(), loop).result(30))
+                asyncio.run_coroutine_threadsafe(eventually(lambda: not upper[-1].exists(), 30), loop).result(40)
+            return find(lower, upper, check, is_whole=is_whole)
+
+        monkeypatch.setattr(comparison, "find_changes", find_slowly)
+        if times == 1:
+            assert [(each.path, each.kind) for each in await sandbox.changes(first)] == [
+                ("/workspace/file", FileChangeKind.MODIFIED)
+            ]
+        else:
+            with pytest.raises(SandboxUnavailable, match="faster than the files can be compared"):
+                await sandbox.changes(first)
+        for snapshot in (*made, first):
+            await snapshot.delete()
+
+
+async def test_when_a_cancelled_call_returns_it_has_happened_or_never_will() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        assert isinstance(sandbox, Sandbox)
+        agent = sandbox._jail.agent_pid
+        os.kill(agent, signal.SIGSTOP)
+        writing = asyncio.ensure_future(sandbox.files.write("late", b""))
+        await asyncio.sleep(0.2)
+        writing.cancel()
+        asyncio.get_running_loop().call_later(0.3, os.kill, agent, signal.SIGCONT)
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert [each.path for each in await sandbox.changes()] == ["/workspace/late"]

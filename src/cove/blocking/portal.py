@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import uvloop
 
 from cove.errors import SandboxUnavailable
-from cove.local.threads import start_transfer
+from cove.local.threads import is_program_ending, start_transfer
 from cove.tasks import Tasks, owned, settled
 
 T = TypeVar("T")
@@ -25,6 +25,7 @@ class Portal:
         self._pid = os.getpid()
         self._closing = Tasks()
         self._loop = uvloop.new_event_loop()
+        self._loop.set_exception_handler(_report)
         self._thread = threading.Thread(target=self._loop.run_forever, name="cove-loop", daemon=True)
         self._thread.start()
 
@@ -108,6 +109,12 @@ class _Call(Generic[T]):
             self.result.set_exception(error)
         else:
             self.result.set_result(task.result())
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Log what nobody waits for, unless the program ends: that stops executors and loop wherever they stand."""
+    if not is_program_ending():
+        loop.default_exception_handler(context)
 
 
 async def _next(events: AsyncGenerator[T, None]) -> T | object:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _BLOCKING_THREADS = 8
+# A child of this program that is just being started has copies of its pipes, for a moment.
+_COPIES_SECONDS = 1.0
 
 
 class _Threads:
@@ -93,6 +96,15 @@ def _one_thread() -> Iterator[ThreadPoolExecutor]:
         executor.shutdown(wait=False)
 
 
+def is_program_ending() -> bool:
+    """Return whether the interpreter has begun to end: executors, which nobody shuts down before, take no more work."""
+    try:
+        _current().closing.submit(int)
+    except RuntimeError:
+        return True
+    return False
+
+
 def close_in_thread(descriptors: Sequence[int]) -> "asyncio.Future[None]":
     """Close descriptors that came from inside: whoever is the last to close a file frees it, however large it is.
 
@@ -119,6 +131,7 @@ class Stop:
     def __init__(self) -> None:
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_set = False
+        self._until = 0.0
 
     def __enter__(self) -> "Stop":
         return self
@@ -133,8 +146,9 @@ class Stop:
         self.finish()
 
     def finish(self) -> None:
-        """Wait no more: what is ready is still taken."""
+        """Wait no more: what is ready is still taken, and so is the end of a pipe that comes within a moment."""
         if self._event >= 0:
+            self._until = time.monotonic() + _COPIES_SECONDS
             os.eventfd_write(self._event, 1)
 
     def check(self) -> None:
@@ -149,8 +163,15 @@ class Stop:
         poll.register(self._event, select.POLLIN)
         ready = [number for number, _ in poll.poll()]
         self.check()
-        if descriptor not in ready:
+        if descriptor not in ready and not self._wait_for_end(descriptor, events):
             raise Stopped
+
+    def _wait_for_end(self, descriptor: int, events: int) -> bool:
+        poll = select.poll()
+        poll.register(descriptor, events)
+        is_ready = bool(poll.poll(max(0, self._until - time.monotonic()) * 1000))
+        self.check()
+        return is_ready
 
 
 async def in_transfer(work: Callable[[Callable[[], None]], T], *, discard: Callable[[T], object] | None = None) -> T:

@@ -23,6 +23,7 @@ from cove.linux.file_lock import make_locked, try_lock, waiting_lock
 from cove.linux.forking import close_in_forked_child
 from cove.local.state import replace_file, sync_directory
 from cove.model import BackupInfo
+from cove.runtime.home import Home
 
 _RECORD: Final = "backup.json"
 _ARCHIVE: Final = "archive.tar.zst"
@@ -32,14 +33,19 @@ _ID: Final = re.compile(f"[a-z2-7]{{{KEY_LENGTH}}}")
 
 
 class BackupStore:
-    """All backups below one state directory."""
+    """All backups below one state directory; of a tenant, its own."""
 
-    def __init__(self, home: Path) -> None:
-        self._top = home / "backups"
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    @property
+    def _top(self) -> Path:
+        """A sandbox may be made before it is known whose it is."""
+        return self._home.own / "backups"
 
     def begin(self) -> "NewBackup":
         """Make room for a new one that nobody sees yet."""
-        self._top.mkdir(mode=0o700, exist_ok=True)
+        self._top.mkdir(mode=0o700, parents=True, exist_ok=True)
         id = new_identifier()
         with waiting_lock(self._top / _LOCK):
             self._sweep()

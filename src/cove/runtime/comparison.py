@@ -2,12 +2,27 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol, TypeVar
 
+from cove.errors import SandboxUnavailable
 from cove.layers.changes import find_changes
 from cove.layers.diff import find_diff
 from cove.local.threads import in_transfer
 from cove.model import FileChange
 from cove.runtime.layers import SandboxLayers
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+# The directories of layers, bottom first: those below, and those on top.
+Trees = tuple[list[Path], list[Path]]
+Check = Callable[[], None]
+
+_MOST_TIMES = 20
+
+
+class _Find(Protocol[T_co]):
+    def __call__(self, trees: Trees, check: Check, *, is_whole: bool) -> T_co:
+        """Compare those layers; `check` raises when nobody waits for it any more."""
 
 
 class Comparison:
@@ -20,25 +35,40 @@ class Comparison:
 
     async def changes(self, since: str | None) -> list[FileChange]:
         """Compare the files as they are with those of a snapshot, or of the creation."""
-        return await in_transfer(lambda check: self._find_changes(since, check))
 
-    def _find_changes(self, since: str | None, check: Callable[[], object]) -> list[FileChange]:
-        trees, is_whole, files = self.trees(since), self._is_other(since), self._layers.files
-        if files is not None:
-            return files.changes(trees, check, is_whole=is_whole)
-        return find_changes(*trees, check, is_whole=is_whole)
+        def find(trees: Trees, check: Check, *, is_whole: bool) -> list[FileChange]:
+            if (files := self._layers.files) is not None:
+                return files.changes(trees, check, is_whole=is_whole)
+            return find_changes(*trees, check, is_whole=is_whole)
+
+        return await in_transfer(lambda check: self._compare(since, find, check))
 
     async def diff(self, path: bytes, since: str | None) -> str:
         """Write the same as a patch."""
-        return await in_transfer(lambda check: self._find_diff(path, since, check))
 
-    def _find_diff(self, path: bytes, since: str | None, check: Callable[[], object]) -> str:
-        trees, is_whole, files = self.trees(since), self._is_other(since), self._layers.files
-        if files is not None:
-            return files.diff(trees, path, check, is_whole=is_whole)
-        return find_diff(*trees, path, check=check, is_whole=is_whole)
+        def find(trees: Trees, check: Check, *, is_whole: bool) -> str:
+            if (files := self._layers.files) is not None:
+                return files.diff(trees, path, check, is_whole=is_whole)
+            return find_diff(*trees, path, check=check, is_whole=is_whole)
 
-    def trees(self, since: str | None) -> tuple[list[Path], list[Path]]:
+        return await in_transfer(lambda check: self._compare(since, find, check))
+
+    def _compare(self, since: str | None, find: "_Find[T]", check: Check) -> T:
+        """Compare, and once more where the layers were others before it was done: nobody waits for this. Blocks."""
+        for _ in range(_MOST_TIMES):
+            trees, is_whole = self.trees(since), self._is_other(since)
+            error = None
+            try:
+                found = find(trees, check, is_whole=is_whole)
+            except (OSError, SandboxUnavailable) as failure:
+                error = failure
+            if (trees, is_whole) == (self.trees(since), self._is_other(since)):
+                if error is not None:
+                    raise error
+                return found
+        raise SandboxUnavailable("snapshots are made faster than the files can be compared: try again")
+
+    def trees(self, since: str | None) -> Trees:
         """Return the layers before, and those on top; where one does not stand on the other, all of each. Blocks."""
         stack, before = self._layers.place.convert(), self.layers_before(since)
         now = [*map(self._layers.data, stack.shorten(stack.layers)), self._layers.place.directories[0].parent]

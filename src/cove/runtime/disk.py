@@ -1,9 +1,12 @@
 """Disk quota: the writable directories of a sandbox on a file system of their own, where root can make one."""
 
+import glob
 import os
 import shutil
 import subprocess
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from cove.errors import SandboxUnavailable
@@ -16,12 +19,18 @@ _DIRECTORIES = ("workspace", "home", "tmp")
 _TRIAL_BYTES = 8 << 20
 # A larger limit keeps a disk from being filled up, it does not ration it: measuring holds that well enough, and costs
 # no start and no end the making, mounting and unmounting of a file system, which takes them twice as long.
-_LARGEST_IMAGE = 8 << 30
+LARGEST_IMAGE = 8 << 30
 _TOOLS = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
 _SECONDS = 60
 # A file system needs this much for itself; ext4 also has inodes of its own.
 _LEAST_BYTES = 2 << 20
 _OWN_INODES = 16
+# Room that only root can use: a sandbox that has filled its disk can be started again, which makes some directories.
+_RESERVED_BYTES = 256 << 10
+# How long processes that were killed may take to let go of a file system; the kernel tells nobody when they have.
+_RELEASE_SECONDS = 2.0
+_PAUSE = 0.02
+_BACKING_FILES = "/sys/block/loop*/loop/backing_file"
 # e2fsck(8): nothing to do, or done.
 _REPAIRED = (0, 1)
 
@@ -47,7 +56,7 @@ def attach_disk(place: Path, limits: Limits, owner: int | None) -> bool:
 
 
 def _needs_image(limits: Limits) -> bool:
-    return limits.inodes is not None or (limits.disk is not None and limits.disk <= _LARGEST_IMAGE)
+    return limits.inodes is not None or (limits.disk is not None and limits.disk <= LARGEST_IMAGE)
 
 
 def _make_and_mount(image: Path, point: Path, limits: Limits) -> bool:
@@ -63,18 +72,19 @@ def _make_and_mount(image: Path, point: Path, limits: Limits) -> bool:
 def _mount_again(image: str, point: str) -> None:
     """Its files are on it: without it there is no sandbox."""
     try:
-        repair_image(image)
-        mount_image(image, point)
+        mount_again(image, point)
     except ImageUnavailable as error:
         raise SandboxUnavailable(f"the disk of the sandbox cannot be used: {error}") from error
 
 
 def _move_in(directory: Path, inside: Path, owner: int) -> None:
+    """Let the directory lead to one on the disk. Where it does, a layer may have taken that: nothing is made anew."""
+    if directory.is_symlink():
+        return
     inside.mkdir(mode=0o700, exist_ok=True)
     os.chown(inside, owner, owner, follow_symlinks=False)
-    if not directory.is_symlink():
-        directory.rmdir()
-        directory.symlink_to(inside.relative_to(directory.parent))
+    directory.rmdir()
+    directory.symlink_to(inside.relative_to(directory.parent))
 
 
 def detach_disk(place: Path) -> None:
@@ -113,20 +123,49 @@ def make_image(path: str, size: int, inodes: int | None) -> None:
     """Make an empty file system whose top directory is root's. Nothing is left of a failed one."""
     building = f"{path}.new"
     with open(building, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.truncate(max(size, _LEAST_BYTES))
+        whole = max(size, _LEAST_BYTES) + _RESERVED_BYTES
+        file.truncate(whole)
     options = "lazy_itable_init=1,nodiscard,root_owner=0:0"
     count = [] if inodes is None else ["-N", str(inodes + _OWN_INODES)]
     try:
-        _run("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", options, *count, building)
+        reserved = f"{100 * _RESERVED_BYTES / whole:.6f}"
+        _run("mkfs.ext4", "-q", "-F", "-m", reserved, "-O", "^has_journal", "-E", options, *count, building)
         os.rename(building, path)
     except ImageUnavailable:
         os.unlink(building)
         raise
 
 
-def repair_image(path: str) -> None:
-    """Bring one that was not taken away in good order, by a crash of the machine, into a state that can be mounted."""
-    _run("e2fsck", "-p", path, good=_REPAIRED)
+def mount_again(path: str, point: str) -> None:
+    """Mount one that was made before, in a state that can be used also after a crash of the machine.
+
+    Processes that are ending keep the file system alive beyond its unmounting: then it is not to be repaired, and
+    mount(8) finds the same one again.
+    """
+    until = time.monotonic() + _RELEASE_SECONDS
+    while (is_alive := _is_alive(path)) and time.monotonic() < until:
+        time.sleep(_PAUSE)
+    if not is_alive:
+        _repair(path)
+    mount_image(path, point)
+
+
+def _is_alive(path: str) -> bool:
+    """Return whether a loop device has it, also without any mount that is seen here: loop(4)."""
+    path = os.path.realpath(path)
+    for name in glob.glob(_BACKING_FILES):
+        with suppress(OSError), open(name) as file:  # one that goes away is none
+            if file.read().rstrip("\n") == path:
+                return True
+    return False
+
+
+def _repair(path: str) -> None:
+    """Make it good again, by itself; what that does not mend, with the backups that it has of its own records."""
+    try:
+        _run("e2fsck", "-p", path, good=_REPAIRED)
+    except ImageUnavailable:
+        _run("e2fsck", "-f", "-y", path, good=_REPAIRED)
 
 
 def mount_image(path: str, point: str) -> None:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
+from typing import NamedTuple
 
 from cove.archive.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
@@ -24,6 +25,7 @@ from cove.linux.path_walk import admit_group, closed_directory
 from cove.linux.pidfd import kill_orphans, kill_processes_of, start_time
 from cove.linux.subordinate import SLICE_USERS, Slice
 from cove.linux.user_map import are_mapped
+from cove.local.api_keys import TENANTS
 from cove.runtime.cgroups import SandboxGroups
 from cove.runtime.disk import detach_disk
 from cove.runtime.kept_journals import keep_journal
@@ -48,6 +50,14 @@ class HostUser:
     id: int | None
     group: int | None
     others: tuple[int, ...] = ()
+
+
+class PlaceUsers(NamedTuple):
+    """The users of a place, as `Place` has them."""
+
+    user_id: int | None
+    users: int = 1
+    slice: Slice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +133,11 @@ class Home:
     def tenant(self) -> str:
         """The tenant whose things are seen."""
         return self.layers.tenant
+
+    @property
+    def own(self) -> Path:
+        """The directory for what nobody else sees: the tenant's, or all of it."""
+        return self.path / TENANTS / self.tenant if self.tenant else self.path
 
     def belong_to(self, tenant: str) -> None:
         """Show what belongs to that tenant from here on."""
@@ -251,14 +266,19 @@ class Home:
         return self._kept(key, path, lock)
 
     def _kept(self, key: str, path: Path, lock: FileIO) -> Place:
-        """Describe a place that another program has made: its note says how many users it has."""
-        note = read_note(path / USER)
+        """Describe a place that another program has made."""
+        return Place(key, path, lock, *self.users_of(key))
+
+    def users_of(self, key: str) -> PlaceUsers:
+        """Return the users of a place that another program has made: its note says how many it has."""
+        path = self.sandboxes / key / USER
+        note = read_note(path)
         if note and not self._is_root:
-            return Place(key, path, lock, None, SLICE_USERS, Slice(*map(int, note.split())))
+            return PlaceUsers(None, SLICE_USERS, Slice(*map(int, note.split())))
         first, _, users = note.partition(" ")
         if users:
-            return Place(key, path, lock, int(first), int(users))
-        return Place(key, path, lock, self._users.find(key, path / USER) if self._is_root else None)
+            return PlaceUsers(int(first), int(users))
+        return PlaceUsers(self._users.find(key, path) if self._is_root else None)
 
     def keep(self, place: Place) -> None:
         """Let go of the place; its files stay for whoever takes it again."""

@@ -18,7 +18,7 @@ _IDLE_SECONDS = 0.5
 class IdleSnapshot:
     """One timer for a whole series of commands: it looks when the last of them ended.
 
-    `has_timeouts` says that commands of the session may be interrupted.
+    `has_timeouts` says that commands of the session may be interrupted, `is_taken_now` that one has the turn for it.
     """
 
     has_timeouts = False
@@ -30,6 +30,7 @@ class IdleSnapshot:
         self._is_running = is_running
         self._timer: ClockTimer | None = None
         self._last_used = 0.0
+        self.is_taken_now = False
 
     def move(self, spawner: Spawner, turn: Turn) -> None:
         """Belong to that jail from here on; the timer of the one before has ended with it."""
@@ -71,7 +72,10 @@ class IdleSnapshot:
             return  # the command that runs now schedules the next one
         async with self._turn:
             if self._is_running() and self._shell.live.current.is_alive and not self._shell.live.needs_recovery:
+                self.is_taken_now = True
                 try:
                     await self._shell.live.snapshot()
                 except (ShellEnded, StateTooLarge):
                     return  # the next command finds out; the last good snapshot stays
+                finally:
+                    self.is_taken_now = False

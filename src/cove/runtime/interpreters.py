@@ -12,6 +12,11 @@ from cove.model import CodeInterpreter
 from cove.runtime.programs import AGENT_SOURCES
 
 OLDEST_NODE = 20
+# Debian 13 and Ubuntu 25.04 package one that is new enough; npm has it for those before.
+NODE_COMMAND = (
+    "`sudo apt install nodejs`; where that is older, as in Debian 12 and Ubuntu 24.04, "
+    "`sudo apt install npm && sudo npm install --global --prefix /usr/local node@22`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +68,12 @@ class Interpreters:
             in_image = "" if self.image is None else f", or in the image {self.image}, which has none"
             raise InterpreterNotReady(
                 f"{language} contexts need Node.js {OLDEST_NODE} or newer below /usr, where sandboxes can see it"
-                f"{in_image}: `sudo apt install nodejs`; one installed under a home directory is not visible to them"
+                f"{in_image}: {NODE_COMMAND}; one installed under a home directory is not visible to them"
             )
         if not self.has_packages:
             raise InterpreterNotReady(
-                f"{language} contexts need packages that were not installed when Cove was built: install npm, then "
-                "`pip install --force-reinstall --no-deps` Cove from its source, or run `make setup` in a checkout"
+                f"{language} contexts need packages that were not installed when Cove was built: install a wheel that "
+                "has them, or in a checkout `sudo apt install npm`, then `make setup`"
             )
         return self.nodes
 

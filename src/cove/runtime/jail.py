@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cove.attach import SECONDS, Action, Attached, CloneTree, Target
-from cove.errors import ValidationFailed
+from cove.errors import SandboxUnavailable, ValidationFailed
 from cove.linux.pidfd import reap, wait_for_end
 from cove.local.threads import close_in_thread, in_thread, start_in_thread
 from cove.runtime.attachment import attach as attach_to
@@ -69,8 +69,10 @@ class Jail:
     @property
     def target(self) -> Target:
         """The agent, as somebody to attach to."""
-        if self._agent is None or self.link.closed:
-            raise ValidationFailed("nothing can be attached to a sandbox without isolation, or one that has ended")
+        if self.link.closed:
+            raise SandboxUnavailable("the sandbox has ended: nothing was attached to it")
+        if self._agent is None:
+            raise ValidationFailed("nothing can be attached to a sandbox without isolation")
         return Target(self._agent, self.agent_pid, self._user_id)
 
     @property
@@ -91,9 +93,10 @@ class Jail:
         Where it is no PID 1, nobody but the agent itself can end what it started: it does when the link is closed.
         """
         self.link.close()
-        self._kill_agent()
+        self.kill_agent()
 
-    def _kill_agent(self) -> None:
+    def kill_agent(self) -> None:
+        """End it from whatever thread: the end of the link tells the loop that the jail is lost."""
         if self._agent is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._agent, signal.SIGKILL)
@@ -117,16 +120,20 @@ class Jail:
     def abandon(self) -> None:
         """End it without an event loop. Blocks until it is gone."""
         self.link.abandon()
-        self._kill_agent()
+        self.kill_agent()
         if not self.exited.done():
-            child = os.pidfd_open(self.pid)
-            if not wait_for_end(child, _STOP_SECONDS):
-                os.kill(self.pid, signal.SIGKILL)
-            os.close(child)
-            reap(self.pid)
+            with suppress(ProcessLookupError):  # the loop has taken its end, and had no time to say so
+                self._end_child()
         if self._agent is not None:
             wait_for_end(self._agent, _STOP_SECONDS)
         self.groups.remove()
+
+    def _end_child(self) -> None:
+        child = os.pidfd_open(self.pid)
+        if not wait_for_end(child, _STOP_SECONDS):
+            os.kill(self.pid, signal.SIGKILL)
+        os.close(child)
+        reap(self.pid)
 
 
 async def wait_readable(descriptor: int) -> None:

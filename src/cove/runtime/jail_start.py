@@ -7,6 +7,7 @@ agent has said its first word the jail stands, and only then its mounts are chan
 """
 
 import asyncio
+import errno
 import os
 import re
 import resource
@@ -124,7 +125,7 @@ async def start_jail(
             await jail.close()
             if not isinstance(error, TimeoutError | OSError):
                 raise
-            reason = await in_thread(explain_refusal, complaint or _guess(error, spec))
+            reason = await in_thread(explain_refusal, complaint or guess_reason(error, spec))
             raise SandboxUnavailable(f"the sandbox did not start: {reason}") from error
         jail.lose = on_lost
         return jail
@@ -303,8 +304,12 @@ async def _await_hello(jail: Jail) -> None:
         raise ConnectionResetError("bwrap gave no reason")
 
 
-def _guess(error: Exception, spec: SandboxSpec) -> str:
+def guess_reason(error: Exception, spec: SandboxSpec) -> str:
     """Guess what a jail that ended without a word may have died of."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSYS:
+        return f"images and mounts need Linux 5.14 or newer, this is {os.uname().release}: {error.strerror}"
+    if isinstance(error, TimeoutError):
+        return f"it was not ready within {_START_SECONDS:g} s. The machine may be too busy, or its limits too low."
     memory = spec.limits.memory
     if memory is None or not isinstance(error, ConnectionResetError):
         return str(error)

@@ -38,7 +38,15 @@ from cove.layers.place import PlaceLayers
 from cove.layers.record import ROOT, Stack, System
 from cove.linux.disk_usage import DiskUsage, measure_disk
 from cove.linux.mounts import detach_mount, map_owner, owner_mapping
-from cove.linux.references import Holders, MountPoint, bound_sockets, find_holders, pid_inside, read_mounts
+from cove.linux.references import (
+    Holders,
+    MountPoint,
+    bound_sockets,
+    find_holders,
+    mount_table,
+    pid_inside,
+    read_mounts,
+)
 from cove.model import SandboxSpec, SnapshotMethod
 from cove.model.spec import HOST_IMAGE
 from cove.runtime.attachment import Attachment
@@ -221,12 +229,17 @@ class SandboxLayers:
 
         def show(held: "_Held", *, sealed: bool) -> Moved | None:
             attachment.actions = [ShowLayers(layers, upper, held.parts, held.below, sealed=sealed)]
+            before = mount_table(jail.agent_pid)
             with self.place.trying(new) as go_back:
                 try:
                     attachment.perform(jail.target)
                 except MountBusy:
                     go_back()
                     return None
+                except SandboxUnavailable:
+                    if mount_table(jail.agent_pid) != before:
+                        jail.kill_agent()  # the helper died in the middle: another jail starts on what the record says
+                    raise
             return Moved({pid_inside(pid): path for pid, path in held.holders.standing.items()})
 
         try:

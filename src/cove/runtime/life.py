@@ -88,11 +88,15 @@ class Life:
         self.journal = Journal.silent()
         self.status = SandboxStatus.RUNNING
         self.wakes = True
+        self.stays_stopped = False  # somebody has stopped it, and no call starts it
         self.lost_because = ""
         self.is_closed = False
+        self.is_destroyed = False
         self.turn = asyncio.Lock()
+        self.running_turn = _RunningTurn(self)
         self._changes = 0
         self._waiting = 0
+        self._entrance = asyncio.Lock()
         self._changed = Notify()
         self._tasks = Tasks()
         self._restarting: asyncio.Task[None] | None = None
@@ -100,7 +104,11 @@ class Life:
 
     @property
     def is_open(self) -> bool:
-        """Return whether a call may begin: it runs, and nothing changes that."""
+        """Return whether a call may begin: it runs, nothing changes that, and nobody came before."""
+        return not self._waiting and self._is_steady
+
+    @property
+    def _is_steady(self) -> bool:
         return self.status is SandboxStatus.RUNNING and not self._changes
 
     def begin(self) -> None:
@@ -114,22 +122,32 @@ class Life:
     async def ready(self, *, starts: bool = True) -> None:
         """Wait for a change under way, then wake what sleeps; raises SandboxStopped or SandboxPaused where it may not.
 
-        One that is lost or destroyed says so itself.
+        Calls go on in the order in which they came. One that is lost or destroyed says so itself.
         """
         if asyncio.get_running_loop() is not self._loop:
             return
         self._waiting += 1
         try:
-            while not self.is_open and not self.is_closed and self.status is not SandboxStatus.LOST:
-                if self._changes:
-                    await self._changed.wait()
-                elif self.status is SandboxStatus.STOPPED and not starts:
-                    return
-                else:
-                    self._check_wakes()
-                    await self._change(self._wake)
+            async with self._entrance:
+                await self._ready(starts)
         finally:
             self._waiting -= 1
+
+    async def _ready(self, starts: bool) -> None:
+        while not self._is_steady and not self.is_closed and self.status is not SandboxStatus.LOST:
+            if self._changes:
+                await self._changed.wait()
+            elif self.status is SandboxStatus.STOPPED and not starts:
+                return
+            else:
+                self._check_wakes()
+                await self._change(self._wake)
+
+    async def wake_in_turn(self) -> None:
+        """Wake one that was paused since a call came through the gate. The caller has the turn."""
+        if self.status is SandboxStatus.PAUSED:
+            self._check_wakes()
+            await self._resume()
 
     def _check_wakes(self) -> None:
         if not self.wakes:
@@ -151,10 +169,12 @@ class Life:
 
     async def pause(self, *, wake: bool = True) -> None:
         """Freeze it. Idempotent."""
+        self._check_not_ended("pause")
         await self._change(lambda: self._pause(wake))
 
     async def resume(self) -> None:
         """Thaw it. Idempotent."""
+        self._check_not_ended("resume")
         await self._change(self._resume)
 
     async def rest(self, action: Callable[[], Work[None]]) -> None:
@@ -188,6 +208,12 @@ class Life:
         self._on_lost()
         return True
 
+    async def give_up(self) -> bool:
+        """Let nobody start it any more, because its process ends; False where somebody has started it meanwhile."""
+        async with self.turn:
+            self._is_over = self.status is SandboxStatus.LOST
+            return self._is_over
+
     def close(self) -> None:
         """Let no change begin any more; calls that wait go on and find that out."""
         self.is_closed = True
@@ -211,18 +237,21 @@ class Life:
             await work()
 
     def check_alive(self) -> None:
-        """Raise SandboxDestroyed for one that ends, or has."""
+        """Raise for one that ends, or has: by `destroy`, or with a process whose place another one takes."""
+        if self.is_closed and not self.is_destroyed:
+            raise SandboxUnavailable(f"sandbox {self._living.id} has stopped; its files are kept: try again")
         if self.is_closed:
             raise SandboxDestroyed(f"sandbox {self._living.id} was destroyed")
 
     async def _stop(self, wakes: bool) -> None:
         await self.keeper.stopping(wakes=wakes)
+        await self._thaw()
         self.wakes = wakes
         if self.status is not SandboxStatus.STOPPED:
-            await self._thaw()
             await self._finish(WAS_STOPPED)
             self.journal.record(JournalKind.STOPPED)
             await self.journal.flush()  # whoever is told that it is stopped may read the files at once
+        self.stays_stopped = not wakes
         self._is_over = self.keeper.is_final
         await self.keeper.keep()
 
@@ -264,7 +293,7 @@ class Life:
             raise SandboxUnavailable(f"sandbox {self._living.id} is just being stopped: try again")
         await self._finish(WAS_RESTARTED)  # what a lost one has left
         await self._living.begin()
-        self.status, self.wakes = SandboxStatus.RUNNING, True
+        self.status, self.wakes, self.stays_stopped = SandboxStatus.RUNNING, True, False
         self.journal.record(JournalKind.STARTED)
         self.activity.touch()
         self.activity.look_again()
@@ -303,9 +332,32 @@ class Life:
                 self.journal.record(JournalKind.RESUMED)
             self.activity.look_again()
 
+    def _check_not_ended(self, what: str) -> None:
+        """Raise for one that was stopped and whose process ends: its status changes no more."""
+        if self.is_closed and not self.is_destroyed and self.stays_stopped:
+            self._check_present(what)
+
     def _check_present(self, what: str) -> None:
         if self.status in (SandboxStatus.STOPPED, SandboxStatus.LOST):
             raise nothing_to(what, self._living.id, self.status, self.lost_because)
+
+
+class _RunningTurn:
+    """The turn, for what needs a sandbox that is not frozen: nobody else can wake it as long as the turn is taken."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    async def __aenter__(self) -> None:
+        await self._life.turn.acquire()
+        try:
+            await self._life.wake_in_turn()
+        except BaseException:
+            self._life.turn.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._life.turn.release()
 
 
 def nothing_to(what: str, id: str, status: SandboxStatus, lost_because: str) -> CoveError:

@@ -24,6 +24,8 @@ from cove.runtime.journal import Journal
 
 # The agent answers within microseconds; these are for a machine, or a sandbox, that has no CPU time left.
 ANSWER_SECONDS = 30.0
+# How long a cancelled caller waits for the agent to have done what it was asked, so that nothing happens later.
+_CANCEL_SECONDS = 2.0
 # Packets that one callback takes before the loop looks at its other descriptors.
 MOST_PACKETS = 16
 # An agent that leaves so many requests unanswered is not waited for again.
@@ -89,6 +91,7 @@ class Link:
         self.clock = clock or Clock()
         self._tag = 0
         self._pending: dict[int, _Pending] = {}
+        self._abandoned: dict[int, asyncio.Future[None]] = {}
         self._writable: asyncio.Future[None] | None = None
         self.explain: Explain = _explain
         self.gate: Gate = OpenGate()
@@ -146,7 +149,20 @@ class Link:
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
                 close_in_thread(answer.result().descriptors)
+            if tag in self._pending:
+                abandoned = self._abandoned[tag] = self._loop.create_future()
+                await asyncio.wait([abandoned], timeout=_CANCEL_SECONDS)
             raise
+
+    async def finish_abandoned(self) -> None:
+        """Wait until the agent has done what cancelled callers had asked of it: what it does later comes after that.
+
+        Raises SandboxUnavailable when it does not answer within ANSWER_SECONDS.
+        """
+        if self._abandoned:
+            _, late = await asyncio.wait(list(self._abandoned.values()), timeout=ANSWER_SECONDS)
+            if late:
+                raise _unanswered(False)
 
     async def _send(self, packet: bytes, descriptors: Sequence[int]) -> None:
         """Send at once if the socket takes it, otherwise when the agent has worked off what is there."""
@@ -212,6 +228,9 @@ class Link:
             if not pending.answer.done():
                 pending.answer.set_exception(self.explain(True))
         self._pending.clear()
+        for abandoned in self._abandoned.values():
+            abandoned.set_result(None)
+        self._abandoned.clear()
         if not self.hello.done():
             self.hello.cancel()
 
@@ -270,3 +289,5 @@ class Link:
         else:
             raise ProtocolError("malformed answer")
         del self._pending[tag]
+        if (abandoned := self._abandoned.pop(tag, None)) is not None:
+            abandoned.set_result(None)

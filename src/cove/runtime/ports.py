@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import socket
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
@@ -95,10 +96,20 @@ class Ports(api.Ports):
             if exposure is None or not is_exposed([exposure], port, token):
                 raise PortNotExposed(f"port {port} is not exposed")
         return PortConnection(
-            partial(self._connect, check_port(port)),
+            partial(self._connect if token is not None else self._connect_awake, check_port(port)),
             on_open=partial(self._opened, exposure),
             on_close=self._closed,
         )
+
+    async def _connect_awake(self, port: int) -> socket.socket:
+        """Connect as a call of the sandbox's own user does, which wakes one that sleeps; a visitor wakes none."""
+        if not self.gate.is_open:
+            await self.gate.ready()
+        self.gate.begin()
+        try:
+            return await self._connect(port)
+        finally:
+            self.gate.end()
 
     def end_connections(self) -> None:
         """End all connections: everything inside has ended."""

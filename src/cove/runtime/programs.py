@@ -8,12 +8,14 @@ from pathlib import Path
 from cove import agent, archive, attach, executor, shell
 from cove.archive.remove_tree import remove_tree
 from cove.core.identifier import new_identifier
+from cove.errors import SandboxUnavailable
 from cove.linux.interpreter import Interpreter
 from cove.runtime import agent_compiler
 
 PROLOGUE = "session.bash"
 PACKAGES = "node_modules"
 AGENT_SOURCES = "agent"
+_COMPILE_SECONDS = 60.0
 _ATTACH_MODULES = ("kernel", "performer", "program", "workbench")
 
 _CACHE = (
@@ -65,7 +67,7 @@ def prepare_executor(directory: Path, interpreter: Interpreter) -> Path:
         shutil.copytree(source, building, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(own, building / AGENT_SOURCES, ignore=shutil.ignore_patterns("__pycache__"))
         modules = [path.name for path in building.glob("*.py")]
-        subprocess.run([interpreter.path, "-I", "-S", "-c", _CACHE, *modules], cwd=building, check=True, timeout=60)
+        _run([interpreter.path, "-I", "-S", "-c", _CACHE, *modules], building)
         for path in (building, *building.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
         _put_in_place(building, target)
@@ -80,10 +82,22 @@ def _compile(interpreter: Interpreter, files: dict[str, bytes], target: Path) ->
         (building / name).write_bytes(content)
     sources = [name for name in files if name.endswith(".py")]
     compiler = [interpreter.path, "-I", "-S", agent_compiler.__file__]
-    subprocess.run([*compiler, *sources], cwd=building, check=True, timeout=60)
+    _run([*compiler, *sources], building)
     for path in building.iterdir():
         path.chmod(0o644)
     _put_in_place(building, target)
+
+
+def _run(compiler: list[str], building: Path) -> None:
+    """Compile what is in that directory, which is removed when that fails."""
+    try:
+        subprocess.run(compiler, cwd=building, check=True, timeout=_COMPILE_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        remove_tree(str(building))
+        raise SandboxUnavailable(
+            f"{compiler[0]} did not compile the programs of sandboxes within {_COMPILE_SECONDS:g} s:"
+            " the machine may be too busy, try again"
+        ) from error
 
 
 def _put_in_place(building: Path, target: Path) -> None:

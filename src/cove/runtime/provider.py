@@ -15,6 +15,7 @@ from cove.api import AsyncImage, AsyncSandbox, AsyncSnapshot
 from cove.api.provider import Provider
 from cove.attach import Nursery
 from cove.core.identifier import check_sandbox_id, new_identifier
+from cove.core.network_grants import NetworkGrants
 from cove.errors import SandboxAlreadyExists, SandboxNotFound
 from cove.images.record import ImageRecord
 from cove.images.store import ImageStore, open_images
@@ -65,6 +66,7 @@ class EmbeddedProvider:
         self._sandboxes: dict[str, Sandbox | None] = {}
         self._machine = machine
         self._pid = os.getpid()
+        self.read_grants: Callable[[], NetworkGrants | None] = lambda: None  # what a server's configuration grants
 
     async def create(self, id: str | None, spec: SandboxSpec, *, exist_ok: bool = False) -> AsyncSandbox:
         """A new sandbox; a cancelled creation leaves nothing."""
@@ -289,6 +291,7 @@ class EmbeddedProvider:
         place = await in_thread(partial(allocate, machine, spec, is_build=image is not None))
         try:
             sandbox = Sandbox(id, spec, machine, place)
+            sandbox.network.read_grants = self.read_grants
             sandbox.layers.image = image
             sandbox.note_created()
             await sandbox.open_first()

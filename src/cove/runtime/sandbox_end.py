@@ -52,6 +52,8 @@ class SandboxEnd:
         """Raise what a call is told that cannot be made."""
         if self.destroying.is_started:
             raise SandboxDestroyed(f"sandbox {self._id()} was destroyed")
+        if self.closing.is_started and self._life.stays_stopped:
+            raise refusal(self._id(), SandboxStatus.STOPPED)
         if self.closing.is_started:
             raise SandboxUnavailable(f"sandbox {self._id()} has stopped; its files are kept: try again")
         if self._life.status is SandboxStatus.LOST:

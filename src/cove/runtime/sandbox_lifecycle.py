@@ -49,6 +49,7 @@ from cove.runtime.sandbox_life import ends_at
 from cove.runtime.sandbox_mounts import Host, Mounts
 from cove.runtime.sandbox_sessions import SandboxSessions
 from cove.runtime.spawner import Spawner
+from cove.runtime.squash import Squash
 from cove.runtime.state import Living, SandboxState
 from cove.runtime.surfaces import Surfaces
 from cove.runtime.users import Users, has_all
@@ -86,16 +87,17 @@ class SandboxLifecycle(SandboxAccounts):
         self.env_changes: dict[str, str | None] = {}
         self._env: Mapping[str, str] = {}
         self._has_begun = False
-        self.network = SandboxNetwork(place, machine.home.path, self.journaling)
+        self.network = SandboxNetwork(place, machine.home, self.journaling)
         self.layers = SandboxLayers(machine, place)
         self._sessions = SandboxSessions(place.path, self.layers, lambda: self._surfaces.sessions)
-        self._state = SandboxState(self.layers, self._parts, self.life.turn, self.life.begin_again)
+        squash = Squash(self.layers, self.life.turn)
+        self._state = SandboxState(self.layers, squash, self._parts, self.life.running_turn, self.life.begin_again)
         self.on_fork: Callable[[Seal, int], Awaitable[builtins.list[AsyncSandbox]]] = _nobody_makes_copies
         self.on_end: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
         self.mounts = Mounts(
             Host(machine, place, lambda: self._spec, self._set_mounts, self._check_running, user=self._user_inside),
-            self.life.turn,
+            self.life.running_turn,
         )
         self.mounts.gate = self.life
         self.publish_ports(PortListeners(self._connect))
@@ -254,7 +256,7 @@ class SandboxLifecycle(SandboxAccounts):
             self.files, self.git = surfaces.files, surfaces.git
         self.files.work_in(surfaces.files)
         self.git.work_in(surfaces.git)
-        self.backups = surfaces.make_backups(BackupStore(self._machine.home.path), self._base, lambda: self.id)
+        self.backups = surfaces.make_backups(BackupStore(self._machine.home), self._base, lambda: self.id)
         self.backups.gate = self.life
         await self.mounts.open(jail, surfaces.watched())
         await spawner.open()
@@ -335,8 +337,10 @@ class SandboxLifecycle(SandboxAccounts):
     def _start_destroying(self) -> None:
         if not self.loop.is_closed():
             if self._ending.destroying.start(self._destroy):
+                self.life.is_destroyed = True
                 self._start_closing()
         elif self._ending.destroying.start(lambda: in_thread(self.abandon)):  # nothing else of it could be waited for
+            self.life.is_destroyed = True
             self.life.close()
             self.on_end()
 

@@ -15,7 +15,7 @@ import asyncio
 import builtins
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -26,6 +26,7 @@ from cove.core.mount import attached, bound, check_addition, check_removal, chec
 from cove.core.users import map_volume
 from cove.errors import CoveError, MountNotFound, SandboxUnavailable, UserUnavailable, ValidationFailed
 from cove.linux.path_walk import find
+from cove.linux.references import mount_table
 from cove.local.threads import in_thread
 from cove.model import AnyMount, BucketMount, Isolation, Limits, Mount, SandboxSpec, VolumeMount
 from cove.model.mount import check_mount
@@ -80,7 +81,7 @@ class Mounts(api.Mounts):
     """Those of one sandbox. `turn` is that of its life; `_lock` is held while one is added or removed, for longer."""
 
     sandbox: Host
-    turn: asyncio.Lock
+    turn: AbstractAsyncContextManager[None]
     _mounted: dict[str, _Mounted] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _jail: Jail | None = None
@@ -181,7 +182,7 @@ class Mounts(api.Mounts):
             async with self.turn:
                 self._check()
                 mounted = self._mounted[target]
-                await self._living.attach([Unmount(target, mounted.root, mounted.was_made)])
+                await self._perform(Unmount(target, mounted.root, mounted.was_made))
                 del self._mounted[target]
                 await self.sandbox.change([other for other in present if other is not mount])
             await self._end(mount, mounted)
@@ -273,8 +274,22 @@ class Mounts(api.Mounts):
         mounted.root = await in_thread(root_of, tree)
         mounted.was_made = await in_thread(is_missing, self._living.target, mount.target)
         shows_directory = not isinstance(mount, Mount) or await in_thread(is_directory, tree)
-        await self._living.attach([AttachTree(tree, mount.target, shows_directory)])
+        await self._perform(AttachTree(tree, mount.target, shows_directory))
         self._mounted[mount.target] = mounted
+
+    async def _perform(self, action: AttachTree | Unmount) -> None:
+        """Change the mounts of the jail. The caller has the turn.
+
+        A helper that dies may have done it before: the mounts tell, which nothing inside can change.
+        """
+        jail = self._living
+        before = await in_thread(mount_table, jail.agent_pid)
+        try:
+            await jail.attach([action])
+        except SandboxUnavailable:
+            now = await in_thread(mount_table, jail.agent_pid)
+            if now is None or now == before:
+                raise
 
     async def _clone(self, mount: AnyMount, mounted: _Mounted) -> int:
         match mount:
@@ -366,7 +381,7 @@ class Mounts(api.Mounts):
     @property
     def _living(self) -> Jail:
         if self._jail is None:
-            raise ValidationFailed("the sandbox has ended: nothing can be mounted in it")
+            raise SandboxUnavailable("the sandbox has ended: nothing was mounted in it")
         return self._jail
 
     def _check_is(self, jail: Jail) -> None:

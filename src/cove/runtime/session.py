@@ -30,6 +30,8 @@ from cove.runtime.tracing import traced
 from cove.runtime.turn import Turn
 
 _T = TypeVar("_T")
+# How long a change of the files waits for the state of an idle shell to be saved.
+_SAVE_SECONDS = 5.0
 
 
 @traced("session", api.Session)
@@ -111,15 +113,14 @@ class Session(api.Session):
         """The directory and the environment it was created with."""
         return self._directory, self._variables
 
-    async def keep(self, seconds: float, *, is_free: bool) -> Kept | None:
+    async def keep(self, seconds: float, *, is_held: bool) -> Kept | None:
         """Return what brings it back: its state as it is now or, where that cannot be had, as it was last.
 
-        Only one that `is_free` is asked: nobody but the caller can have its turn. None for one that has ended. The
-        snapshot is the caller's.
+        Only one that `is_held` by the caller is asked. None for one that has ended. The snapshot is the caller's.
         """
         if not self.is_running:
             return None
-        can_refresh = is_free and not self._spawner.closed
+        can_refresh = is_held and not self._spawner.closed
         return await self._shell.keep(self._kept(), seconds if can_refresh else None)
 
     def _kept(self) -> KeptSession:
@@ -169,16 +170,21 @@ class Session(api.Session):
         turn.release()
 
     async def hold(self) -> bool:
-        """Take the turn of a session that waits or sleeps; False of one that is in use. See `let_go`."""
-        if not self._turn.is_free or not self.is_running or self._shell.is_recovering:
+        """Take the turn of a session that waits or sleeps; False of one that is in use. See `let_go`.
+
+        While its state is saved nobody uses it: that is waited for.
+        """
+        turn = self._turn
+        is_idle = turn.is_free or (self._idle.is_taken_now and not turn.is_awaited)
+        if not (is_idle and self._can_be_held() and await turn.acquire_within(_SAVE_SECONDS)):
             return False
-        await self._turn.acquire()  # it is free: this does not wait
+        if not self._can_be_held():
+            turn.release()
+            return False
         return True
 
-    @property
-    def is_free(self) -> bool:
-        """Return whether nobody has its turn, or waits for it."""
-        return self._turn.is_free
+    def _can_be_held(self) -> bool:
+        return self.is_running and not self._shell.is_recovering
 
     @property
     def pid(self) -> int | None:
@@ -367,6 +373,10 @@ class Session(api.Session):
             raise Internal(f"the environment of session {self.id} cannot be read: {error}") from None
 
     async def delete(self) -> None:
+        await self.remove()
+
+    async def remove(self) -> None:
+        """End it for good. No call of a user: whoever changes the sandbox, while all calls wait, comes through."""
         if self._end.deletion.start(self._delete):
             self._owner.forget(self)
         await self._end.deletion.result()

@@ -10,12 +10,12 @@ import msgspec
 
 from cove.core.jail import WORKSPACE
 from cove.errors import FileNotFound
-from cove.local.threads import finished, in_thread
+from cove.local.threads import start_in_thread
 from cove.runtime.kept_sessions import Kept, KeptSession, SleepingSession, encode_command
 from cove.runtime.session_shell import SessionShell
 from cove.runtime.shell_command import ShellEnded
 from cove.runtime.shell_snapshot import ShellSnapshot, StateTooLarge
-from cove.tasks import Once
+from cove.tasks import Once, settled
 
 # A shell at its loop, by directory, variables, the state it is made from or None, and its user.
 OpenShell = Callable[[str, Mapping[str, str], ShellSnapshot | None, bytes], Awaitable[SessionShell]]
@@ -54,8 +54,10 @@ class RestorableShell:
 
     @property
     def pid(self) -> int | None:
-        """The pid inside; None while it sleeps."""
-        return self.live.current.process.pid if self._sleeping is None else None
+        """The pid inside; None while it sleeps, and of one that slept to its end."""
+        if self._sleeping is not None or not hasattr(self, "live"):
+            return None
+        return self.live.current.process.pid
 
     async def keep(self, session: KeptSession, seconds: float | None) -> Kept:
         """Return what brings the session back: the state as it is now, if said within `seconds`, or as it was last."""
@@ -75,11 +77,9 @@ class RestorableShell:
     async def wake(self, open_shell: OpenShell, user: bytes) -> None:
         """Have a shell. Whoever has the session's turn calls it; a cancelled caller does not end it."""
         if self._sleeping is not None:
-            try:
-                await self._waking.run(partial(self._start, self._sleeping, open_shell, user))
-            finally:
-                if self._waking.is_done:
-                    self._waking = Once()
+            if self._waking.is_done:  # that of an earlier sleep: its last caller may have been cancelled
+                self._waking = Once()
+            await self._waking.run(partial(self._start, self._sleeping, open_shell, user))
 
     async def _start(self, sleeping: SleepingSession, open_shell: OpenShell, user: bytes) -> None:
         self.live = await _restore_or_open(sleeping, open_shell, user)
@@ -123,7 +123,7 @@ async def _restore(sleeping: SleepingSession, open_shell: OpenShell, user: bytes
     """The shell as it was; None where nothing was kept, or what was kept makes no shell."""
     kept, state = sleeping.kept, None
     with suppress(OSError, StateTooLarge):
-        state = await in_thread(sleeping.load)
+        state = await _load(sleeping)
     if state is None:
         return None
     shell = None
@@ -165,8 +165,18 @@ async def _refresh(shell: SessionShell, seconds: float) -> None:
 async def _keep_again(sleeping: SleepingSession) -> Kept:
     """Return what was kept of a session that has not been used since; closes that."""
     try:
-        return sleeping.kept, await finished(sleeping.load)
+        return sleeping.kept, await _load(sleeping)
     except (OSError, StateTooLarge):
         return sleeping.kept, None
     finally:
         sleeping.close()
+
+
+async def _load(sleeping: SleepingSession) -> ShellSnapshot | None:
+    """Read its state, which the caller closes; a cancelled caller leaves nothing open."""
+    return await settled(start_in_thread(sleeping.load), discard=_close)
+
+
+def _close(state: ShellSnapshot | None) -> None:
+    if state is not None:
+        state.close()

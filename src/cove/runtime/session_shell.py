@@ -216,7 +216,7 @@ class SessionShell:
     @property
     def is_quiet(self) -> bool:
         """Return whether its shell lives and does nothing, so that it can say its state."""
-        return self.current.is_alive and not self.current.is_busy and self._recovery is None
+        return self.current.is_alive and not self.current.is_busy and not self.is_recovering
 
     def share_state(self) -> ShellSnapshot | None:
         """The last snapshot, which the caller closes."""

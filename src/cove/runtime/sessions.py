@@ -72,7 +72,7 @@ class Sessions:
         self._sessions[id] = None
         try:
             if previous is not None:
-                await previous.delete()
+                await previous.remove()
             return self._take_in(await self._open(id, cwd, env, seconds, user))
         except BaseException:
             self._sessions.pop(id, None)
@@ -138,7 +138,11 @@ class Sessions:
 
         Where nothing can be written, as on a full disk, they come back as they were created.
         """
-        found = await self.capture([session for session in self._living() if session.is_free], seconds)
+        held = await self.hold_idle()
+        try:
+            found = await self.capture(held, seconds)
+        finally:
+            _let_go(held)
         if not found:
             return []
         try:
@@ -152,14 +156,27 @@ class Sessions:
                     state.close()
         return [(session, each) for (session, _), each in zip(found, sleeping, strict=True)]
 
-    async def capture(self, free: Collection[Session], seconds: float) -> "builtins.list[tuple[Session, Kept]]":
-        """Have what brings the sessions back: of those that are `free` as they are now, of others as they were last.
+    async def capture(self, held: Collection[Session], seconds: float) -> "builtins.list[tuple[Session, Kept]]":
+        """Have what brings the sessions back: of those that are `held` as they are now, of others as they were last.
 
         The caller closes the states.
         """
         living = self._living()
-        kept = await together(session.keep(seconds, is_free=session in free) for session in living)
-        return [(session, each) for session, each in zip(living, kept, strict=True) if each is not None]
+        kept: dict[str, Kept] = {}
+
+        async def keep(session: Session) -> None:
+            each = await session.keep(seconds, is_held=session in held)
+            if each is not None:
+                kept[session.id] = each
+
+        try:
+            await together(map(keep, living))
+        except BaseException:
+            for _, state in kept.values():
+                if state is not None:
+                    state.close()
+            raise
+        return [(session, kept[session.id]) for session in living if session.id in kept]
 
     def expel(self, reason: str) -> "builtins.list[Session]":
         """Let nothing more begin in any of them; returns those for `leave`."""
@@ -176,7 +193,7 @@ class Sessions:
         Returns those that are to come back, whose turns are held until `come_back`; the others are gone.
         """
         ids = {each.kept.id for each in returning}
-        await together(session.leave() if session.id in ids else session.delete() for session in expelled)
+        await together(session.leave() if session.id in ids else session.remove() for session in expelled)
         return [session for session in expelled if session.id in ids]
 
     def come_back(self, left: "builtins.list[Session]", sleeping: Iterable[SleepingSession]) -> None:
@@ -262,7 +279,18 @@ class Sessions:
 
     async def hold_idle(self) -> "builtins.list[Session]":
         """Keep all that wait or sleep as they are. The caller lets each of them go."""
-        return [session for session in self._living() if await session.hold()]
+        held: builtins.list[Session] = []
+
+        async def hold(session: Session) -> None:
+            if await session.hold():
+                held.append(session)
+
+        try:
+            await together(map(hold, self._living()))
+        except BaseException:
+            _let_go(held)
+            raise
+        return held
 
     def _living(self) -> "builtins.list[Session]":
         return [session for session in self._sessions.values() if session is not None]
@@ -278,6 +306,11 @@ class Sessions:
         """Drop a session that was deleted."""
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
+
+
+def _let_go(held: Iterable[Session]) -> None:
+    for session in held:
+        session.let_go(moved=False)
 
 
 def _drop(stream: int, data: bytes) -> None:

@@ -119,9 +119,10 @@ def _run(command: list[str], **environment: str) -> None:
         process.communicate()
         raise
     if process.returncode != 0:
-        hint = "install python3-venv, " if "ensurepip" in output + errors else ""
+        if "ensurepip" in output + errors:
+            raise InterpreterNotReady("Python cannot make environments here: `sudo apt install python3-venv`")
         reason = (errors or output).strip()[-800:]
-        raise InterpreterNotReady(f"{' '.join(command[:4])} failed ({hint}or check the network): {reason}")
+        raise InterpreterNotReady(f"{' '.join(command[:4])} failed (check the network): {reason}")
 
 
 def _make_readable(directory: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import asynccontextmanager
 
 from cove.archive.stream import Stream
 from cove.layers.places import FileOrigin, open_origin, place_of
@@ -11,13 +12,23 @@ from cove.layers.snapshot_export import digest_of, export_file, export_to, load_
 from cove.layers.store import LayerStore
 from cove.local.feed import feed
 from cove.local.files import translated
-from cove.local.threads import Stop, finished, kept_or_undone, start_transfer
+from cove.local.threads import Stop, finished, kept_or_undone, start_in_thread, start_transfer
 from cove.model import ExportInfo, TransferProgress
 from cove.tasks import settled
 
 Progress = Callable[[TransferProgress], object] | None
 _CHUNK_BYTES = 1 << 20
 _MOST_SECONDS_BETWEEN = 0.1
+
+
+@asynccontextmanager
+async def admitted(store: LayerStore) -> AsyncGenerator[None, None]:
+    """Hold room for one more snapshot until it is kept. Raises where there is none."""
+    release = await kept_or_undone(start_in_thread(store.admit), lambda release: release())
+    try:
+        yield
+    finally:
+        await finished(release)
 
 
 async def export_snapshot(store: LayerStore, id: str, target: str, progress: Progress = None) -> ExportInfo:
@@ -69,8 +80,9 @@ async def load_archive(store: LayerStore, chunks: AsyncIterable[bytes]) -> Snaps
     async def loaded(loading: "asyncio.Future[Snapshot]", stop: Callable[[], object]) -> Snapshot:
         return await kept_or_undone(loading, lambda made: store.delete(made.id), on_cancel=stop)
 
-    with translated("the export"):
-        return await feed(chunks, work, loaded)
+    async with admitted(store):
+        with translated("the export"):
+            return await feed(chunks, work, loaded)
 
 
 def relayed(progress: Progress) -> Callable[[TransferProgress], object]:

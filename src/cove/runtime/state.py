@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 
 from cove.core.identifier import new_identifier
-from cove.errors import CoveError, SandboxUnavailable, TransactionOpen, ValidationFailed
+from cove.errors import CoveError, SandboxPaused, SandboxUnavailable, TransactionOpen, ValidationFailed
 from cove.layers.changes import find_changes
 from cove.layers.digest import layer_digest
 from cove.layers.record import Snapshot, Stack, System
@@ -23,12 +23,15 @@ from cove.runtime.kept_sessions import Kept, close_sessions, keep_sessions
 from cove.runtime.layers import Moved, SandboxLayers
 from cove.runtime.session import Session
 from cove.runtime.sessions import Sessions
+from cove.runtime.snapshot_transfer import admitted
 from cove.runtime.squash import Squash
 from cove.tasks import Tasks, Work, owned, settled
 
 ID_LENGTH = 16
 # What shells have to say their state, all at the same time.
 _CAPTURE_SECONDS = 5.0
+# When a transaction whose lease has ended is looked at again, where the sandbox is paused and may not be woken.
+_AGAIN_SECONDS = 1.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,19 +67,24 @@ class _Idle:
 class SandboxState:
     """Everything that changes what a sandbox stands on, one after the other.
 
-    The `turn` is that of its life: what is being changed is neither stopped, started nor paused meanwhile. `living`
-    raises when the sandbox does not run any more once it has its turn. Where layers cannot be shown, other files need
-    another jail: `begin_again`.
+    The `turn` is that of its life: what is being changed is neither stopped, started nor paused meanwhile, and was
+    woken if it was paused. `living` raises when the sandbox does not run any more once it has its turn. Where layers
+    cannot be shown, other files need another jail: `begin_again`.
     """
 
     def __init__(
-        self, layers: SandboxLayers, living: Callable[[], Living], turn: asyncio.Lock, begin_again: BeginAgain
+        self,
+        layers: SandboxLayers,
+        squash: Squash,
+        living: Callable[[], Living],
+        turn: AbstractAsyncContextManager[None],
+        begin_again: BeginAgain,
     ) -> None:
         self._layers = layers
         self._begin_again = begin_again
         self._living = living
         self._turn = turn
-        self._squash = Squash(layers, turn)
+        self._squash = squash
         self.comparison = Comparison(layers)
         self._transaction: str | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -91,10 +99,8 @@ class SandboxState:
         holder: str | None = None,
     ) -> Snapshot:
         """Keep the files as they are now; with a `holder`, while that is copied. A cancelled call leaves nothing."""
-        async with self._turn:
+        async with self._turn, nullcontext() if holder is not None else admitted(self._layers.store):
             self._check_transaction()
-            if holder is None:
-                await in_thread(self._layers.store.admit)
             parent = None if self._stack is None else self._stack.snapshot
             made = Snapshot(
                 id=new_identifier(ID_LENGTH),
@@ -222,17 +228,25 @@ class SandboxState:
         """Go on with what was written."""
         async with self._turn:
             self._check_open(id)
-            assert self._stack is not None
-            await finished(self._layers.place.commit, msgspec.structs.replace(self._stack, undo=None))
-            self.close()
+            await settled(self._commit_open())
+
+    async def _commit_open(self) -> None:
+        """Keep what was written and end the transaction, in one: who is cancelled finds no half of it."""
+        assert self._stack is not None
+        await finished(self._layers.place.commit, msgspec.structs.replace(self._stack, undo=None))
+        self.close()
 
     async def rollback_transaction(self, id: str) -> None:
         """Go back to what was there when it began, if it is still open."""
         async with self._turn:
             if id == self._transaction:
                 self._living()
-                await settled(self._stand_on(nullcontext, self._stack_before))
-                self.close()
+                await settled(self._roll_back_open())
+
+    async def _roll_back_open(self) -> None:
+        """Go back and end the transaction, in one."""
+        await self._stand_on(nullcontext, self._stack_before)
+        self.close()
 
     def _stack_before(self) -> Stack:
         """Return the stack that an open transaction goes back to."""
@@ -254,8 +268,12 @@ class SandboxState:
             self._expiring = owned(self._roll_back_expired(id))
 
     async def _roll_back_expired(self, id: str) -> None:
-        with suppress(CoveError):
+        try:
             await self.rollback_transaction(id)
+        except SandboxPaused:
+            self._lease(_AGAIN_SECONDS)
+        except CoveError:
+            pass  # it goes back when it is started
 
     def _forget_undo(self) -> None:
         """End one whose caller was cancelled while it began: nothing has changed."""
@@ -316,6 +334,7 @@ class SandboxState:
     async def _idle(self) -> AsyncGenerator[tuple[Living, _Idle], None]:
         """Keep what waits from beginning anything; what was moved is told when it begins again."""
         living = self._living()
+        await living.jail.link.finish_abandoned()
         sessions, contexts = await living.sessions.hold_idle(), await living.contexts.hold_idle()
         idle = _Idle(sessions, frozenset((*contexts, *(each.pid for each in sessions if each.pid is not None))))
         try:

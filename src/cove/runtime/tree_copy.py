@@ -10,7 +10,7 @@ import threading
 from contextlib import ExitStack
 
 from cove.attach import COPY_OPTIONS, COPY_PROGRAM, CopyTree
-from cove.errors import SandboxDestroyed, SandboxUnavailable
+from cove.errors import SandboxUnavailable
 from cove.linux.mounts import without_links
 from cove.linux.pidfd import kill_orphans
 from cove.runtime.jail import Jail
@@ -34,10 +34,11 @@ class TreeCopy:
         self._is_over.clear()
         try:
             self.check()
+            is_still = jail.groups.tree is not None
             if self._user_id is None:
-                jail.perform([CopyTree(source, target, self._name)], SECONDS)
+                jail.perform([CopyTree(source, target, self._name, is_still)], SECONDS)
             else:
-                copy_tree(source, target, self._name, is_still=jail.groups.tree is not None)
+                copy_tree(source, target, self._name, is_still=is_still)
         except BaseException:
             kill_orphans(self._name)  # nobody waits for it any more
             self.check()
@@ -53,9 +54,9 @@ class TreeCopy:
             self._is_over.wait(_LOOK_SECONDS)
 
     def check(self) -> None:
-        """Raise SandboxDestroyed when copies were ended."""
+        """Raise SandboxUnavailable when copies were ended; who knows that it was destroyed says so."""
         if self._is_ended:
-            raise SandboxDestroyed("the sandbox was destroyed while its files were copied")
+            raise SandboxUnavailable("the sandbox has ended while its files were copied: its files are kept, try again")
 
 
 def copy_tree(source: str, target: str, name: str, *, is_still: bool) -> None:

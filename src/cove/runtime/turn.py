@@ -16,6 +16,19 @@ class Turn(asyncio.Lock):
         finally:
             self._queued -= 1
 
+    async def acquire_within(self, seconds: float) -> bool:
+        """Return whether it came in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.acquire()
+        except TimeoutError:
+            return False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether somebody waits for it."""
+        return self._queued > 0
+
     @property
     def is_free(self) -> bool:
         """Return whether `acquire` would not wait."""

@@ -23,7 +23,7 @@ from cove.linux.file_lock import waiting_lock
 from cove.local.state import replace_file
 from cove.model import VolumeInfo
 from cove.model.mount import check_volume_name
-from cove.runtime.disk import ImageUnavailable, make_image, mount_image, repair_image, unmount
+from cove.runtime.disk import ImageUnavailable, make_image, mount_again, mount_image, unmount
 from cove.runtime.home import Home
 
 _RECORD = "volume.json"
@@ -243,8 +243,7 @@ def _mount(path: Path) -> None:
     if os.path.ismount(point):
         return
     try:
-        repair_image(str(path / _IMAGE))
-        mount_image(str(path / _IMAGE), str(point))
+        mount_again(str(path / _IMAGE), str(point))
     except ImageUnavailable as error:
         raise SandboxUnavailable(f"the disk of volume {path.name} cannot be used: {error}") from error
 
