@@ -140,6 +140,23 @@ async def test_a_node_that_drains_keeps_what_it_has_and_gets_nothing_new(cluster
             await sandbox.destroy()
 
 
+async def test_a_node_that_is_drained_with_move_has_no_sandbox_left(cluster: MachineCluster) -> None:
+    id = await named_on(cluster, "b")
+    through = await AsyncSandbox.connect(id, url=cluster["c"].url, api_key=API_KEY)
+    await through.exec("echo kept > file")
+    drain = ("cluster", "drain", "b", "--move", "--stop", "--url", cluster["a"].url, "--api-key", API_KEY)
+    done = await asyncio.to_thread(cluster["a"].cove, *drain)
+    assert done.returncode == 0, done.stderr
+    assert (await through.info()).node in ("a", "c")
+    assert (await through.exec("cat file")).stdout == "kept\n"
+    with pytest.raises(SandboxAlreadyExists):
+        await create(cluster, "b", id)
+    await through.destroy()
+    assert (await asyncio.to_thread(cluster["a"].cove, "cluster", "drain", "b", "--undo")).returncode == 0
+    await until(lambda: not any(is_draining(machine, "b") for machine in cluster.machines.values()))
+    await until(lambda: room_of(cluster["b"]) > 0)
+
+
 @pytest.mark.parametrize("event", ["cut", "stop_all", "kill"])
 async def test_a_machine_that_is_lost_ends_what_it_did_in_time_and_comes_back(
     cluster: MachineCluster, event: str

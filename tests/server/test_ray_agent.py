@@ -12,7 +12,7 @@ from support.fake_engine import FakeCluster, FakeEngine
 from cove.core.cluster import code_of, new_id
 from cove.core.identifier import new_identifier
 from cove.errors import LimitExceeded, NoCapacity, PlacementUnavailable, ValidationFailed
-from cove.model import SandboxSpec
+from cove.model import Limits, SandboxSpec
 from cove.model.cluster import Claim
 from cove.server.cluster.agent_protocol import AgentSettings
 from cove.server.cluster.kept import read_kept
@@ -23,6 +23,7 @@ from cove.server.ray_agent.names import Names
 from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.members import read_members
+from cove.server.sandboxes.slots import Slot, take_slots, write_slot
 
 pytestmark = pytest.mark.pure
 
@@ -321,7 +322,7 @@ def test_a_claim_is_taken_over_by_its_epoch_once_and_freed_by_itself_only(cluste
     assert names.claim("x", "b") == first
     second = names.claim("x", "b", first.epoch)
     assert second.node == "b"
-    assert second.epoch > first.epoch
+    assert second.epoch == first.epoch + 1  # by which the target of a move knows that it has the claim
     assert names.claim("x", "c", first.epoch) == second
     names.unclaim(first)
     assert names.find("x") == second
@@ -373,3 +374,20 @@ def test_who_does_not_come_back_to_an_engine_that_lost_its_memory_is_no_member_a
     monkeypatch.setattr(agent, "_RETURN_SECONDS", 0.0)
     one.agent.refresh()
     assert set(known_to(one)) == {"a"}
+
+
+def test_a_large_sandbox_takes_the_room_of_several(cluster: FakeCluster, tmp_path: Path) -> None:
+    node = Node(cluster, tmp_path, "a", block_slots=16)
+    write_slot(tmp_path, Slot(memory=1 << 30))
+    assert node.agent.grant(20, 1.0) == "a"
+    node.agent.collect()
+    assert node.held == [32]
+    for id in ("one", "two"):
+        node.add_sandbox(id)
+    take_slots(node.directory, "one", Limits(memory=20 << 30))
+    check_room(node.directory, 11)
+    with pytest.raises(LimitExceeded, match="21 are taken"):
+        check_room(node.directory, 12)
+    node.agent.refresh()
+    node.agent.refresh()
+    assert sum(node.held) == 32, "a block that a large sandbox needs was given back"

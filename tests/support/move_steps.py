@@ -11,6 +11,7 @@ from cove.runtime.home import Home
 from cove.server.cluster import arrivals, departures
 from cove.server.cluster.arrivals import Arrivals
 from cove.server.cluster.departures import Departures
+from cove.server.cluster.fetching import Fetching
 from cove.server.cluster.peer import PeerClient
 
 _FILE: Final = "kill-at"
@@ -29,6 +30,7 @@ _SOURCE: Final = {
     "removed": (Home, "remove", True),
 }
 _TARGET: Final = {
+    "fetched": (Fetching, "fetch_layers", False),
     "begun": (arrivals, "begin_in", True),
     "unpacked": (arrivals, "unpack", True),
     "written": (Arrivals, "_take_over", False),

@@ -16,7 +16,7 @@ from cove.server.cluster.joining import read_token
 from cove.server.cluster.nodes import OTHER_KEY, Health, NodeState, read_nodes
 from cove.server.cluster.ray_probe import Welcome, check_ray_is_installed, probe
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.members import read_members
+from cove.server.sandboxes.members import is_list, read_members
 
 _CONNECT_SECONDS = 3.0
 _CLOCK_SECONDS = 5.0
@@ -25,7 +25,7 @@ _CLOCK_SECONDS = 5.0
 def examine_cluster(home: Path) -> list[Check]:
     """Look at the cluster from this node."""
     known = read_members(home)
-    if known is not None and all(member.slots is None for member in known.members):
+    if known is not None and is_list(known):
         return _examine_list(home, known)
     try:
         check_ray_is_installed()

@@ -16,7 +16,18 @@ from cove.cli.signals import finish
 from cove.cli.table import print_json, print_table
 from cove.errors import PlacementUnavailable, ValidationFailed
 from cove.local.state import default_home
-from cove.server.cluster.agent_protocol import AgentReport, Answer, Call, Drain, Forget, Leave, NodeReport, Report
+from cove.model.cluster import Member, Members
+from cove.server.cluster.agent_protocol import (
+    AgentReport,
+    Answer,
+    Call,
+    Drain,
+    Forget,
+    Leave,
+    NodeReport,
+    Report,
+    agent_socket,
+)
 from cove.server.cluster.engine_placement import call_agent
 from cove.server.cluster.joining import (
     default_ip,
@@ -25,16 +36,19 @@ from cove.server.cluster.joining import (
     make_token,
     read_token,
 )
+from cove.server.cluster.nodes import Health, read_nodes
 from cove.server.cluster.ray_probe import Welcome, check_ray_is_installed, probe
 from cove.server.configuration import RayRole
 from cove.server.gateway.auth import GIVEN_KEY
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.members import read_members
+from cove.server.sandboxes.members import is_list, read_members
 
 _CALL_SECONDS = 30.0
 _RAY_PORT = 6379
 
-cluster = make_program("Several machines as one server, on Ray: `pip install 'cove[cluster]'`.")
+cluster = make_program(
+    "Several machines as one server, on Ray (`pip install 'cove[cluster]'`) or, for `status`, by a list of nodes."
+)
 
 HomeOption = Annotated[Path | None, typer.Option(metavar="DIR", help="State directory; COVE_HOME by default.")]
 NameOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name of this node; the machine's by default.")]
@@ -122,7 +136,12 @@ def _serve(
 
 @cluster.command()
 def status(as_json: JsonOption = False, home: HomeOption = None) -> None:
-    """Show the nodes, as the agent of this one knows them."""
+    """Show the nodes, as this one knows them."""
+    state = (home or default_home()).absolute()
+    known = read_members(state)
+    if known is not None and is_list(known):
+        _show_list(state, known, as_json=as_json)
+        return
     report = _call(home, Report()).report
     if report is None:
         raise PlacementUnavailable("the agent of the cluster gave no report")
@@ -132,6 +151,25 @@ def status(as_json: JsonOption = False, home: HomeOption = None) -> None:
     print_table(("NODE", "ADDRESS", "ROOM", "STATE", "VERSION"), [_row(each) for each in report.nodes])
     for line in _remarks(report):
         say(line)
+
+
+def _show_list(state: Path, known: Members, *, as_json: bool) -> None:
+    """Show the nodes of a list, and what the server here last heard of each."""
+    health = read_nodes(state)
+    if as_json:
+        nodes = [{"member": each, "health": health.get(each.name)} for each in known.members]
+        print_json({"node": known.node, "nodes": nodes})
+        return
+    rows = [_listed_row(each, health.get(each.name, Health())) for each in known.members]
+    print_table(("NODE", "ADDRESS", "STATE", "FREE", "SANDBOXES", "VERSION"), rows)
+
+
+def _listed_row(member: Member, health: Health) -> tuple[str, ...]:
+    told = health.report
+    if told is None:
+        return member.name, member.address, health.problem or "not asked yet", "", "", ""
+    state = health.state if health.since is None else f"{health.state} since {health.since.astimezone():%Y-%m-%d %H:%M}"
+    return member.name, member.address, state, str(max(0, told.free)), str(told.sandboxes), told.version
 
 
 def _row(node: NodeReport) -> tuple[str, str, str, str, str]:
@@ -184,5 +222,20 @@ def leave(home: HomeOption = None) -> None:
 
 
 def _call(home: Path | None, call: Call) -> Answer:
-    server = Directory((home or default_home()).absolute()).server
+    state = (home or default_home()).absolute()
+    server = Directory(state).server
+    if not agent_socket(server).exists():
+        _explain_no_agent(state)
     return asyncio.run(call_agent(server, call, _CALL_SECONDS))
+
+
+def _explain_no_agent(state: Path) -> None:
+    """Raise what this node is, if it is none that has an agent."""
+    known = read_members(state)
+    if known is None:
+        raise ValidationFailed(f"no node of a cluster has the state directory {state}: --home or COVE_HOME names it")
+    if is_list(known):
+        raise ValidationFailed(
+            "this cluster is a list of nodes, in the configuration of each: change it there, and restart `cove serve`. "
+            "With `max_sandboxes = 0` a node gets no new sandboxes; `cove move ID --stop` moves those that it has"
+        )

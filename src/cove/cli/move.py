@@ -9,8 +9,8 @@ from cove.cli.connection import KeyOption, Server, UrlOption
 from cove.cli.descriptors import FAILURE, say, show
 from cove.cli.options import SandboxArgument
 from cove.cli.signals import finish
-from cove.errors import CoveError
-from cove.model import SandboxInfo, SandboxStatus
+from cove.errors import CoveError, ValidationFailed
+from cove.model import SandboxInfo
 
 StopOption = Annotated[
     bool, typer.Option("--stop", help="Stop what runs, and start it again where it is then: sessions come back.")
@@ -41,11 +41,13 @@ async def _move(server: Server, id: str, node: str | None, stop: bool) -> int:
 
 
 async def move_sandbox(sandbox: AsyncSandbox, node: str | None, *, stop: bool) -> None:
-    """Move one; with `stop` one that runs is stopped before, and runs afterwards, wherever it is then."""
-    is_stopped = (await sandbox.info()).status is SandboxStatus.STOPPED
-    if is_stopped or not stop:
+    """Move one; with `stop` one that runs is stopped once nothing else is in the way, and started again."""
+    try:
         await sandbox.move(node)
         return
+    except ValidationFailed as error:
+        if not stop or "status" not in error.details:  # it is not because it runs that it cannot be moved
+            raise
     await sandbox.stop()
     try:
         say("it is stopped, and being moved")

@@ -1,12 +1,14 @@
 """Nodes of a cluster that are full, killed, silent or restarted: what callers are told, and when."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,8 +17,17 @@ from support.clusters import API_KEY, NAMES, Cluster, cluster_of
 from support.raw_http import connect
 from support.servers import Server
 
-from cove import AsyncSandbox, ConnectionLost, NoCapacity, NodeLost, NodeUnavailable, SandboxUnavailable
-from cove.core.cluster import code_of
+from cove import (
+    AsyncSandbox,
+    ConnectionLost,
+    NoCapacity,
+    NodeLost,
+    NodeUnavailable,
+    PlacementUnavailable,
+    SandboxNotFound,
+    SandboxUnavailable,
+)
+from cove.core.cluster import claim_keepers, claim_name, code_of
 from cove.model.cluster import Member, Members
 from cove.server.cluster.nodes import Health, Nodes, NodeState, Report, judge
 from cove.server.cluster.peer import PeerClient, PeerKey
@@ -79,6 +90,13 @@ async def test_a_name_that_was_on_a_node_which_is_full_now_is_made_elsewhere(clu
         await each.destroy()
 
 
+def name_kept_by(node: str, cluster: Cluster) -> str:
+    """A name that nobody has, whose claim that node would keep."""
+    members = [Member(name=name, address=cluster[name].url, code=code_of(name)) for name in cluster.servers]
+    names = (f"nobody-{number}" for number in itertools.count())
+    return next(each for each in names if claim_keepers(claim_name("", each), members)[0].name == node)
+
+
 async def eventually_written(sandbox: AsyncSandbox, path: str) -> None:
     while not await sandbox.files.exists(path):
         await asyncio.sleep(0.02)
@@ -90,7 +108,7 @@ async def eventually_answering(server: Server, id: str) -> None:
         try:
             assert (await (await server.connect(id)).exec("echo back")).stdout == "back\n"
             return
-        except NodeUnavailable:
+        except SandboxUnavailable:
             await asyncio.sleep(0.1)
 
 
@@ -105,14 +123,36 @@ async def test_a_node_that_is_killed_ends_its_calls_alone_and_is_found_again() -
             await running
         assert isinstance(lost.value, ConnectionLost)
         assert lost.value.node == "b"
+        with pytest.raises(SandboxNotFound):
+            await cluster["a"].connect(name_kept_by("a", cluster))
+        with pytest.raises(PlacementUnavailable, match="node b"):
+            await cluster["a"].connect(name_kept_by("b", cluster))
         assert (await here.exec("echo unmoved")).stdout == "unmoved\n"
         cluster.stop("b")
         await asyncio.to_thread(cluster.start, "b")
         await eventually_answering(cluster["a"], there.id)
 
 
+async def test_what_a_node_has_that_is_away_with_the_claim_on_it_is_not_said_to_be_destroyed() -> None:
+    with cluster_of("a", "b") as cluster:
+        members = [Member(name=name, address=cluster[name].url, code=code_of(name)) for name in ("a", "b")]
+        for number in count():
+            id = f"chosen-{number}"
+            if claim_keepers(claim_name("", id), members)[0].name != "b":
+                continue
+            made = await cluster["b"].create(id)
+            if (await made.info()).node == "b":
+                break
+        await asyncio.to_thread(cluster["b"].kill_all)
+        with pytest.raises(SandboxUnavailable):
+            await cluster["a"].connect(id)
+        cluster.stop("b")
+        await asyncio.to_thread(cluster.start, "b")
+        await eventually_answering(cluster["a"], id)
+
+
 @pytest.mark.cluster
-async def test_a_silent_node_ends_calls_in_time_and_is_found_again() -> None:
+async def test_a_silent_node_ends_calls_in_time_and_is_found_again(caplog: pytest.LogCaptureFixture) -> None:
     with cluster_of("a", "b") as cluster:
         there, another = await on_node(cluster, "b"), cluster["a"]
         sandbox = await another.connect(there.id)
@@ -131,6 +171,7 @@ async def test_a_silent_node_ends_calls_in_time_and_is_found_again() -> None:
             assert isinstance(refused.value, SandboxUnavailable)
             assert refused.value.node == "b"
             assert sandbox.id not in [each.id for each in await AsyncSandbox.list(url=another.url, api_key=API_KEY)]
+            assert "which do not answer: 'b'" in caplog.text
             async with connect(port_of(another)) as client:
                 reply = await client.ask("/v1/sandboxes", body=None, Authorization=f"Bearer {API_KEY}")
             assert (reply.status, reply.headers["cove-unreachable"]) == (200, "b")

@@ -12,7 +12,7 @@ from support.clusters import API_KEY, Cluster, cluster_of
 from support.image_files import Item
 from support.servers import Server
 
-from cove import AsyncImage, AsyncSandbox, AsyncSnapshot
+from cove import AsyncImage, AsyncSandbox, AsyncSnapshot, SnapshotNotFound
 from cove.images.whole_layer import pack_whole
 from cove.layers.digest import Hashing
 from cove.layers.store import LayerStore
@@ -120,3 +120,32 @@ async def test_a_snapshot_on_an_image_is_fetched_with_its_image_and_sessions(clu
     await again.delete()
     assert await held(cluster, "b", "snapshot", snapshot.id) is None
     await image.delete()
+
+
+async def test_a_sandbox_goes_back_to_a_snapshot_that_another_node_has(cluster: Cluster) -> None:
+    first = await cluster["a"].create(None)
+    has = cluster.node_of(first.id)
+    await first.exec("echo kept > /workspace/file")
+    await (await first.create_session(id="kept")).exec("SAID=hello")
+    snapshot = await first.snapshot()
+    other = await on_other(cluster, has)
+    await other.exec("echo mine > /workspace/file; echo more > /workspace/more")
+    node = cluster.node_of(other.id)
+    for name in (has, node):
+        through = await cluster[name].connect(other.id)
+        await through.restore(snapshot.id)
+        assert (await through.exec("cat file; ls")).stdout == "kept\nfile\n"
+        assert (await (await through.get_session("kept")).exec("echo $SAID")).stdout == "hello\n"
+        await through.exec("rm file")
+    assert await held(cluster, node, "snapshot", snapshot.id) == Holding(id=snapshot.id, origin=has)
+    with pytest.raises(SnapshotNotFound):
+        await other.restore("nosuchsnapshot")
+    await together(each.destroy() for each in (first, other))
+    await snapshot.delete()
+
+
+async def on_other(cluster: Cluster, node: str) -> AsyncSandbox:
+    """A sandbox on another node than that."""
+    while cluster.node_of((made := await cluster[node].create(None)).id) == node:
+        await made.destroy()
+    return made

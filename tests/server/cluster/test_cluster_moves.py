@@ -1,14 +1,18 @@
 """Sandboxes that are moved from node to node: all that they have comes with them, and they are never on two."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
+from urllib.parse import urlsplit
 
 import pytest
 from support.clusters import API_KEY, NAMES, Cluster, cluster_of
 from support.move_steps import ARM, AT_SOURCE, AT_TARGET, kill_at, was_killed
+from support.raw_http import Reply, connect
 from support.servers import eventually
+from support.services import HTTP, start
 
 from cove import (
     AsyncSandbox,
@@ -284,3 +288,37 @@ async def eventually_started(sandbox: AsyncSandbox) -> None:
             return await sandbox.start()
         except SandboxUnavailable:
             await asyncio.sleep(0.05)
+
+
+async def test_a_preview_and_a_token_of_a_moved_sandbox_hold_through_every_node(cluster: Cluster) -> None:
+    made = await on_node(cluster, "a")
+    exposed = await made.ports.expose(3000)
+    token = await made.token(["files.read", "sandbox.read"], expires=600)
+    label = urlsplit(exposed.url).netloc.partition(".")[0]
+    for node in ("b", "c", "a", "b"):
+        await made.stop()
+        await made.move(node)
+        await made.start()
+        await start(made, HTTP, 3000)
+        (listed,) = await made.ports.list()
+        assert (listed.token, urlsplit(listed.url).netloc.partition(".")[0]) == (exposed.token, label)
+        for name in NAMES:
+            assert (await visit(cluster, name, label)).status == 200
+            assert (await visit(cluster, name, label[:-1])).status == 404
+            with_token = await AsyncSandbox.connect(made.id, url=cluster[name].url, api_key=token)
+            assert (await with_token.info()).node == node
+    await made.ports.unexpose(3000)
+    assert {(await visit(cluster, name, label)).status for name in NAMES} == {404}
+    again = await made.ports.expose(3000)
+    assert (await visit(cluster, "c", urlsplit(again.url).netloc.partition(".")[0])).status == 200
+    await made.destroy()
+    assert {(await visit(cluster, name, label)).status for name in NAMES} == {404}
+    with pytest.raises(SandboxDestroyed):
+        await with_token.info()
+
+
+async def visit(cluster: Cluster, node: str, label: str) -> Reply:
+    """What a visitor of previews gets through a node."""
+    address = await asyncio.to_thread((cluster.homes[node] / "server" / "preview.json").read_bytes)
+    async with connect(int(json.loads(address)["base"].rpartition(":")[2])) as client:
+        return await client.ask(f"/{label}/headers")

@@ -321,6 +321,12 @@ async def test_the_console_of_a_node_shows_and_reaches_what_another_has(cluster:
         _, snapshot = await next_event(connection)
         rows = {row["id"]: row for row in snapshot["sandboxes"]}  # type: ignore[attr-defined]
         assert rows[made.id]["node"] == cluster.node_of(made.id)
+    status = json.loads((await client.ask("/v1/console/server", cove_console="1")).body)
+    nodes = {node["name"]: node for node in status["nodes"]}
+    assert nodes.keys() == cluster.servers.keys()
+    assert [cluster[name] for name, node in nodes.items() if node["is_here"]] == [server]
+    assert nodes[cluster.node_of(made.id)]["facts"]["sandboxes"] >= 1
+    assert all(node["state"] == "up" and node["free"] > 0 for node in nodes.values())
     assert (await client.ask("/console/logout", method="POST")).status == 204
     assert await client.status(f"/v1/sandboxes/{made.id}") == 401
     await made.destroy()

@@ -5,6 +5,8 @@ from typing import Final, Protocol
 
 from cove.errors import LimitExceeded, NoCapacity, NodeUnavailable, PlacementUnavailable, ValidationFailed
 from cove.http import Answer, Request
+from cove.local.threads import in_thread
+from cove.model import SandboxSpec
 from cove.server.cluster.nodes import Nodes
 from cove.server.cluster.placement import Placement
 from cove.server.cluster.relay import MISDIRECTED, NO_ROOM, UNREACHABLE, FindNext, PeerRelay
@@ -48,7 +50,9 @@ class Creation:
         placement: Placement,
         answer: Callable[[Request], Awaitable[Answer]],
         relay: Relaying,
+        count_slots: Callable[[SandboxSpec], int],
     ) -> None:
+        self._count_slots = count_slots
         self._nodes = nodes
         self._whereabouts = whereabouts
         self._suitability = suitability
@@ -67,10 +71,11 @@ class Creation:
         except ValidationFailed:
             return await self._answer(request)
         node = None if wish.id is None else await self._find(wish.id, requester.tenant)
+        slots = await in_thread(self._count_slots, wish.spec)
         if node is not None:
-            return await self._try(request, body, requester, Suitable([node], is_bound=True), is_fixed=True)
+            return await self._try(request, body, requester, Suitable([node], is_bound=True), slots, is_fixed=True)
         suitable = await self._suitability.rank(wish.spec, requester.tenant or "")
-        return await self._try(request, body, requester, suitable, is_fixed=False)
+        return await self._try(request, body, requester, suitable, slots, is_fixed=False)
 
     async def _find(self, id: str, tenant: str | None) -> str | None:
         """Return the node that has a sandbox, or that alone may make one with an id that it could have made.
@@ -82,7 +87,7 @@ class Creation:
         return found or await self._whereabouts.search(id, tenant) or born
 
     async def _try(
-        self, request: Request, body: bytes, requester: Requester, suitable: Suitable, *, is_fixed: bool
+        self, request: Request, body: bytes, requester: Requester, suitable: Suitable, slots: int, *, is_fixed: bool
     ) -> Answer:
         """Have a sandbox made by the first node that takes it; if none does, by one that gets more room for it.
 
@@ -105,10 +110,10 @@ class Creation:
             if granted == _MOST_GRANTS:
                 raise NoCapacity(_FULL)
             granted += 1
-            return await self._get_room(suitable, status)
+            return await self._get_room(suitable, slots, status)
 
         node = await find_next(NO_ROOM, "")
-        self._nodes.placed(node)
+        self._nodes.placed(node, slots)
         if node == self._nodes.node:
             try:
                 return await self._answer(request)
@@ -122,7 +127,7 @@ class Creation:
                 node = await find_next(NO_ROOM, "")
         return self._relay(node, requester, None, find_next, (MISDIRECTED,) if is_fixed else (MISDIRECTED, NO_ROOM))
 
-    async def _get_room(self, suitable: Suitable, status: int) -> str:
+    async def _get_room(self, suitable: Suitable, slots: int, status: int) -> str:
         """Return a node that gets more room; a sandbox that is bound to one finds none elsewhere."""
         if suitable.is_bound:
             node = suitable.nodes[0]
@@ -133,7 +138,7 @@ class Creation:
             raise NoCapacity(f"node {node}, which has the volumes, has no room now: destroy sandboxes there, or wait")
         if not self._nodes.candidates():
             raise NoCapacity(_FULL)
-        node = await self._placement.grant(1)
+        node = await self._placement.grant(slots)
         await self._nodes.meet(node)
         return node
 

@@ -22,17 +22,26 @@ from cove.http import Request, Response
 from cove.layers.export import Transfer
 from cove.layers.store import read_stack
 from cove.linux.cgroup import find_hierarchies
-from cove.local.threads import Stop, finished, in_thread, start_transfer
+from cove.local.threads import Stop, finished, in_thread, in_transfer, start_transfer
 from cove.model import Mount, SandboxStatus, VolumeMount
 from cove.model.cluster import Member
-from cove.model.spec import HOST_IMAGE
 from cove.runtime.home import RECORD, Home
 from cove.runtime.journal import ACTOR
-from cove.server.cluster.arrivals import ASK_PATH, MOVES_PATH, SETTLE_PATH, Question, Resolved, Welcome
+from cove.server.cluster.arrivals import (
+    ASK_PATH,
+    MOVES_PATH,
+    PREPARE_PATH,
+    SETTLE_PATH,
+    Question,
+    Resolved,
+    Stand,
+    Welcome,
+)
+from cove.server.cluster.moved_system import describe_stack
 from cove.server.cluster.nodes import Nodes
 from cove.server.cluster.peer import PeerClient, Reply
 from cove.server.cluster.placement import Placement
-from cove.server.cluster.sandbox_archive import packed
+from cove.server.cluster.sandbox_archive import check_key, packed
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.moves import (
     Move,
@@ -51,6 +60,7 @@ from cove.wire.errors import ErrorBody, make_error
 
 _ASK_SECONDS: Final = 10.0
 _SEND_SECONDS: Final = 120.0
+_FETCH_SECONDS: Final = 3600.0
 _MOST_BODY_BYTES: Final = 1 << 20
 _JSON: Final = ((b"content-type", b"application/json"),)
 
@@ -67,14 +77,18 @@ class Departures:
     async def move(self, id: str, tenant: str, node: str | None) -> None:
         """Move a stopped sandbox to a node, or to that with most room; one that is there already stays.
 
-        Whatever fails, it is here as before, or there: never both. A cancelled call decides before it ends.
+        Whatever fails, it is here as before, or there: never both. A cancelled call decides before it ends. That it
+        runs is said last: who stops it for the move has heard what else stands against it.
         """
         directory = self._directory.of(tenant)
         if node == self._nodes.node:
             return
-        record = await in_thread(_find_stopped, directory, id)
+        record = await in_thread(_find_movable, directory, id)
         target = self._choose(node)
         there = await self._ask(target, record)
+        await in_thread(_check_stopped, directory, record)
+        if there.wants_layers:
+            await self._prepare(target, record)
         claim = await self._placement.claim(claim_name(tenant, id), self._nodes.node)
         if claim.node != self._nodes.node:
             raise SandboxUnavailable(f"sandbox {id} is superseded: node {claim.node} has its name", id=id)
@@ -99,19 +113,35 @@ class Departures:
             raise NoCapacity("no other node can take the sandbox now: try again later")
         return self._nodes.check(node or others[0])
 
-    async def _ask(self, target: Member, record: Record) -> tuple[str, ...]:
-        """Ask the target whether it takes the sandbox, before anything happens; returns which layers it has."""
-        body = msgspec.json.encode(Question(record=record))
+    async def _ask(self, target: Member, record: Record) -> Welcome:
+        """Ask the target whether it takes the sandbox, before anything happens; it says which layers it has."""
+        stack = await in_thread(read_stack, self._directory.place(record.key))
+        system = None if stack is None else stack.system
+        body = msgspec.json.encode(Question(record=record, system=system))
         reply = await self._client.call(target, "POST", ASK_PATH, body, seconds=_ASK_SECONDS)
         if reply.status != 200:
             raise _refusal(target, reply)
-        return msgspec.json.decode(reply.body, type=Welcome).digests
+        welcome = msgspec.json.decode(reply.body, type=Welcome)
+        if system is not None and not welcome.wants_layers:
+            raise ValidationFailed(
+                f"node {target.name} runs a Cove that takes no sandboxes on images: upgrade it first"
+            )
+        return welcome
 
-    async def _send(self, target: Member, move: Move, record: Record, there: tuple[str, ...]) -> None:
+    async def _prepare(self, target: Member, record: Record) -> None:
+        """Have the target fetch the layers of an image while the sandbox is still here; it may take its time."""
+        body = msgspec.json.encode(Stand(source=self._nodes.node, key=record.key))
+        is_up = partial(self._nodes.is_up, target.name)
+        reply = await self._client.call(target, "POST", PREPARE_PATH, body, seconds=_FETCH_SECONDS, is_up=is_up)
+        if reply.status != 200:
+            raise _refusal(target, reply)
+
+    async def _send(self, target: Member, move: Move, record: Record, there: Welcome) -> None:
         with Stop() as stop, ExitStack() as held:
-            begin = partial(self._pack, held, move, record, ACTOR.get(), there, stop)
+            begin = partial(self._pack, held, move, record, ACTOR.get(), there.digests, stop)
             pieces = await settled(start_transfer(begin), on_cancel=stop.set)
-            reply = await self._client.send(target, MOVES_PATH, _in_threads(pieces), seconds=_SEND_SECONDS)
+            path = f"{MOVES_PATH}?source={move.source}&key={move.key}" if there.wants_layers else MOVES_PATH
+            reply = await self._client.send(target, path, _in_threads(pieces), seconds=_SEND_SECONDS)
         if reply.status != 200:
             raise _refusal(target, reply)
 
@@ -173,6 +203,13 @@ class Departures:
         if claim.node != self._nodes.node:
             raise SandboxUnavailable(f"sandbox {id} was just moved to node {claim.node}: try again", id=id)
 
+    async def describe_layers(self, request: Request) -> Response:
+        """Describe for a target the layers of an image that a sandbox of this node stands on."""
+        stand = msgspec.json.decode(await request.read(_MOST_BODY_BYTES), type=Stand)
+        place = self._directory.place(check_key(stand.key))
+        found = await in_transfer(lambda check: describe_stack(self._directory.home, place, check))
+        return Response(200, _JSON, msgspec.json.encode(found))
+
     async def resolve(self, request: Request) -> Response:
         """Tell a target whose process was killed whether it has the sandbox; if not, it will not get it."""
         move = msgspec.json.decode(await request.read(_MOST_BODY_BYTES), type=Move)
@@ -183,26 +220,27 @@ class Departures:
         return Response(200, _JSON, msgspec.json.encode(Resolved(is_moved=is_moved)))
 
 
-def _find_stopped(directory: Directory, id: str) -> Record:
+def _find_movable(directory: Directory, id: str) -> Record:
     """Return the record of a sandbox that can be moved; raises why one cannot. Blocks."""
     record = directory.find(id)
     if record is None:
         raise SandboxNotFound(f"there is no sandbox {id}", id=id)
     check_stays(directory, id)
-    status = directory.status(record)
-    if status is not SandboxStatus.STOPPED:
-        raise ValidationFailed(
-            f"sandbox {id} is {status.value}: stop it first, with `cove stop {id}` or `cove move --stop`"
-        )
     for mount in record.spec.mounts:
         if isinstance(mount, Mount):
             raise ValidationFailed(f"sandbox {id} has a directory of this machine, {mount.source}: it cannot be moved")
         if isinstance(mount, VolumeMount):
             raise ValidationFailed(f"sandbox {id} has the volume {mount.volume} of this node: it cannot be moved")
-    stack = read_stack(directory.place(record.key))
-    if record.spec.image != HOST_IMAGE or (stack is not None and stack.system is not None):
-        raise ValidationFailed(f"sandbox {id} stands on the image {record.spec.image}: it cannot be moved")
     return record
+
+
+def _check_stopped(directory: Directory, record: Record) -> None:
+    status, id = directory.status(record), record.id
+    if status is not SandboxStatus.STOPPED:
+        raise ValidationFailed(
+            f"sandbox {id} is {status.value}: stop it first, with `cove stop {id}` or `cove move --stop`",
+            status=status.value,
+        )
 
 
 def _depart(directory: Directory, move: Move) -> MoveFile:

@@ -13,7 +13,7 @@ names: the next fetch uses such layers, or they are collected.
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -23,11 +23,12 @@ from typing import Final
 from cove.archive.stream import Stream
 from cove.errors import CoveError, LimitExceeded, PlacementUnavailable, ValidationFailed
 from cove.images.store import ImageStore, open_images
+from cove.images.whole_layer import pieces_of
 from cove.layers.store import LayerStore
 from cove.linux.file_lock import try_lock
 from cove.local.feed import feed
 from cove.local.threads import Stop, finished, in_thread, start_in_thread
-from cove.model import SandboxSpec, TransferProgress
+from cove.model import Limits, SandboxSpec, TransferProgress
 from cove.model.cluster import Member
 from cove.model.spec import HOST_IMAGE
 from cove.server.cluster.holdings import Holdings, target_of
@@ -41,6 +42,7 @@ from cove.server.cluster.shipment import (
     Shipment,
     ShippedLayer,
     check_disk,
+    check_layers,
     check_sessions,
     decode_shipment,
     forget_copy,
@@ -51,6 +53,7 @@ from cove.server.cluster.shipping import LAYERS, SESSIONS, SHIPMENTS
 from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.image_jobs import image_job
+from cove.server.sandboxes.slots import read_slot
 from cove.tasks import settled
 
 _TURN_SECONDS: Final = 0.05
@@ -78,11 +81,16 @@ class Fetching:
         Raises LimitExceeded where nothing more may be fetched, PlacementUnavailable where no node can give it now.
         """
         if spec.snapshot is not None:
-            await self._provide(directory, SNAPSHOT, spec.snapshot)
+            await self._provide(directory, SNAPSHOT, spec.snapshot, spec.limits)
         elif spec.image != HOST_IMAGE:
-            await self._provide(directory, IMAGE, spec.image)
+            await self._provide(directory, IMAGE, spec.image, spec.limits)
 
-    async def _provide(self, directory: Directory, noun: str, name: str) -> None:
+    async def provide_snapshot(self, directory: Directory, id: str) -> None:
+        """Fetch a snapshot that a sandbox of this node is to go back to, unless it is here; raises as `provide`."""
+        await self._provide(directory, SNAPSHOT, id)
+
+    async def _provide(self, directory: Directory, noun: str, name: str, limits: Limits | None = None) -> None:
+        """Fetch it; for a new sandbox with these limits only where there is room for that."""
         tenant = directory.tenant
         here = await self.holdings.here(noun, name, tenant)
         if here is not None and (not here.origin or await self.holdings.is_current(here, noun, name, tenant)):
@@ -90,7 +98,9 @@ class Fetching:
         found = await self.holdings.find(noun, name, tenant)
         sources = [node for node in (*found.originals, *found.copies) if node != self._nodes.node]
         if sources:
-            await in_thread(check_room, directory, 1)
+            if limits is not None:
+                slots = await in_thread(lambda: read_slot(directory.home).count(limits))
+                await in_thread(check_room, directory, slots)
             await self._fetch_from_any(noun, name, sources, tenant)
         elif here is not None:
             await asyncio.to_thread(forget_copy, self._home, noun, name, tenant)
@@ -128,21 +138,31 @@ class Fetching:
         try:
             with ExitStack() as held:
                 await finished(held.enter_context, LayerStore(self._home).holding())
-                return await self._take(member, shipment, _Count(noun, name, node, shipment, progress))
+                return await self._take(
+                    member, shipment, _Count(f"{noun} {name}", node, len(shipment.layers), progress)
+                )
         except BaseException:
             await settled(asyncio.to_thread(LayerStore(self._home).collect))
             raise
 
     async def _take(self, member: Member, shipment: Shipment, count: "_Count") -> Holding:
-        images = await in_thread(open_images, self._home, LayerStore(self._home))
-        for layer in shipment.layers:
-            await self._take_layer(member, images, layer, count)
-            count.add_layer()
+        await self._take_layers(member, shipment.layers, count)
         sessions = None
         if shipment.sessions is not None:
             sessions = await self._get(member, f"{SESSIONS}{shipment.record.id}", MOST_SESSIONS_BYTES)
             check_sessions(sessions, shipment.sessions)
         return await finished(keep_copy, self._home, shipment, sessions, member.name)
+
+    async def fetch_layers(self, what: str, layers: Sequence[ShippedLayer], node: str) -> None:
+        """Fetch those layers of a node that are not here. The caller holds the layers: nothing names them yet."""
+        check_layers(what, layers)
+        await self._take_layers(self._nodes.check(node), layers, _Count(what, node, len(layers)))
+
+    async def _take_layers(self, member: Member, layers: Sequence[ShippedLayer], count: "_Count") -> None:
+        images = await in_thread(open_images, self._home, LayerStore(self._home))
+        for layer in layers:
+            await self._take_layer(member, images, layer, count)
+            count.add_layer()
 
     async def _take_layer(self, member: Member, images: ImageStore, layer: ShippedLayer, count: "_Count") -> None:
         async with self._turn(layer.id):
@@ -155,7 +175,7 @@ class Fetching:
 
     async def _unpack(self, member: Member, images: ImageStore, layer: ShippedLayer, count: "_Count") -> None:
         def work(stream: Stream, stop: Stop) -> None:
-            take_in(images, layer, stream, stop.check)
+            take_in(images, layer, pieces_of(stream, layer.archive.size), stop.check)
 
         async def taken(taking: "asyncio.Future[None]", stop: Callable[[], object]) -> None:
             await settled(taking, on_cancel=stop)
@@ -206,11 +226,10 @@ def _let_go(lock: FileIO | None) -> None:
 class _Count:
     """Tells how far a fetch is: who asked, and now and then the log."""
 
-    noun: str
-    name: str
+    what: str
     node: str
-    shipment: Shipment
-    progress: Progress | None
+    total: int
+    progress: Progress | None = None
     _layers: int = 0
     _bytes: int = 0
     _logged: float = 0.0
@@ -228,14 +247,13 @@ class _Count:
         self._tell()
 
     def _tell(self) -> None:
-        layers = self.shipment.layers
         now = asyncio.get_running_loop().time()
-        is_last = self._layers == len(layers)
+        is_last = self._layers == self.total
         if is_last or now - self._logged >= _LOG_SECONDS:
             self._logged = now
             log.info(
-                "%s %s from node %s: %d of %d layers, %d bytes fetched",
-                *(self.noun, self.name, self.node, self._layers, len(layers), self._bytes),
+                "%s from node %s: %d of %d layers, %d bytes fetched",
+                *(self.what, self.node, self._layers, self.total, self._bytes),
             )
         if self.progress is not None:
-            self.progress(TransferProgress(layers=self._layers, total_layers=len(layers), bytes=self._bytes))
+            self.progress(TransferProgress(layers=self._layers, total_layers=self.total, bytes=self._bytes))

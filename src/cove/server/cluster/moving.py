@@ -7,7 +7,15 @@ from typing import Final
 from cove.errors import CoveError, NotFound
 from cove.http import Request, Response
 from cove.local.threads import in_thread
-from cove.server.cluster.arrivals import ASK_PATH, MOVES_PATH, RESOLVE_PATH, SETTLE_PATH, Arrivals
+from cove.server.cluster.arrivals import (
+    ASK_PATH,
+    LAYERS_PATH,
+    MOVES_PATH,
+    PREPARE_PATH,
+    RESOLVE_PATH,
+    SETTLE_PATH,
+    Arrivals,
+)
 from cove.server.cluster.departures import Departures
 from cove.server.cluster.nodes import Nodes
 from cove.server.sandboxes.directory import Directory
@@ -57,6 +65,10 @@ class Moving:
         match request.method, request.path:
             case "POST", path if path == ASK_PATH:
                 return await self._arrivals.answer_question(request)
+            case "POST", path if path == PREPARE_PATH:
+                return await self._arrivals.prepare(request)
+            case "POST", path if path == LAYERS_PATH:
+                return await self._departures.describe_layers(request)
             case "POST", path if path == MOVES_PATH:
                 return await self._arrivals.receive(request)
             case "POST", path if path == SETTLE_PATH:

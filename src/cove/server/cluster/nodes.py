@@ -158,9 +158,9 @@ class Nodes:
             await asyncio.sleep(_MEET_AGAIN_SECONDS)
             await self._refresh()
 
-    def placed(self, name: str) -> None:
-        """Count a sandbox that goes there until the next probe tells."""
-        self._placed[name] = self._placed.get(name, 0) + 1
+    def placed(self, name: str, slots: int = 1) -> None:
+        """Count the slots of a sandbox that goes there until the next probe tells."""
+        self._placed[name] = self._placed.get(name, 0) + slots
 
     def _room(self, name: str) -> int:
         report = self.health.get(name, Health()).report

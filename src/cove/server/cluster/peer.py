@@ -68,6 +68,10 @@ class PeerKey:
             added.append((AS, f"{principal.tenant}/{principal.name}".encode()))
         return ((PEER, self._key), (HOP, hop.value.encode()), *added)
 
+    def derive(self, purpose: str) -> str:
+        """Return a secret that all nodes have for a purpose; it says nothing of the key."""
+        return hmac.digest(self._key, f"cove\0{purpose}".encode(), "sha256").hex()
+
     def take(self, request: Request) -> Arrival | None:
         """Take a hop's headers off a request; None for one of a client. PermissionDenied for a client that has them."""
         headers = request.headers
@@ -139,16 +143,20 @@ class PeerClient:
         hop: Hop = Hop.VOUCHED,
         headers: Mapping[bytes, bytes] | None = None,
         principal: Principal | None = None,
+        is_up: Callable[[], bool] | None = None,
     ) -> Reply:
-        """Return the answer: NotConnected when nothing was sent, NodeLost when it may have been read."""
+        """Return the answer: NotConnected when nothing was sent, NodeLost when it may have been read.
+
+        What takes long is waited for while the node `is_up`, for at most `seconds` too.
+        """
         reader, writer = await _connect(member, min(seconds, CONNECT_SECONDS), _SILENT_MILLISECONDS)
         try:
             async with asyncio.timeout(seconds):
                 added = [*self.key.headers(hop, principal=principal), *(headers or {}).items()]
                 writer.write(_render(member, method, target, body, added) + body)
-                return await _read(reader)
+                return await _read(reader, is_up)
         except (OSError, TimeoutError, httptools.HttpParserError) as error:
-            raise NodeLost(f"node {member.name} was lost before it answered", node=member.name) from error
+            raise _lost(member, error) from error
         finally:
             writer.close()
 
@@ -192,9 +200,14 @@ class PeerClient:
             async with asyncio.timeout(seconds):
                 return await _read(reader)
         except (OSError, TimeoutError, httptools.HttpParserError) as error:
-            raise NodeLost(f"node {member.name} was lost before it answered", node=member.name) from error
+            raise _lost(member, error) from error
         finally:
             writer.close()
+
+
+def _lost(member: Member, error: Exception) -> NodeLost:
+    reason = "it took too long" if isinstance(error, TimeoutError) else str(error)
+    return NodeLost(f"node {member.name} was lost before it answered: {reason}", node=member.name)
 
 
 async def _read_while(reader: asyncio.StreamReader, is_up: Callable[[], bool]) -> bytes:
@@ -237,10 +250,13 @@ def _render(member: Member, method: str, target: str, body: bytes, headers: Head
     return head.encode() + b"".join(b"%b: %b\r\n" % header for header in headers) + b"\r\n"
 
 
-async def _read(reader: asyncio.StreamReader) -> Reply:
+async def _read(reader: asyncio.StreamReader, is_up: Callable[[], bool] | None = None) -> Reply:
     reply = Reply()
     parser = httptools.HttpResponseParser(reply)
-    while not reply.is_complete and (data := await reader.read(1 << 18)):
+    while not reply.is_complete:
+        data = await (reader.read(1 << 18) if is_up is None else _read_while(reader, is_up))
+        if not data:
+            break
         parser.feed_data(data)
         if len(reply.body) > _MOST_BYTES:
             raise OSError("the answer is too long")

@@ -20,6 +20,7 @@ from cove.server.cluster.whereabouts import HAS_PATH, has
 from cove.server.e2b.protocol import read_query
 from cove.server.sandboxes.capacity import read_capacity
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.slots import count_slots
 from cove.wire.coding import unquote_text
 
 PEERS_ONLY: Final = "/v1/cluster/"
@@ -68,10 +69,16 @@ class PeerAnswers:
         return _json(await in_thread(has, self._directory, noun, unquote_text(name), tenant))
 
     def _report(self) -> Report:
-        most, taken = read_capacity(self._directory.home), self._directory.count()
+        most, taken = read_capacity(self._directory.home), count_slots(self._directory)
         room = (os.cpu_count() or 1) * _PER_CPU if most is None else most
         keys = self._keys.digest()
-        return Report(name=self._nodes.node, version=cove.__version__, free=room - taken, sandboxes=taken, keys=keys)
+        return Report(
+            name=self._nodes.node,
+            version=cove.__version__,
+            free=room - taken,
+            sandboxes=self._directory.count(),
+            keys=keys,
+        )
 
 
 def _json(value: object) -> Response:

@@ -6,6 +6,7 @@ import sys
 from enum import StrEnum
 
 from cove.errors import ValidationFailed
+from cove.local.extras import install_command
 from cove.server.cluster.ray_node import ray_environment
 
 _SECONDS = 90.0
@@ -22,7 +23,7 @@ class Welcome(StrEnum):
 def check_ray_is_installed() -> None:
     """Raise ValidationFailed, with what to do, where there is no Ray. It is not imported."""
     if importlib.util.find_spec("ray") is None:
-        raise ValidationFailed("a cluster needs Ray, which is not installed: `pip install 'cove[cluster]'`")
+        raise ValidationFailed(f"a cluster needs Ray, which is not installed: `{install_command('cluster')}`")
 
 
 def probe(address: str, token_file: str | None) -> tuple[Welcome, str]:

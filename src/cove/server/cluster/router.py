@@ -18,12 +18,15 @@ from types import TracebackType
 from typing import Final
 
 from cove.core.cluster import claim_keepers
+from cove.core.exposure import Label
 from cove.errors import (
     LimitExceeded,
+    PortNotExposed,
     SandboxNotFound,
 )
 from cove.http import Answer, Handler, Request, Response
 from cove.local.threads import in_thread
+from cove.model import SandboxSpec
 from cove.model.cluster import Member
 from cove.server.cluster.arrivals import Arrivals
 from cove.server.cluster.creation import Creation, is_of_quota
@@ -52,7 +55,7 @@ from cove.server.cluster.shipment import IMAGE, SNAPSHOT
 from cove.server.cluster.static_placement import StaticPlacement
 from cove.server.cluster.suitability import Suitability
 from cove.server.cluster.targets import Kind, Target, find_target
-from cove.server.cluster.whereabouts import Whereabouts, has
+from cove.server.cluster.whereabouts import Whereabouts, has, is_place
 from cove.server.configuration import ClusterSettings
 from cove.server.e2b.protocol import read_query
 from cove.server.error_response import describe_cove_error, error_response
@@ -60,6 +63,7 @@ from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.rate import Rates
 from cove.server.preview.handler import Preview, find_visit
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.slots import read_slot
 from cove.server.sandboxes.starter import ClaimedElsewhere, Starter
 from cove.wire.errors import ErrorBody
 
@@ -99,10 +103,18 @@ class Router:
         self._fetching = Fetching(directory.home, self._nodes, client, starter.configuration.max_image_jobs)
         suitability = Suitability(self._nodes, self._whereabouts, self._fetching.holdings)
         self._creation = Creation(
-            self._nodes, self._whereabouts, suitability, self._placement, self._answer, self._relay
+            self._nodes,
+            self._whereabouts,
+            suitability,
+            self._placement,
+            self._answer,
+            self._relay,
+            self._count_slots,
         )
         self._departures = Departures(directory, self._nodes, client, self._placement)
-        self._arrivals = Arrivals(directory, starter.configuration, self._nodes, client, self._placement)
+        self._arrivals = Arrivals(
+            directory, starter.configuration, self._nodes, client, self._placement, self._fetching
+        )
         self._moves = Moving(directory, self._nodes, self._departures, self._arrivals)
         self._rates = Rates(directory.home)
         self.keys = SharedKeys(directory.home, self._nodes, client, settings.keys_hold)
@@ -152,12 +164,33 @@ class Router:
         return await self._gathering.ask_others(path, tenant)
 
     def visit(self, request: Request) -> Coming:
-        """Answer a visitor of previews: of this node, or of the one that the label names."""
+        """Answer a visitor of previews: of this node, of the one that the label names, or where it has moved to."""
         visit = find_visit(request, "http")
-        node = None if visit is None else self._nodes.by_code.get(visit.label.code)
-        if node is None or node == self._nodes.node:
+        node = None if visit is None else self._whereabouts.recall_place(visit.label)
+        if visit is None or node == self._nodes.node:
             return self._preview(request)
-        return self._relay(node, Requester(Hop.PREVIEW, None))
+        if node is None:
+            return self._search_and_visit(request, visit.label)
+        return self._relay_visit(node, visit.label.key)
+
+    async def _search_and_visit(self, request: Request, label: Label) -> Answer:
+        node = await self._whereabouts.search_place(label.key) or self._whereabouts.birthplace_of(label)
+        if node is not None and node != self._nodes.node:
+            return self._relay_visit(node, label.key)
+        answer = self._preview(request)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def _relay_visit(self, node: str, key: str) -> PeerRelay:
+        tried = {node}
+
+        async def find_next(status: int, named: str) -> str:
+            found = await self._whereabouts.search_place(key)
+            if found is None or found in tried:
+                raise PortNotExposed("there is nothing here")
+            tried.add(found)
+            return found
+
+        return self._relay(node, Requester(Hop.PREVIEW, None), None, find_next)
 
     def _handle(self, request: Request) -> Coming:
         arrival = self._peer_key.take(request)
@@ -171,6 +204,10 @@ class Router:
             return self._to_sandbox(request, target, requester)
         return self._share(request, target, requester)
 
+    def _count_slots(self, spec: SandboxSpec) -> int:
+        """Return how many slots a new sandbox takes, with the defaults of this node. Blocks."""
+        return read_slot(self._directory.home).count(self._starter.configuration.complete(spec).limits)
+
     async def _answer(self, request: Request) -> Answer:
         answer = self._handler(request)
         return await answer if isinstance(answer, Coroutine) else answer
@@ -179,7 +216,7 @@ class Router:
 
     def _answer_peer(self, request: Request, arrival: Arrival) -> Coming:
         if arrival.hop is Hop.PREVIEW:
-            return self._preview(request, arrival.origin)
+            return self._answer_visit(request, arrival.origin)
         if request.path.startswith(PEERS_ONLY):
             return self._peer_answers.answer(request)
         if arrival.hop is Hop.VOUCHED:
@@ -191,6 +228,12 @@ class Router:
                 return _misdirected(f"sandbox {target.name} is not on node {self._nodes.node}")
         answer = self._handler(request)
         return self._redirect_claimed(answer) if target is not None and isinstance(answer, Coroutine) else answer
+
+    def _answer_visit(self, request: Request, peer: str) -> Coming:
+        visit = find_visit(request, "http")
+        if visit is not None and not is_place(self._directory, visit.label.key):
+            return _misdirected(f"this preview is not on node {self._nodes.node}")
+        return self._preview(request, peer)
 
     async def _redirect_claimed(self, coming: Coroutine[object, object, Answer]) -> Answer:
         try:

@@ -16,22 +16,24 @@ from typing import Final
 import msgspec
 
 from cove.archive.remove_tree import remove_tree
+from cove.core.cluster import code_of
 from cove.core.identifier import KEY_LENGTH, check_sandbox_id
 from cove.core.journal import NOBODY, Actor, make_document
 from cove.core.snapshot_index import IndexedLayer, layer_file
 from cove.errors import SandboxUnavailable, ValidationFailed
 from cove.layers.export import Export, Transfer
-from cove.layers.place import PlaceLayers
 from cove.layers.places import Origin, archive_of
 from cove.layers.record import Stack
 from cove.layers.snapshot_export import layers_by_digest, once, take_in
-from cove.layers.store import LayerStore, read_stack
+from cove.layers.store import LayerStore
 from cove.linux.sync import sync_file_system
 from cove.model import JournalKind, SandboxStatus
 from cove.model.journal import JournalFields
 from cove.runtime.disk import IMAGE, MOUNT_POINT, attach_disk, detach_disk
-from cove.runtime.home import Place
+from cove.runtime.home import Home, Place, PlaceUsers
 from cove.runtime.journal_files import JOURNAL, JournalFiles
+from cove.server.cluster.moved_system import TOP, MovedSystem, open_layers, pack_system, stand_on_system
+from cove.server.preview.exposures import read_exposures, write_exposures
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.moves import Move
 
@@ -46,7 +48,10 @@ Check = Callable[[], object]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The beginning of an archive: the move, the record, the layers and those of its creation, and its files."""
+    """The beginning of an archive: the move, the record, the layers and those of its creation, and its files.
+
+    One with a `system` has its layers there.
+    """
 
     move: Move
     record: Record
@@ -54,25 +59,26 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     base: tuple[IndexedLayer, ...]
     files: tuple[str, ...]
     actor: Actor
+    system: MovedSystem | None = None
+
+
+def check_key(key: str) -> str:
+    """Return the key of a place; ValidationFailed for what is none."""
+    if not _KEY.fullmatch(key):
+        raise ValidationFailed("no sandbox has such a key")
+    return key
 
 
 def check_manifest(manifest: Manifest) -> Manifest:
     """Return it; ValidationFailed for one that no node sends."""
     move, record = manifest.move, manifest.record
     check_sandbox_id(move.id)
-    if not _KEY.fullmatch(move.key) or (move.id, move.key, move.tenant) != (record.id, record.key, record.tenant):
+    check_key(move.key)
+    if (move.id, move.key, move.tenant) != (record.id, record.key, record.tenant):
         raise ValidationFailed("the record is not that of the sandbox that comes")
     if len(manifest.files) > _MOST_FILES or not all(map(_FILES.fullmatch, manifest.files)):
         raise ValidationFailed("a sandbox does not have such files")
     return manifest
-
-
-def known_layers(store: LayerStore, place: Path) -> list[str]:
-    """Return the digests of layers that a sandbox stands on, as far as they are known."""
-    stack = read_stack(place)
-    ids = () if stack is None else dict.fromkeys((*stack.base, *stack.layers))
-    found = [store.read(id).digest for id in ids if store.has(id)]
-    return [digest for digest in found if digest is not None]
 
 
 @dataclass(slots=True)
@@ -104,30 +110,35 @@ def packed(
     working = store.building()
     try:
         with store.holding(), _disk(place, record) as has_disk:
-            sender = _Sender(frozenset(map(layer_file, there)))
-            export = Export(sender, working, transfer)
-            stack = _stack(store, place, record, has_disk=has_disk)
+            users = Home(directory.home).users_of(record.key)
+            stack = _stack(store, place, users, has_disk=has_disk)
             top = place / MOUNT_POINT if has_disk else place
-            known = {id: _add(store, export, id) for id in dict.fromkeys((*stack.base, *stack.layers))}
             data = top / "uppers" / stack.upper / "data" if stack.upper else top
-            layers = [*(known[id] for id in stack.layers), export.add_layer(data, None)]
-            manifest = Manifest(
-                move=move,
-                record=record,
-                layers=tuple(layers),
-                base=tuple(known[id] for id in stack.base),
-                files=tuple(_files(place)),
-                actor=actor,
-            )
+            manifest = Manifest(move=move, record=record, layers=(), base=(), files=tuple(_files(place)), actor=actor)
+            if stack.system is None:
+                sender = _Sender(frozenset(map(layer_file, there)))
+                manifest = _pack_layers(store, stack, data, manifest, Export(sender, working, transfer))
+                packs = sender.layers
+            else:
+                system = pack_system(stack, data, users, working / TOP, transfer.check)
+                manifest = msgspec.structs.replace(manifest, system=system)
+                packs = [(TOP, working / TOP)]
         files = [(name, place / name) for name in manifest.files]
-        yield archive_of(msgspec.json.encode(manifest), [*files, *sender.layers])
+        yield archive_of(msgspec.json.encode(manifest), [*files, *packs])
     finally:
         remove_tree(str(working))
 
 
-def _stack(store: LayerStore, place: Path, record: Record, *, has_disk: bool) -> Stack:
+def _pack_layers(store: LayerStore, stack: Stack, data: Path, manifest: Manifest, export: Export) -> Manifest:
+    """Pack the layers of a sandbox, and what it wrote as one more; returns the manifest with them."""
+    known = {id: _add(store, export, id) for id in dict.fromkeys((*stack.base, *stack.layers))}
+    layers = (*(known[id] for id in stack.layers), export.add_layer(data, None))
+    return msgspec.structs.replace(manifest, layers=layers, base=tuple(known[id] for id in stack.base))
+
+
+def _stack(store: LayerStore, place: Path, users: PlaceUsers, *, has_disk: bool) -> Stack:
     """Return what the sandbox stands on; without an upper while its directories are plain."""
-    layers = PlaceLayers(place, record.user_id, store)
+    layers = open_layers(place, users, store)
     layers.recover(on_disk_image=has_disk)
     return layers.stack or Stack(upper="")
 
@@ -174,14 +185,19 @@ def unpack(directory: Directory, place: Place, manifest: Manifest, origin: Origi
     )
     for name in manifest.files:
         _take_file(place.path, name, origin.pieces(name))
+    _keep_labels(place.path, code_of(manifest.move.source))
     _note(place.path / JOURNAL, manifest)
     with store.holding():
         ids = _load(store, manifest, origin, Transfer(0, check=check))
         has_disk = attach_disk(place.path, record.spec.limits, place.user_id)
         try:
-            layers = PlaceLayers(place.path, place.user_id, store, on_disk_image=has_disk)
-            base, own = (once([ids[each.digest] for each in some]) for some in (manifest.base, manifest.layers))
-            layers.commit(layers.stand_on(Stack(upper="", base=base), own))
+            users = PlaceUsers(place.user_id, place.users, place.slice)
+            layers = open_layers(place.path, users, store, on_disk_image=has_disk)
+            if manifest.system is not None:
+                stand_on_system(layers, manifest.system, origin.pieces(TOP), check)
+            else:
+                base, own = (once([ids[each.digest] for each in some]) for some in (manifest.base, manifest.layers))
+                layers.commit(layers.stand_on(Stack(upper="", base=base), own))
         finally:
             if has_disk:
                 detach_disk(place.path)
@@ -215,6 +231,13 @@ def _take_file(place: Path, name: str, pieces: Iterator[bytes]) -> None:
             if left < 0:
                 raise ValidationFailed(f"{name} of the sandbox that comes is too large")
             file.write(piece)
+
+
+def _keep_labels(place: Path, code: str) -> None:
+    """Let exposed ports keep their URLs: a label says where it was made."""
+    exposures = read_exposures(place)
+    if exposures:
+        write_exposures(place, [msgspec.structs.replace(each, code=each.code or code) for each in exposures])
 
 
 def _note(path: Path, manifest: Manifest) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,6 @@ from typing import Final
 import msgspec
 
 from cove.archive.remove_tree import remove_tree
-from cove.archive.stream import Stream
 from cove.core.identifier import check_id
 from cove.core.snapshot_index import MOST_LAYER_BYTES, MOST_LAYERS, IndexedLayer
 from cove.errors import LimitExceeded, NotFound, SnapshotNotFound, ValidationFailed
@@ -117,13 +117,14 @@ def describe_shipment(home: Path, noun: str, name: str, tenant: str, check: Chec
     layers = LayerStore(home)
     with layers.holding():
         record = find_record(home, noun, name, tenant)
-        shipped = tuple(_describe_layer(layers, id, check) for id in record.layers)
+        shipped = tuple(describe_layer(layers, id, check) for id in record.layers)
         sessions = None if isinstance(record, ImageRecord) else read_sessions(layers, record.id)
     index = None if sessions is None else IndexedLayer(digest=_digest(sessions), size=len(sessions))
     return Shipment(record=record, layers=shipped, sessions=index)
 
 
-def _describe_layer(layers: LayerStore, id: str, check: Check) -> ShippedLayer:
+def describe_layer(layers: LayerStore, id: str, check: Check) -> ShippedLayer:
+    """Describe a layer. The caller holds it."""
     archive = whole_digest(layers, id, check)
     return ShippedLayer(id=id, archive=archive, has_system=has_system(layers, id), parent=layers.read(id).parent)
 
@@ -149,7 +150,7 @@ def decode_shipment(data: bytes, noun: str, name: str) -> Shipment:
             found = msgspec.json.decode(data, type=_ImageShipment)
         else:
             found = msgspec.json.decode(data, type=_SnapshotShipment)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValidationFailed(f"refused: this is no {noun}: {error}") from None
     shipment = Shipment(record=found.record, layers=found.layers, sessions=found.sessions)
     _check(shipment, noun, name)
@@ -160,17 +161,24 @@ def _check(shipment: Shipment, noun: str, name: str) -> None:
     record, layers = shipment.record, shipment.layers
     if noun == SNAPSHOT and (record.id != name or isinstance(record, ImageRecord) or record.holder is not None):
         raise ValidationFailed(f"refused: this is snapshot {record.id[:200]!r}, not {name}")
-    if len(layers) > MOST_LAYERS or tuple(layer.id for layer in layers) != record.layers:
+    if tuple(layer.id for layer in layers) != record.layers:
         raise ValidationFailed(f"refused: {noun} {name} has other layers than it names")
+    check_layers(f"{noun} {name}", layers)
+    if shipment.sessions is not None:
+        _check_archive(shipment.sessions, MOST_SESSIONS_BYTES)
+
+
+def check_layers(what: str, layers: Sequence[ShippedLayer]) -> None:
+    """Raise ValidationFailed for layers that cannot be, LimitExceeded for those that are too large together."""
+    if len(layers) > MOST_LAYERS:
+        raise ValidationFailed(f"refused: {what} has more than {MOST_LAYERS} layers")
     for layer in layers:
         check_id("layer", layer.id)
         _check_archive(layer.archive, MOST_LAYER_BYTES)
         if layer.id.startswith(".") or (layer.parent is not None and check_id("layer", layer.parent) != layer.parent):
             raise ValidationFailed(f"refused: a layer cannot be called {layer.id}")
-    if shipment.sessions is not None:
-        _check_archive(shipment.sessions, MOST_SESSIONS_BYTES)
     if sum(layer.archive.size for layer in layers) > MOST_BYTES:
-        raise LimitExceeded(f"{noun} {name} has more than {MOST_BYTES >> 30} GiB: it is not fetched from another node")
+        raise LimitExceeded(f"{what} has more than {MOST_BYTES >> 30} GiB: it is not fetched from another node")
 
 
 def _check_archive(archive: IndexedLayer, most: int) -> None:
@@ -185,15 +193,15 @@ def check_disk(home: Path, size: int) -> None:
         raise LimitExceeded(f"{size} bytes are to be fetched, and the disk has {free} left: remove some images")
 
 
-def take_in(images: ImageStore, layer: ShippedLayer, stream: Stream, check: Check) -> None:
-    """Unpack a layer that comes as a stream, and take it in: it is what its digest says, or nothing is left of it."""
+def take_in(images: ImageStore, layer: ShippedLayer, pieces: Iterator[bytes], check: Check) -> None:
+    """Unpack a layer that comes in pieces, and take it in: it is what its digest says, or nothing is left of it."""
     owners = images.owners if layer.has_system else _loaded_owners()
     building = images.layers.building()
     try:
         data = building / "data"
         data.mkdir(mode=0o755)
         data.chmod(0o755)
-        unpack_whole(stream, data, layer.archive, owners, opens_all=is_of_image(layer.id), check=check)
+        unpack_whole(pieces, data, layer.archive, owners, opens_all=is_of_image(layer.id), check=check)
         if owners.first != os.geteuid():
             os.chown(data, owners.first, owners.first)
         made = Layer(
@@ -237,7 +245,10 @@ def check_sessions(data: bytes, expected: IndexedLayer) -> None:
 
 
 def _write_sessions(directory: Path, data: bytes) -> None:
-    files = msgspec.msgpack.decode(data, type=dict[str, bytes])
+    try:
+        files = msgspec.msgpack.decode(data, type=dict[str, bytes])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValidationFailed(f"refused: these are no sessions of a snapshot: {error}") from None
     if any(_SESSION_FILE.fullmatch(name) is None for name in files):
         raise ValidationFailed("refused: the sessions of the snapshot have a file that none has")
     new = directory.with_name(f"{directory.name}.new")

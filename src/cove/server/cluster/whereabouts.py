@@ -1,18 +1,21 @@
 """Find which node has a sandbox, a snapshot, an image or a volume: by the id itself, by memory, by asking all nodes."""
 
+import asyncio
 import os
+import re
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from cove.core.cluster import birth_code, claim_name
-from cove.core.identifier import check_sandbox_id
+from cove.core.exposure import Label
+from cove.core.identifier import KEY_LENGTH, check_sandbox_id
 from cove.errors import CoveError, NotFound, PlacementUnavailable, ValidationFailed
 from cove.local.threads import in_thread
 from cove.model.cluster import Member
 from cove.model.mount import check_volume_name
-from cove.runtime.home import Home
+from cove.runtime.home import RECORD, Home
 from cove.runtime.kept_journals import find_kept
 from cove.runtime.volumes import Volumes
 from cove.server.cluster.nodes import Nodes
@@ -25,6 +28,9 @@ from cove.tasks import together
 HAS_PATH: Final = "/v1/cluster/has/"
 _MOST_REMEMBERED: Final = 10_000
 _SECONDS: Final = 3.0
+_MOST_SEARCHES: Final = 4
+_ABSENT_SECONDS: Final = 5.0
+_KEY: Final = re.compile(rf"[a-z2-7]{{{KEY_LENGTH}}}")
 
 
 class Whereabouts:
@@ -36,6 +42,9 @@ class Whereabouts:
         self._client = client
         self._placement = placement
         self._remembered: dict[tuple[str | None, str], str] = {}
+        self._places: dict[str, str] = {}
+        self._absent: dict[str, float] = {}
+        self._searching = asyncio.Semaphore(_MOST_SEARCHES)
 
     def is_here(self, id: str, tenant: str | None) -> bool:
         """Return whether a tenant's id is taken on this node; None stands for any tenant. Blocks, for microseconds."""
@@ -58,7 +67,8 @@ class Whereabouts:
     async def search(self, id: str, tenant: str | None) -> str | None:
         """Return the node that says it has a sandbox; None if no node does.
 
-        While a node does not answer, the claim on the name says whether it is there.
+        While a node does not answer, the claim on the name says whether it is there; raises PlacementUnavailable when
+        that cannot be had either.
         """
         self._remembered.pop((tenant, id), None)
         holders, is_complete = await self.holders("sandbox", id, tenant)
@@ -69,11 +79,48 @@ class Whereabouts:
             self._remembered[tenant, id] = node
         return node
 
+    def recall_place(self, label: Label) -> str | None:
+        """Return the node of the sandbox that a preview's label names, as far as is known without asking."""
+        remembered = self._places.get(label.key)
+        if remembered is not None:
+            return remembered
+        made = self.birthplace_of(label)
+        if made == self._nodes.node:
+            return made if is_place(self._directory, label.key) else None
+        return made if made is not None and self._nodes.is_up(made) else None
+
+    def birthplace_of(self, label: Label) -> str | None:
+        """Return the node where a preview was first made, if it is one of the cluster."""
+        return self._nodes.by_code.get(label.code) if label.code else self._nodes.node
+
+    async def search_place(self, key: str) -> str | None:
+        """Return the node that has the place of a sandbox, which may have moved; None if no node says so.
+
+        Whoever makes labels up is not to keep all nodes busy: few are searched at a time, and none soon again.
+        """
+        self._places.pop(key, None)
+        async with self._searching:
+            now = asyncio.get_running_loop().time()
+            if now - self._absent.get(key, -_ABSENT_SECONDS) < _ABSENT_SECONDS:
+                return None
+            holders, _ = await self.holders("place", key, None)
+            if len(self._places) + len(self._absent) >= _MOST_REMEMBERED:
+                self._places.clear()
+                self._absent.clear()
+            if not holders:
+                self._absent[key] = now
+                return None
+            if holders[0] != self._nodes.node:
+                self._places[key] = holders[0]
+            return holders[0]
+
     async def _claimant(self, id: str, tenant: str | None) -> str | None:
         try:
             claim = await self._placement.find(claim_name(tenant or "", id))
         except PlacementUnavailable:
-            return None
+            if (born := self.birthplace(id)) is None:
+                raise
+            return born
         return None if claim is None else claim.node
 
     async def holders(self, noun: str, name: str, tenant: str | None) -> tuple[list[str], bool]:
@@ -102,6 +149,11 @@ def is_taken(directory: Directory, id: str, tenant: str | None) -> bool:
     return any(os.path.exists(each.entry(id)) for each in places)
 
 
+def is_place(directory: Directory, key: str) -> bool:
+    """Return whether a sandbox of this node has the place of that key. Blocks, for microseconds."""
+    return bool(_KEY.fullmatch(key)) and os.path.exists(directory.place(key) / RECORD)
+
+
 def has(directory: Directory, noun: str, name: str, tenant: str | None = None) -> bool:
     """Return whether this node has a thing of that name that a tenant sees; None stands for any tenant. Blocks."""
     try:
@@ -115,6 +167,10 @@ def _find(directory: Directory, noun: str, name: str, tenant: str | None) -> Non
     home, owner = directory.home, tenant or ""
     if noun == "sandbox":
         if not is_taken(directory, check_sandbox_id(name), tenant):
+            raise NotFound(name)
+    elif noun == "place":
+        record = directory.read(name) if is_place(directory, name) else None
+        if record is None or not directory.is_known(record):
             raise NotFound(name)
     elif noun in (SNAPSHOT, IMAGE):
         find_record(home, noun, name, owner)

@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from cove.server.ray_agent.registry import GrantRecord, MemberRecord, Registry
 from cove.server.sandboxes.capacity import read_capacity, write_capacity
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.members import read_members, write_members
+from cove.server.sandboxes.slots import count_slots
 
 _TURN_SECONDS = 10.0
 _POLL_SECONDS = 0.05
@@ -66,7 +68,7 @@ class Agent:
             self._directory.server,
             engine,
             settings.block_slots,
-            count=self._directory.count,
+            count=partial(count_slots, self._directory),
             publish=self._publish_room,
         )
         self._view = _View()

@@ -85,4 +85,5 @@ def _key(name: str, number: int) -> str:
 
 
 def _next_epoch(held: Claim | None) -> int:
-    return max(0 if held is None else held.epoch + 1, time.time_ns() // 1_000_000)
+    """The target of a move knows the claim that it took over by its epoch, which is one more than the source's."""
+    return time.time_ns() // 1_000_000 if held is None else held.epoch + 1

@@ -7,6 +7,7 @@ import msgspec
 from cove.errors import LimitExceeded
 from cove.local.state import replace_file
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.slots import count_slots
 
 _NAME = "capacity.json"
 
@@ -31,10 +32,15 @@ def read_capacity(home: Path) -> int | None:
 
 
 def check_room(directory: Directory, more: int = 0) -> None:
-    """Raise LimitExceeded when the ids that are taken, and so many more, are too many."""
+    """Raise LimitExceeded when the slots that are taken, and so many more, are too many."""
     most = read_capacity(directory.home)
-    if most is None or directory.count() + more <= most:
+    if most is None or (taken := count_slots(directory)) + more <= most:
         return
+    if taken != directory.count() or more > 1:
+        raise LimitExceeded(
+            f"this server has room for {most}, where larger sandboxes count as several: {taken} are taken, and "
+            f"{more} more would be too many. Destroy some, or ask for less"
+        )
     if more:
         raise LimitExceeded(f"{more} more sandboxes would be more than {most}, the most this server may have")
     raise LimitExceeded(f"this server has {most} sandboxes, which is the most it may have: destroy some")

@@ -13,6 +13,7 @@ from cove.server.counters import count_rarely
 from cove.server.sandboxes.cpu_shares import remove_empty_shares
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.reservation import forget_stale, free, free_unknown
+from cove.server.sandboxes.slots import forget_stale_slots
 
 GRACE_SECONDS = 5.0
 MOST_SECONDS = 60.0
@@ -82,6 +83,7 @@ def collect_garbage(path: Path) -> None:
     """Remove the sandboxes that nobody knows, whose time is up, or whose program is gone. Blocks."""
     home, directory, hierarchies = Home(path), Directory(path), find_hierarchies()
     forget_stale(directory)
+    forget_stale_slots(directory)
     for record in directory.unknown():
         if free_unknown(directory, record):
             remove(directory, hierarchies, record.key)

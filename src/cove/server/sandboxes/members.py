@@ -31,6 +31,11 @@ def read_members(home: Path) -> Members | None:
         return None
 
 
+def is_list(members: Members) -> bool:
+    """Return whether the nodes stand in a configuration: no engine has granted them room."""
+    return bool(members.members) and all(member.slots is None for member in members.members)
+
+
 def members_path(home: Path) -> Path:
     """Return the path of the file, which is replaced at every change."""
     return home / _NAME

@@ -23,6 +23,7 @@ from cove.server.sandboxes.directory import MOVES, Directory, arrival_path
 
 _OUT, _GONE, _NAMED, _NEW = "out-", "gone-", "named-", ".new-"
 _GONE_SECONDS = 5.0
+_TRIES = 5
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,13 @@ def begin_in(directory: Directory, move: Move) -> MoveFile:
 
 
 def _begin(path: Path, move: Move) -> MoveFile:
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):  # whoever clears up met the file in the moment before it was locked
+            return _try_to_begin(path, move)
+    raise SandboxUnavailable(f"the move of sandbox {move.id} cannot be noted: nothing was started; try again")
+
+
+def _try_to_begin(path: Path, move: Move) -> MoveFile:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     new = path.with_name(_NEW + new_identifier())
     lock = make_locked(new)

@@ -5,16 +5,19 @@ what a process that was killed leaves counts for nothing. Who adds one holds the
 
 In a cluster `elsewhere/NODE` says what the tenant has on another node, as it was heard last. A gateway reserves what a
 sandbox may take before it is made: `pending/NAME` counts while that gateway holds its lock, and becomes `running/KEY`.
+`snapshots/NAME` is one that is being made, while its maker holds the lock.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from cove.core.identifier import new_identifier
+from cove.core.network_grants import NetworkGrants
 from cove.core.quota import Use, check_network, check_snapshots, check_sum, check_use, strictest
 from cove.layers.store import LayerStore
 from cove.linux.file_lock import is_locked, make_locked, waiting_lock
@@ -24,11 +27,15 @@ from cove.model import Limits, Quota, SandboxSpec
 from cove.runtime.home import Home
 from cove.runtime.volumes import Volumes
 from cove.server.sandboxes.directory import Directory
+from cove.server.sandboxes.network_grants import read_grants
 
 _RUNNING = "running"
 _PENDING = "pending"
 _ELSEWHERE = "elsewhere"
+_SNAPSHOTS = "snapshots"
 _LOCK = "lock"
+
+T = TypeVar("T")
 
 
 def quota_of(home: Path, tenant: str) -> Quota:
@@ -41,6 +48,11 @@ def quota_of(home: Path, tenant: str) -> Quota:
 def check_spec_quota(home: Path, tenant: str, spec: SandboxSpec) -> None:
     """Refuse what no sandbox of a tenant may be. Raises PermissionDenied."""
     check_network(quota_of(home, tenant).network, spec.network)
+
+
+def network_grants_of(home: Path, tenant: str) -> NetworkGrants:
+    """Return what the configuration grants, for a tenant: within its quota."""
+    return msgspec.structs.replace(read_grants(home), most=quota_of(home, tenant).network)
 
 
 def enter(directory: Directory, key: str, limits: Limits, reserved: str = "") -> None:
@@ -116,27 +128,43 @@ def leave(directory: Directory, key: str) -> None:
     (directory.home / TENANTS / directory.tenant / _RUNNING / key).unlink(missing_ok=True)
 
 
-def check_volume_quota(directory: Directory, size: int | None) -> None:
-    """Refuse a volume that is more than the tenant may have. Raises LimitExceeded."""
+def make_within_quota(directory: Directory, size: int | None, make: Callable[[], T]) -> T:
+    """Make a volume of that size, unless it is more than the tenant may have. Raises LimitExceeded."""
     quota = quota_of(directory.home, directory.tenant)
-    if quota.max_disk is not None:
-        others = _elsewhere(directory.home / TENANTS / directory.tenant).values()
-        check_sum(quota, "disk", [_disk(directory), *(use.disk for use in others)], size)
+    if quota.max_disk is None:
+        return make()
+    with _locked(directory) as place:
+        use = _use(directory, quota)
+        taken = [use.disk, *(limits.disk for limits in use.pending), *(use.disk for use in _elsewhere(place).values())]
+        check_sum(quota, "disk", taken, size)
+        return make()
 
 
-def check_snapshot_quota(home: Path, tenant: str) -> None:
-    """Refuse one more snapshot where there are as many as there may be. Raises LimitExceeded."""
+def reserve_snapshot(home: Path, tenant: str) -> Callable[[], None]:
+    """Count a snapshot that is about to be made, until what is returned is called. Raises LimitExceeded."""
     quota = quota_of(home, tenant)
-    if quota.max_snapshots is not None:
-        others = _elsewhere(home / TENANTS / tenant).values()
-        check_snapshots(quota, len(LayerStore(home, tenant).list()) + sum(use.snapshots for use in others))
+    if quota.max_snapshots is None:
+        return lambda: None
+    with _locked(Directory(home, tenant)) as place:
+        coming = _counted(place / _SNAPSHOTS, is_locked, lambda _: True)
+        others = sum(use.snapshots for use in _elsewhere(place).values())
+        check_snapshots(quota, len(LayerStore(home, tenant).list()) + len(coming) + others)
+        path = place / _SNAPSHOTS / new_identifier()
+        file = make_locked(path)
+        file.write(msgspec.json.encode(Limits()))
+
+    def release() -> None:
+        path.unlink(missing_ok=True)
+        file.close()
+
+    return release
 
 
 @contextmanager
 def _locked(directory: Directory) -> Iterator[Path]:
     """Hold the lock of a tenant, and give the directory of what it has."""
     place = directory.home / TENANTS / directory.tenant
-    for name in (_RUNNING, _PENDING, _ELSEWHERE):
+    for name in (_RUNNING, _PENDING, _ELSEWHERE, _SNAPSHOTS):
         (place / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     with waiting_lock(place / _LOCK):
         yield place
@@ -144,22 +172,24 @@ def _locked(directory: Directory) -> Iterator[Path]:
 
 def _use(directory: Directory, quota: Quota, *, but: str = "", before: str = "") -> Use:
     place = directory.home / TENANTS / directory.tenant
+    running = _counted(place / _RUNNING, lambda path: directory.is_held(path.name), lambda name: name != but)
+    pending = _counted(place / _PENDING, is_locked, lambda name: not before or name < before)
     return Use(
-        running=_counted(place / _RUNNING, lambda path: directory.is_held(path.name), lambda name: name != but),
-        pending=_counted(place / _PENDING, is_locked, lambda name: not before or name < before),
-        disk=0 if quota.max_disk is None else _disk(directory, but=but),
+        running=tuple(running.values()),
+        pending=tuple(pending.values()),
+        disk=0 if quota.max_disk is None else _disk(directory, running, but=but),
     )
 
 
-def _counted(place: Path, is_there: Callable[[Path], bool], counts: Callable[[str], bool]) -> tuple[Limits, ...]:
-    """Return what counts, and remove what somebody who was killed has left."""
-    found = []
+def _counted(place: Path, is_there: Callable[[Path], bool], counts: Callable[[str], bool]) -> dict[str, Limits]:
+    """Return what counts, by its name, and remove what somebody who was killed has left."""
+    found = {}
     for path in place.glob("[!.]*"):
         if not is_there(path):
             path.unlink(missing_ok=True)
         elif counts(path.name):
-            found.append(msgspec.json.decode(path.read_bytes(), type=Limits))
-    return tuple(found)
+            found[path.name] = msgspec.json.decode(path.read_bytes(), type=Limits)
+    return found
 
 
 def _elsewhere(place: Path) -> dict[str, Use]:
@@ -167,8 +197,9 @@ def _elsewhere(place: Path) -> dict[str, Use]:
     return {path.name: msgspec.json.decode(path.read_bytes(), type=Use) for path in paths}
 
 
-def _disk(directory: Directory, *, but: str = "") -> int:
-    """Return what sandboxes, running or not, and volumes may take of the disk."""
-    sandboxes = [record.spec.limits.disk for record in directory.list() if record.key != but]
+def _disk(directory: Directory, running: dict[str, Limits], *, but: str = "") -> int:
+    """Return what sandboxes, running or not, and volumes may take of the disk; one that starts has no record yet."""
+    sandboxes = {key: limits.disk for key, limits in running.items()}
+    sandboxes |= {record.key: record.spec.limits.disk for record in directory.list() if record.key != but}
     volumes = [info.size for info in Volumes(Home(directory.home, directory.tenant)).list()]
-    return sum(each or 0 for each in (*sandboxes, *volumes))
+    return sum(each or 0 for each in (*sandboxes.values(), *volumes))

@@ -23,6 +23,7 @@ from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.moves import check_stays
 from cove.server.sandboxes.quotas import check_spec_quota
 from cove.server.sandboxes.reservation import free
+from cove.server.sandboxes.slots import read_slot
 from cove.server.sandboxes.start_protocol import ACKNOWLEDGED, Create, Request, Start, encode, receive_reply
 from cove.server.sandboxes.warm_pool import WarmPool
 from cove.tasks import owned, settled, together
@@ -59,6 +60,10 @@ class Things(Protocol):
 
     async def provide(self, directory: Directory, spec: SandboxSpec) -> None:
         """Fetch what a sandbox is to stand on, unless it is here, if any node has it."""
+        ...
+
+    async def provide_snapshot(self, directory: Directory, id: str) -> None:
+        """Fetch a snapshot that a sandbox is to go back to, unless it is here, if any node has it."""
         ...
 
 
@@ -154,7 +159,8 @@ class Starter:
 
         None is taken before the last one is there: those that wait undo themselves when this process is killed.
         """
-        await in_thread(check_room, self.directory, count)
+        slots = await in_thread(lambda: read_slot(self.directory.home).count(spec.limits))
+        await in_thread(check_room, self.directory, count * slots)
         making = [owned(self._offer(None, spec)) for _ in range(count)]
         try:
             done, _ = await asyncio.wait(making, return_when=asyncio.FIRST_EXCEPTION)
