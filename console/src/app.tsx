@@ -5,6 +5,7 @@ import { useEffect } from "preact/hooks";
 import { Questions } from "./dialog";
 import { fleet, followFleet, isConnected } from "./fleet";
 import { LoginPage } from "./login_page";
+import { Mark } from "./mark";
 import { attempt, Notices } from "./notice";
 import { route } from "./route";
 import { SandboxList } from "./sandbox_list";
@@ -51,7 +52,9 @@ function Header() {
       <a class="skip" href="#content" onClick={skip}>
         Skip to content
       </a>
-      <span class="brand">Cove</span>
+      <a class="brand" href="#/sandboxes">
+        <Mark /> Cove
+      </a>
       <nav aria-label="Main">
         <a href="#/sandboxes" aria-current={page === "server" ? undefined : "page"}>
           Sandboxes <span class="count">{fleet.value.size}</span>

@@ -18,6 +18,7 @@ interface Cell {
   readonly code: string;
   readonly events: readonly CodeEvent[];
   readonly isRunning: boolean;
+  readonly problem: string;
 }
 
 export function CodeTab({ sandbox }: TabProps) {
@@ -37,16 +38,19 @@ export function CodeTab({ sandbox }: TabProps) {
     });
   const run = async (): Promise<void> => {
     const number = (cells.at(-1)?.number ?? 0) + 1;
-    setCells((all) => [...all, { number, code, events: [], isRunning: true }].slice(-MOST_CELLS));
+    setCells((all) => [...all, { number, code, events: [], isRunning: true, problem: "" }].slice(-MOST_CELLS));
     const change = (update: (cell: Cell) => Cell): void => setCells((all) => all.map((cell) => (cell.number === number ? update(cell) : cell)));
-    await attempt(async () => {
+    let problem = "";
+    try {
       const id = context?.id ?? (await sandbox.code.create(language)).id;
       if (context === undefined) refresh();
       for await (const event of sandbox.code.stream(id, code)) {
         change((cell) => ({ ...cell, events: joined(cell.events, event) }));
       }
-    });
-    change((cell) => ({ ...cell, isRunning: false }));
+    } catch (error) {
+      problem = error instanceof Error ? error.message : String(error);
+    }
+    change((cell) => ({ ...cell, isRunning: false, problem }));
   };
   return (
     <div class="fill cells">
@@ -78,6 +82,11 @@ export function CodeTab({ sandbox }: TabProps) {
               <ResultView key={index} event={event} />
             ))}
             {cell.isRunning && <p class="quiet">running…</p>}
+            {cell.problem !== "" && (
+              <p class="problem" role="alert">
+                {cell.problem}
+              </p>
+            )}
           </li>
         ))}
       </ol>

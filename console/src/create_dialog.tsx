@@ -31,7 +31,7 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
   return (
     <Dialog title="New sandbox" onClose={onClose}>
       <form class="fields" onSubmit={submit}>
-        <Field name="id" label="Id (optional)" />
+        <Field name="id" label="Id (optional)" hint="one is made" />
         <label>
           Image
           <select name="image">
@@ -41,9 +41,11 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
             ))}
           </select>
         </label>
-        <Field name="memory" label="Memory, such as 512M" />
-        <Field name="cpus" label="Processors, such as 1.5" />
-        <Field name="disk" label="Disk, such as 2G" />
+        <div class="three">
+          <Field name="memory" label="Memory" hint="512M" />
+          <Field name="cpus" label="Processors" hint="1.5" />
+          <Field name="disk" label="Disk" hint="2G" />
+        </div>
         <label>
           Network
           <select name="network" value={network} onChange={(event) => setNetwork(event.currentTarget.value)}>
@@ -52,8 +54,8 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
             <option value="internet">Internet</option>
           </select>
         </label>
-        {network === "policy" && <Field name="domains" label="Domains, separated by spaces" />}
-        <Field name="labels" label="Labels, such as team=red run=7" />
+        {network === "policy" && <Field name="domains" label="Domains, separated by spaces" hint="pypi.org files.pythonhosted.org" />}
+        <Field name="labels" label="Labels (optional)" hint="team=red run=7" />
         {problem !== "" && (
           <p class="problem" role="alert">
             {problem}
@@ -72,11 +74,11 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
   );
 }
 
-function Field({ name, label }: { readonly name: string; readonly label: string }) {
+function Field({ name, label, hint }: { readonly name: string; readonly label: string; readonly hint: string }) {
   return (
     <label>
       {label}
-      <input name={name} autocomplete="off" spellcheck={false} />
+      <input name={name} placeholder={hint} autocomplete="off" spellcheck={false} />
     </label>
   );
 }

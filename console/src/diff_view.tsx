@@ -31,7 +31,7 @@ export function DiffView({ sandbox, version }: { readonly sandbox: Sandbox; read
             ))}
           </select>
         </label>
-        <span class="quiet">{value?.length ?? 0} files differ</span>
+        <span class="quiet">{value?.length === 1 ? "1 file differs" : `${value?.length ?? 0} files differ`}</span>
       </div>
       {(problem !== "" || patch.problem !== "") && <p class="problem">{problem || patch.problem}</p>}
       <ul class="items changes" aria-label="Changed files">

@@ -41,3 +41,8 @@ export function parseBytes(text: string): number | null {
   const power = { "": 0, k: 1, m: 2, g: 3, t: 4 }[(found[2] ?? "").toLowerCase()] ?? 0;
   return Math.round(Number(found[1]) * 1024 ** power);
 }
+
+/** Bytes of a journal, which are in base64, as text. */
+export function decodedText(data: string): string {
+  return new TextDecoder().decode(Uint8Array.from(atob(data), (character) => character.charCodeAt(0)));
+}

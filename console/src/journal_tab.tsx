@@ -3,7 +3,7 @@
 import { type JournalEvent } from "cove-client";
 import { useState } from "preact/hooks";
 
-import { seconds, time } from "./format";
+import { decodedText, seconds, time } from "./format";
 import { useStream } from "./live";
 import { type TabProps } from "./sandbox_page";
 import { VirtualList } from "./virtual_list";
@@ -53,9 +53,12 @@ function Line({ event }: { readonly event: JournalEvent }) {
   return (
     <div class={isFailure ? "line bad" : "line"} data-kind={event.kind}>
       <time dateTime={event.at}>{time(event.at)}</time>
-      <span class="tag">{event.kind.replaceAll("_", " ")}</span>
+      <span class="kind">
+        <span class="tag">{event.kind.replaceAll("_", " ")}</span>
+      </span>
       <code class="cut grow" title={describe(event)}>
-        {describe(event)}
+        {event.subject != null && <span class="quiet subject">{event.subject}</span>}
+        {detail(event)}
       </code>
       <span class="quiet">{ending(event)}</span>
       <span class="quiet who">{event.key ?? ""}</span>
@@ -64,10 +67,17 @@ function Line({ event }: { readonly event: JournalEvent }) {
 }
 
 function describe(event: JournalEvent): string {
-  const address = event.host == null ? null : `${event.host}${event.port == null ? "" : `:${event.port}`}`;
-  const said = [event.operation, event.method, address, event.text, event.path, event.target, event.reason, event.error, event.data];
+  return [event.subject, detail(event)].filter((word) => word != null).join("  ");
+}
+
+function detail(event: JournalEvent): string {
+  const port = event.port == null ? "" : `:${event.port}`;
+  const address = `${event.host ?? ""}${port}`;
+  const size = event.cols == null ? null : `${event.cols}×${event.rows}`;
+  const isSaid = address !== "" && event.reason?.includes(address) === true;
+  const said = [event.operation, event.method, isSaid ? null : address, size, event.text, event.path, event.target, event.reason, event.error, event.data == null ? null : decodedText(event.data)];
   const found = said.filter((word) => word != null && word !== "");
-  return [event.subject, ...found].filter((word) => word != null).join("  ").replaceAll("\n", " ⏎ ").slice(0, 500);
+  return found.join("  ").replaceAll("\n", " ⏎ ").slice(0, 500);
 }
 
 function ending(event: JournalEvent): string {

@@ -18,9 +18,14 @@ export function KeysPanel() {
     if (!(await confirmed(`Revoke the key ${key.name}? Whoever uses it is thrown out.`, "Revoke"))) return;
     await attempt(() => ownClient().transport.call("delete_key", { path: { key: key.name } }).then(refresh), `${key.name} is revoked`);
   };
+  const newKey = (
+    <button data-action="new-key" onClick={() => setCreating(true)}>
+      New key
+    </button>
+  );
   return (
     <>
-      <Things title="Keys" heads={["Name", "Tenant", "Quota", "Last used", "Expires", ""]} problem={problem} isEmpty={value?.length === 0}>
+      <Things title="Keys" heads={["Name", "Tenant", "Quota", "Last used", "Expires", ""]} problem={problem} isEmpty={value?.length === 0} action={newKey}>
         {value?.map((each) => (
           <tr key={each.name} data-key={each.name}>
             <td>
@@ -34,9 +39,6 @@ export function KeysPanel() {
           </tr>
         ))}
       </Things>
-      <button data-action="new-key" onClick={() => setCreating(true)}>
-        New key
-      </button>
       {isCreating && <KeyDialog onClose={() => setCreating(false)} onMade={setMade} onChange={refresh} />}
       {made !== null && (
         <Dialog title="The new key" onClose={() => setMade(null)}>

@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 
+import { Mark } from "./mark";
 import { logIn } from "./session";
 
 export function LoginPage() {
@@ -20,7 +21,9 @@ export function LoginPage() {
   return (
     <main class="login">
       <form onSubmit={submit}>
-        <h1>Cove</h1>
+        <h1 class="brand">
+          <Mark /> Cove
+        </h1>
         <label>
           API key
           <input name="key" type="password" autocomplete="current-password" autoFocus aria-describedby="login-help" />

@@ -56,7 +56,9 @@ function Line({ event, isAllowed, onAllow }: LineProps) {
   return (
     <div class={event.allowed ? "line" : "line bad"} data-host={event.host} data-allowed={event.allowed}>
       <time dateTime={event.at}>{time(event.at)}</time>
-      <span class={event.allowed ? "tag" : "tag refused"}>{event.allowed ? "allowed" : "refused"}</span>
+      <span class="kind">
+        <span class={event.allowed ? "tag added" : "tag refused"}>{event.allowed ? "allowed" : "refused"}</span>
+      </span>
       <code class="cut grow" title={event.reason}>
         {event.method ?? event.kind} {address}
         {event.path}

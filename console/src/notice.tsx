@@ -15,7 +15,8 @@ let count = 0;
 
 export function say(text: string, isError = false): void {
   const number = ++count;
-  notices.value = [...notices.peek(), { number, text, isError }].slice(-MOST);
+  const others = notices.peek().filter((each) => each.text !== text);
+  notices.value = [...others, { number, text, isError }].slice(-MOST);
   setTimeout(() => dismiss(number), SHOWN_MILLISECONDS);
 }
 

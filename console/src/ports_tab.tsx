@@ -16,7 +16,7 @@ export function PortsTab({ sandbox }: TabProps) {
   };
   return (
     <div class="fill">
-      <form class="command" onSubmit={expose}>
+      <form class="command narrow" onSubmit={expose}>
         <input name="port" type="number" min={1} max={65535} required placeholder="Port inside" aria-label="Port inside" />
         <button type="submit">Expose</button>
       </form>
@@ -25,9 +25,8 @@ export function PortsTab({ sandbox }: TabProps) {
         {value?.length === 0 && <li class="empty">No port is exposed.</li>}
         {value?.map(({ port, url, name }) => (
           <li key={port} class="item" data-port={port}>
-            <span class="grow">
-              {port} {name}
-            </span>
+            <strong>{port}</strong> {name !== "" && <span>{name}</span>}
+            <code class="quiet cut grow">{url}</code>
             <button aria-pressed={shown === url} onClick={() => setShown(shown === url ? null : url)}>
               Preview
             </button>

@@ -11,6 +11,8 @@ import { Sparkline } from "./sparkline";
 import { VirtualList } from "./virtual_list";
 
 const ROW_HEIGHT = 44;
+/** A chart of less than this looks like none. */
+const LEAST_CPUS = 0.25;
 const STATUSES = ["all", "running", "paused", "stopped", "lost"];
 
 export function SandboxList() {
@@ -92,7 +94,7 @@ function SandboxRow({ row }: { readonly row: Row }) {
         <span>{bytes(row.memory_bytes)}</span>
       </span>
       <span class="measure">
-        <Sparkline kind="cpus" samples={cpus} most={1} label={`CPU ${row.cpus ?? 0} cores`} />
+        <Sparkline kind="cpus" samples={cpus} most={LEAST_CPUS} label={`CPU ${row.cpus ?? 0} cores`} />
         <span>{row.cpus === null ? "–" : row.cpus.toFixed(2)}</span>
       </span>
       <span class="measure">

@@ -56,7 +56,7 @@ export function SandboxPage({ id, owner }: { readonly id: string; readonly owner
         {row !== undefined && <LifeActions id={id} owner={owner} status={row.status} key={keyOf(row)} />}
       </div>
       <TabBar label="Parts of the sandbox" tabs={tabs} current={current} />
-      <div class="panel" id="tab-panel" role="tabpanel" aria-labelledby={`tab-${current}`}>
+      <div class="panel" id="tab-panel" role="tabpanel" tabIndex={0} aria-labelledby={`tab-${current}`}>
         {needsRunning && status !== undefined && status !== "running" ? (
           <p class="empty">The sandbox is {status}. Start it to look inside.</p>
         ) : (

@@ -8,9 +8,16 @@ import { Terminal } from "@xterm/xterm";
 import { theme } from "./theme";
 
 const THEMES = {
-  light: { background: "#ffffff", foreground: "#1c2630", cursor: "#2563a8", selectionBackground: "#bcd7f2", white: "#5b6773", brightWhite: "#1c2630", yellow: "#8a6100", green: "#1c7a3f", cyan: "#0f6f80" },
+  light: { background: "#ffffff", foreground: "#1c2630", cursor: "#2563a8", selectionBackground: "#bcd7f2", white: "#5b6773", brightWhite: "#1c2630", yellow: "#8a6100", green: "#1c7a3f", cyan: "#0f6f80", brightBlue: "#1f5fa6", brightGreen: "#1c7a3f", brightYellow: "#8a6100", brightCyan: "#0f6f80", brightRed: "#b3261e", brightMagenta: "#8a2f86" },
   dark: { background: "#0d1319", foreground: "#d6dee6", cursor: "#7ab7f5", selectionBackground: "#2c4a68" },
 };
+
+/** A terminal takes the tab key, so that another one has to lead out of it: to the tab that it is in. */
+function leaves(event: KeyboardEvent): boolean {
+  const isLeaving = event.key === "Escape" && event.shiftKey;
+  if (isLeaving && event.type === "keydown") document.querySelector<HTMLElement>("[role=tab][aria-selected=true]")?.focus();
+  return isLeaving;
+}
 
 export interface Screen {
   /** Show bytes; resolves when they are shown, so that a fast writer is held back. */
@@ -42,7 +49,8 @@ export function openScreen(element: HTMLElement, label: string, { onData, onResi
   terminal.loadAddon(search);
   terminal.loadAddon(new WebLinksAddon((_, link) => void window.open(link, "_blank", "noopener,noreferrer")));
   terminal.open(element);
-  terminal.textarea?.setAttribute("aria-label", label);
+  terminal.textarea?.setAttribute("aria-label", `${label}. Shift+Escape leaves it.`);
+  terminal.attachCustomKeyEventHandler((event) => !leaves(event));
   if (onData !== undefined) terminal.onData(onData);
   terminal.onResize(({ cols, rows }) => onResize?.(cols, rows));
   const observer = new ResizeObserver(() => element.clientHeight > 0 && fit.fit());

@@ -26,7 +26,7 @@ export function ServerHealth() {
       <h2>Health</h2>
       {problem !== "" && <p class="problem">{problem}</p>}
       <Facts facts={facts} />
-      {session.value?.is_cluster === true && (
+      {session.value?.is_cluster === true && session.value.is_admin === false && (
         <>
           <h2>Sandboxes by node</h2>
           <Facts facts={byNode(rows)} />

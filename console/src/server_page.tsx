@@ -1,4 +1,4 @@
-/** The server: health, images, snapshots, volumes and keys. */
+/** The server: health, nodes, warm pool, images, snapshots, volumes and keys. */
 
 import { type ComponentChildren } from "preact";
 
@@ -9,6 +9,7 @@ import { useAsked } from "./live";
 import { attempt } from "./notice";
 import { ownClient, session } from "./session";
 import { ServerHealth } from "./server_health";
+import { ServerNodes } from "./server_nodes";
 
 export function ServerPage() {
   return (
@@ -17,6 +18,7 @@ export function ServerPage() {
         <h1>Server</h1>
         <span class="quiet">Cove {session.value?.version}</span>
       </div>
+      {session.value?.is_admin === true && <ServerNodes />}
       <ServerHealth />
       {session.value?.is_admin === true && <KeysPanel />}
       <Images />
@@ -94,13 +96,17 @@ interface ThingsProps {
   readonly heads: readonly string[];
   readonly problem: string;
   readonly isEmpty: boolean;
+  readonly action?: ComponentChildren;
   readonly children: ComponentChildren;
 }
 
-export function Things({ title, heads, problem, isEmpty, children }: ThingsProps) {
+export function Things({ title, heads, problem, isEmpty, action, children }: ThingsProps) {
   return (
     <section class="things" aria-label={title}>
-      <h2>{title}</h2>
+      <div class="title">
+        <h2>{title}</h2>
+        {action}
+      </div>
       {problem !== "" && <p class="problem">{problem}</p>}
       {isEmpty ? (
         <p class="quiet">There are none.</p>

@@ -1,5 +1,7 @@
 /** Tabs that are links, walked through with the arrow keys. */
 
+import { useEffect } from "preact/hooks";
+
 interface Props {
   readonly label: string;
   readonly tabs: readonly { id: string; title: string; link: string }[];
@@ -7,6 +9,7 @@ interface Props {
 }
 
 export function TabBar({ label, tabs, current }: Props) {
+  useEffect(() => document.getElementById(`tab-${current}`)?.scrollIntoView({ block: "nearest", inline: "nearest" }), [current]);
   const walk = (event: KeyboardEvent): void => {
     const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     const at = tabs.findIndex((tab) => tab.id === current);

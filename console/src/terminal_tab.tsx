@@ -22,29 +22,33 @@ export function TerminalTab({ sandbox }: TabProps) {
   useEffect(() => {
     if (value !== null && running.length === 0) void open("main");
   }, [value !== null]);
+  const tabs = (
+    <div class="subtabs" role="group" aria-label="Terminals">
+      {running.map(({ id }) => (
+        <span key={id} class={id === current?.id ? "subtab on" : "subtab"}>
+          <button class="plain" aria-pressed={id === current?.id} onClick={() => setChosen(id)}>
+            {id}
+          </button>
+          <button class="plain" aria-label={`End terminal ${id}`} onClick={() => attempt(() => sandbox.destroyTerminal(id).then(refresh))}>
+            ×
+          </button>
+        </span>
+      ))}
+      <button data-action="new-terminal" onClick={() => open()}>
+        New terminal
+      </button>
+    </div>
+  );
   return (
     <div class="fill">
-      <div class="subtabs" role="group" aria-label="Terminals">
-        {running.map(({ id }) => (
-          <span key={id} class={id === current?.id ? "subtab on" : "subtab"}>
-            <button class="plain" aria-pressed={id === current?.id} onClick={() => setChosen(id)}>
-              {id}
-            </button>
-            <button
-              class="plain"
-              aria-label={`End terminal ${id}`}
-              onClick={() => attempt(() => sandbox.destroyTerminal(id).then(refresh))}
-            >
-              ×
-            </button>
-          </span>
-        ))}
-        <button data-action="new-terminal" onClick={() => open()}>
-          New terminal
-        </button>
-      </div>
       {problem !== "" && <p class="problem">{problem}</p>}
-      {current !== undefined && <TerminalView key={current.id} sandbox={sandbox} id={current.id} />}
+      {current === undefined ? (
+        tabs
+      ) : (
+        <TerminalView key={current.id} sandbox={sandbox} id={current.id}>
+          {tabs}
+        </TerminalView>
+      )}
     </div>
   );
 }

@@ -1,6 +1,7 @@
 /** A viewer of one terminal of a sandbox. */
 
 import { type Sandbox, type TerminalEvent } from "cove-client";
+import { type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import type { Screen } from "./screen";
@@ -8,14 +9,17 @@ import type { Screen } from "./screen";
 interface Props {
   readonly sandbox: Sandbox;
   readonly id: string;
+  /** What stands beside the search, above the screen. */
+  readonly children: ComponentChildren;
 }
 
-export function TerminalView({ sandbox, id }: Props) {
+export function TerminalView({ sandbox, id, children }: Props) {
   const element = useRef<HTMLDivElement>(null);
   const screen = useRef<Screen | null>(null);
   const [state, setState] = useState("connecting…");
   useEffect(() => {
     const viewer = sandbox.connectTerminal(id);
+    const focused = document.activeElement;
     let isOver = false;
     const view = async (): Promise<void> => {
       const { openScreen } = await import("./screen");
@@ -30,7 +34,7 @@ export function TerminalView({ sandbox, id }: Props) {
         if (event.type === "ready") {
           viewer.resize(opened.size.cols, opened.size.rows);
           setState("");
-          opened.focus();
+          if (isFree(focused)) opened.focus();
         }
       }
       if (!isOver) setState("ended");
@@ -45,10 +49,18 @@ export function TerminalView({ sandbox, id }: Props) {
   }, [sandbox, id]);
   return (
     <div class="screen-box">
-      <SearchBar onFind={(text, isBackwards) => screen.current?.find(text, isBackwards)} label={`Search in terminal ${id}`} state={state} />
+      <SearchBar onFind={(text, isBackwards) => screen.current?.find(text, isBackwards)} label={`Search in terminal ${id}`} state={state}>
+        {children}
+      </SearchBar>
       <div class="screen" data-terminal={id} data-state={state === "" ? "live" : state} ref={element} />
     </div>
   );
+}
+
+/** Whoever has moved the focus while a terminal was connecting keeps it. */
+function isFree(before: Element | null): boolean {
+  const now = document.activeElement;
+  return now === null || now === document.body || now === before;
 }
 
 async function show(screen: Screen, event: TerminalEvent): Promise<void> {
@@ -61,18 +73,20 @@ interface SearchProps {
   readonly onFind: (text: string, isBackwards: boolean) => void;
   readonly label: string;
   readonly state: string;
+  readonly children?: ComponentChildren;
 }
 
-export function SearchBar({ onFind, label, state }: SearchProps) {
+export function SearchBar({ onFind, label, state, children }: SearchProps) {
   const find = (event: KeyboardEvent): void => {
     if (event.key === "Enter") onFind((event.currentTarget as HTMLInputElement).value, event.shiftKey);
   };
   return (
     <div class="screen-bar">
-      <input type="search" placeholder="Search, Enter" aria-label={label} onKeyDown={find} />
-      <span class="quiet" role="status">
+      {children}
+      <span class="quiet end" role="status">
         {state}
       </span>
+      <input type="search" placeholder="Search, Enter" title="Enter: next, Shift+Enter: previous" aria-label={label} onKeyDown={find} />
     </div>
   );
 }

@@ -10,6 +10,7 @@ import { type TabProps } from "./sandbox_page";
 const PAUSE = 2000;
 const SAMPLES = 300;
 const LEAST_SAMPLES = 30;
+const [WIDTH, HEIGHT] = [300, 80];
 
 interface Sample {
   readonly at: number;
@@ -27,12 +28,22 @@ export function UsageTab({ sandbox }: TabProps) {
     <div class="usage">
       {problem !== "" && <p class="problem">{problem}</p>}
       <div class="charts">
-        <Chart title="Memory" unit={bytes} points={samples.map(({ usage }) => usage.memory_bytes ?? 0)} limit={info?.spec.limits.memory} />
-        <Chart title="Processors" unit={(value) => value.toFixed(2)} points={rates(samples, (usage) => usage.cpu_seconds)} limit={info?.spec.limits.cpus} />
-        <Chart title="Received per second" unit={bytes} points={rates(samples, (usage) => usage.network_received_bytes)} />
-        <Chart title="Sent per second" unit={bytes} points={rates(samples, (usage) => usage.network_sent_bytes)} />
+        <Chart title="Memory" kind="memory" unit={bytes} points={samples.map(({ usage }) => usage.memory_bytes ?? 0)} limit={info?.spec.limits.memory} />
+        <Chart title="Processors" kind="cpus" unit={(value) => value.toFixed(2)} points={rates(samples, (usage) => usage.cpu_seconds)} limit={info?.spec.limits.cpus} />
+        <Chart title="Received per second" kind="network" unit={bytes} points={rates(samples, (usage) => usage.network_received_bytes)} />
+        <Chart title="Sent per second" kind="network" unit={bytes} points={rates(samples, (usage) => usage.network_sent_bytes)} />
       </div>
-      {info !== null && <Facts info={info} usage={value} />}
+      {info !== null && (
+        <section class="things" aria-label="Limits">
+          <h2>Limits</h2>
+          {info.warnings.map((warning) => (
+            <p key={warning} class="warning">
+              {warning}
+            </p>
+          ))}
+          <Facts info={info} usage={value} />
+        </section>
+      )}
     </div>
   );
 }
@@ -46,22 +57,32 @@ function rates(samples: readonly Sample[], of: (usage: Usage) => number | null):
 
 interface ChartProps {
   readonly title: string;
+  readonly kind: "memory" | "cpus" | "network";
   readonly unit: (value: number) => string;
   readonly points: readonly number[];
   readonly limit?: number | null | undefined;
 }
 
-function Chart({ title, unit, points, limit }: ChartProps) {
+/** The newest sample is at the right edge, and the top is a little above the highest. */
+function Chart({ title, kind, unit, points, limit }: ChartProps) {
   const top = Math.max(...points, 1e-9) * 1.15;
-  const step = 300 / (Math.max(points.length, LEAST_SAMPLES) - 1);
-  const line = points.map((value, index) => `${(index * step).toFixed(1)},${(80 - (value / top) * 78).toFixed(1)}`);
+  const step = WIDTH / (Math.max(points.length, LEAST_SAMPLES) - 1);
+  const at = (index: number): string => (WIDTH - (points.length - 1 - index) * step).toFixed(1);
+  const line = points.map((value, index) => `${at(index)},${(HEIGHT - (value / top) * (HEIGHT - 2)).toFixed(1)}`);
   const now = unit(points.at(-1) ?? 0);
   return (
-    <figure class="chart">
+    <figure class={`chart ${kind}`}>
       <figcaption>
-        {title}: <strong>{now}</strong> {limit != null && <span class="quiet">of {unit(limit)}</span>}
+        <span>{title}</span>
+        <strong>{now}</strong>
+        {limit != null && <span class="quiet">of {unit(limit)}</span>}
+        <span class="quiet end">most {unit(Math.max(0, ...points))}</span>
       </figcaption>
-      <svg viewBox="0 0 300 80" preserveAspectRatio="none" role="img" aria-label={`${title}: ${now}`}>
+      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={`${title}: ${now}`}>
+        {[1, 2, 3].map((quarter) => (
+          <line key={quarter} x1={0} x2={WIDTH} y1={(HEIGHT * quarter) / 4} y2={(HEIGHT * quarter) / 4} />
+        ))}
+        {line.length > 1 && <polygon points={`${at(0)},${HEIGHT} ${line.join(" ")} ${WIDTH},${HEIGHT}`} />}
         <polyline points={line.join(" ")} />
       </svg>
     </figure>
@@ -81,7 +102,6 @@ function Facts({ info, usage }: { readonly info: SandboxInfo; readonly usage: Us
     ["Working directory", info.spec.workdir],
     ["Made", moment(info.created_at)],
     ["Ends", moment(info.ends_at)],
-    ...info.warnings.map((warning): [string, string] => ["Warning", warning]),
   ];
   return (
     <dl class="facts">

@@ -73,10 +73,10 @@ async def made(server: Server, id: str, **fields: object) -> AsyncIterator[Async
 
 
 @contextmanager
-def own_server() -> Iterator[Server]:
+def own_server(*options: str) -> Iterator[Server]:
     """A server on a state directory of its own."""
     home = Path(tempfile.mkdtemp(prefix="cove-browser-", dir="/tmp"))
     home.chmod(0o711)
-    with serving(home) as running:
+    with serving(home, *options) as running:
         yield running
     shutil.rmtree(home)
