@@ -372,6 +372,10 @@ HOSTILE = {
     "another encoding": (r"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "stay"),
     "a switch nobody asked for": (r"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", "stay"),
     "a bad status": (r"HTTP/1.1 abc OK\r\n\r\n", "stay"),
+    "an answer as the body of one with no status": (
+        r"HTTP/1.1 050 X\r\n\r\nHTTP/1.1 200 OK\r\nSet-Cookie: cove_a=b\r\nContent-Length: 2\r\n\r\nhi",
+        "stay",
+    ),
 }
 
 
@@ -446,6 +450,8 @@ async def test_those_who_leave_at_any_time_leave_nothing_behind(server: Server) 
     async with preview(server, HTTP) as (sandbox, visitor):
         assert (await visitor.get()).status == 200
         pids = [await server.runtime(sandbox.id), *server.children()]
+        await come_and_go(sandbox, visitor)  # each worker then has the connections that it keeps
+        await asyncio.sleep(1)
         before = descriptors_of(pids)
         await come_and_go(sandbox, visitor)
         await eventually(lambda: descriptors_of(pids) <= before)

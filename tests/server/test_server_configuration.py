@@ -8,7 +8,14 @@ from cove import Limits, Mount, SandboxSpec
 from cove.core.limits import MOST_PROCESSES
 from cove.errors import PermissionDenied, ValidationFailed
 from cove.model import Isolation, JournalDetail, Network
-from cove.server.configuration import DEFAULT_LIFETIME, Configuration, OnStop, built_in_defaults, load
+from cove.server.configuration import (
+    DEFAULT_LIFETIME,
+    ClusterSettings,
+    Configuration,
+    OnStop,
+    built_in_defaults,
+    load,
+)
 
 
 def test_a_file_and_options_are_read_and_options_win(tmp_path: Path) -> None:
@@ -48,6 +55,14 @@ def test_a_file_that_makes_no_sense_is_refused_with_a_reason(text: str, complain
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValidationFailed, match="cannot read"):
         load(tmp_path / "missing", {})
+
+
+def test_a_server_is_called_by_its_address_by_those_of_all_nodes_and_by_its_names() -> None:
+    members = {"a": "http://127.0.0.21:8787", "b": "http://[::2]:8787"}
+    cluster = ClusterSettings(node="a", peer_key_file="key", members=members)
+    configuration = Configuration(host="127.0.0.21", names=("cove.example",), cluster=cluster)
+    assert configuration.hosts == ("127.0.0.21", "127.0.0.21", "[::2]", "cove.example")
+    assert Configuration(host="::1").hosts == ("[::1]",)
 
 
 def test_previews_are_beside_the_api_unless_told_otherwise() -> None:

@@ -21,6 +21,7 @@ from cove.errors import (
     SandboxUnavailable,
     ValidationFailed,
 )
+from cove.runtime.disk import try_disk
 from cove.server.sandboxes.directory import Record
 from cove.server.sandboxes.warm_pool import WarmPool
 
@@ -206,6 +207,48 @@ async def test_destroy_succeeds_whatever_the_runtime_does(state: str, other_home
         await destroying
         assert await asyncio.to_thread(wait_until_gone, [runtime]) == []
         await eventually(lambda: left_behind(other_home) == [])
+
+
+async def test_a_start_that_the_disk_refuses_says_why_and_can_be_tried_again(other_home: Path) -> None:
+    with serving(other_home) as server:
+        sandbox = await server.create("x")
+        await sandbox.exec("echo kept > file")
+        await sandbox.stop()
+        log = server.directory.place((await server.record("x")).key) / "runtime.log"
+        log.rename(log.with_suffix(".before"))
+        log.mkdir()
+        with pytest.raises(SandboxUnavailable, match="cannot be started: Is a directory"):
+            await sandbox.start()
+        log.rmdir()
+        await sandbox.start()
+        assert await sandbox.files.read("file") == b"kept\n"
+        await sandbox.destroy()
+
+
+FILL_BYTES = "dd if=/dev/zero of=big bs=4096; dd if=/dev/zero of=last bs=1"
+FILL_INODES = "mkdir many; i=0; while : > many/$i; do i=$((i+1)); done; while : > last-$i; do i=$((i+1)); done"
+
+
+@pytest.mark.parametrize("fill", [FILL_BYTES, FILL_INODES], ids=["bytes", "inodes"])
+@pytest.mark.parametrize("state", ["plain", "snapshot", "transaction"])
+async def test_a_sandbox_whose_disk_is_full_starts_again_after_its_runtime_was_killed(
+    state: str, fill: str, other_home: Path
+) -> None:
+    if reason := await asyncio.to_thread(try_disk, other_home):
+        pytest.skip(f"needs file systems in images: {reason}")
+    with serving(other_home) as server:
+        sandbox = await server.create("x", limits=Limits(disk=8 << 20))
+        await sandbox.exec("echo kept > file")
+        if state == "snapshot":
+            await sandbox.snapshot()
+        elif state == "transaction":
+            await sandbox.begin_transaction(lease=300)
+        filled = await sandbox.exec(fill)
+        assert "No space left on device" in filled.stderr
+        os.kill(await server.runtime("x"), signal.SIGKILL)
+        await sandbox.restart()
+        assert (await sandbox.exec("rm -rf big last* many; cat file")).stdout == "kept\n"
+        await sandbox.destroy()
 
 
 async def test_a_sandbox_that_runs_can_be_restarted(other_home: Path) -> None:

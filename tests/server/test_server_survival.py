@@ -13,7 +13,7 @@ from support.leaks import control_groups, processes_below
 from support.programs import wait_until_gone
 from support.servers import DEFAULT, Server, eventually, left_behind, serving
 
-from cove import Output, SandboxSpec, SandboxStatus
+from cove import AsyncSandbox, Output, SandboxSpec, SandboxStatus
 from cove.errors import ConnectionLost, CoveError, SandboxUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -143,6 +143,34 @@ async def test_a_sandbox_whose_jail_dies_is_lost_and_can_be_restarted(other_home
         await sandbox.restart()
         assert (await sandbox.exec("cat file")).stdout == "kept\n"
         await sandbox.destroy()
+
+
+async def test_a_restart_at_the_moment_of_a_loss_holds_or_says_that_nothing_was_started(other_home: Path) -> None:
+    with serving(other_home) as server:
+        made = await server.create("x")
+        await made.exec("echo kept > file")
+        for _ in range(5):
+            runtime = await server.runtime("x")
+            (jail,) = [pid for pid in processes_below(runtime) if _parent(pid) == runtime]
+            url = f"unix://{server.directory.socket(await server.record('x'))}"
+            async with AsyncSandbox.connect("x", url=url) as sandbox:
+                await sandbox.info()  # the connection is there: its request is read together with the loss
+                os.kill(runtime, signal.SIGSTOP)
+                os.kill(jail, signal.SIGKILL)
+                restart = asyncio.ensure_future(sandbox.restart())
+                await asyncio.sleep(0.1)
+                os.kill(runtime, signal.SIGCONT)
+                try:
+                    await restart
+                except SandboxUnavailable:
+                    pass
+                else:
+                    assert (await sandbox.exec("cat file")).stdout == "kept\n"
+                    continue
+            assert await asyncio.to_thread(wait_until_gone, [runtime]) == []
+            await made.restart()
+            assert (await made.exec("cat file")).stdout == "kept\n"
+        await made.destroy()
 
 
 async def test_a_killed_zygote_is_replaced_and_its_sandboxes_live_on(other_home: Path) -> None:

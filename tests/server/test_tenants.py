@@ -5,19 +5,23 @@ import dataclasses
 import json
 import os
 import shutil
+import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypedDict, TypeVar
 
 import pytest
 from support.bridge_client import BridgeClient
 from support.e2b_client import E2bClient
+from support.image_files import Item, directory, make_docker, make_layer
 from support.servers import Server, eventually, left_behind, serving
 from support.tenants import Tenant, check_all_hidden, tenant, things
 
 from cove import (
     AsyncApiKey,
+    AsyncImage,
     AsyncSandbox,
     AsyncSnapshot,
     AsyncVolume,
@@ -30,8 +34,10 @@ from cove.api import Process, TerminalConnection
 from cove.errors import (
     ApiKeyAlreadyExists,
     ApiKeyNotFound,
+    BackupNotFound,
     ConnectionLost,
     CoveError,
+    ImageInvalid,
     LimitExceeded,
     PermissionDenied,
     SnapshotNotFound,
@@ -44,6 +50,14 @@ from cove.model import JournalKind, VolumeMount
 pytestmark = pytest.mark.anyio
 
 MEMORY = 64 << 20
+T = TypeVar("T")
+
+
+class Where(TypedDict):
+    """Arguments that say which server is meant, and whose key."""
+
+    url: str
+    api_key: str
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +142,101 @@ async def test_snapshots_and_volumes_are_a_tenants_own(server: Server) -> None:
     await snapshot.delete()
     for volume in volumes:
         await volume.delete()
+
+
+async def test_backups_are_a_tenants_own(server: Server) -> None:
+    sandboxes = [await (await tenant(server, name)).create() for name in ("a", "b")] + [await server.create("s")]
+    saved = []
+    for number, sandbox in enumerate(sandboxes):
+        await sandbox.files.write("secret", str(number))
+        saved.append(await sandbox.backups.create("/workspace"))
+    for sandbox, own in zip(sandboxes, saved, strict=True):
+        assert await sandbox.backups.list() == [own]
+        for other in saved:
+            if other != own:
+                with pytest.raises(BackupNotFound):
+                    await sandbox.backups.restore(other.id, "/workspace/stolen")
+                with pytest.raises(BackupNotFound):
+                    await sandbox.backups.delete(other.id)
+    for sandbox, own in zip(sandboxes, saved, strict=True):
+        await sandbox.backups.restore(own.id, "/workspace/mine")
+        assert sorted(each.path for each in await sandbox.files.list("/workspace")) == [
+            "/workspace/mine",
+            "/workspace/secret",
+        ]
+        await sandbox.backups.delete(own.id)
+        await sandbox.destroy()
+
+
+async def test_a_digest_gives_nobody_the_layers_of_another(server: Server, tmp_path: Path) -> None:
+    """Digests are no secrets: they are in logs and configurations. Who has only them has not the content."""
+    a, b = await tenant(server, "a"), await tenant(server, "b")
+    sandbox = await a.create()
+    await sandbox.exec("echo secret > f")
+    snapshot = await sandbox.snapshot()
+    await snapshot.export(tmp_path / "whole.tar")
+    with tarfile.open(tmp_path / "whole.tar") as whole, tarfile.open(tmp_path / "index.tar", "w") as index:
+        member = whole.getmembers()[0]
+        index.addfile(member, whole.extractfile(member))
+    where: Where = {"url": server.url, "api_key": b.key}
+    hollow = (tmp_path / "index.tar").read_bytes()
+    status, refused = await b.ask("POST", "/v1/snapshots", hollow)
+    assert (status, "not all that its index names" in str(refused)) == (400, True)
+    assert await AsyncSnapshot.list(**where) == []
+    await AsyncSnapshot.load(tmp_path / "whole.tar", **where)
+    status, again = await b.ask("POST", "/v1/snapshots", hollow)  # by now it has shown what is in them
+    assert status == 201
+    other = await b.create(snapshot=str(again["id"]))
+    assert await other.files.read_text("f") == "secret\n"
+    for each in (sandbox, other):
+        await each.destroy()
+    await snapshot.delete()
+    for info in await AsyncSnapshot.list(**where):
+        await (await AsyncSnapshot.get(info.id, **where)).delete()
+
+
+async def test_a_configuration_gives_nobody_the_image_of_another(server: Server, tmp_path: Path) -> None:
+    a, b = await tenant(server, "a"), await tenant(server, "b")
+    layer = make_layer([directory("etc"), Item("etc/secret", b"of a")])
+    whole = make_docker([layer])
+    hollow = make_docker([layer]), make_docker([layer], {"Env": ["OTHER=1"]})
+    for each in hollow:
+        del each.files["0/layer.tar"]
+    own = await AsyncImage.load(whole.write(tmp_path / "whole.tar"), name="a", url=server.url, api_key=a.key)
+    where: Where = {"url": server.url, "api_key": b.key}
+    for number, stolen in enumerate(hollow):
+        with pytest.raises(ImageInvalid, match="lacks"):
+            await AsyncImage.load(stolen.write(tmp_path / f"{number}.tar"), name="b", **where)
+    assert await AsyncImage.list(**where) == []
+    made = [await AsyncImage.load(tmp_path / name, name=name, **where) for name in ("whole.tar", "0.tar", "1.tar")]
+    for image in (own, *made):
+        await image.delete()
+
+
+async def test_quotas_of_disk_and_snapshots_hold_for_what_is_made_at_once(server: Server) -> None:
+    a = await tenant(server, "a", quota=Quota(max_disk=5 * MEMORY, max_snapshots=2))
+    sandboxes = await attempts(a.create(limits=Limits(disk=MEMORY)) for _ in range(10))
+    assert len(sandboxes) == 5
+    snapshots = await attempts(sandbox.snapshot() for sandbox in sandboxes)
+    assert len(snapshots) == 2
+    for sandbox in sandboxes[1:]:
+        await sandbox.destroy()
+    where: Where = {"url": server.url, "api_key": a.key}
+    volumes = await attempts(AsyncVolume.create(f"v{n}", size=MEMORY, **where) for n in range(8))
+    assert len(volumes) == 4
+    await sandboxes[0].destroy()
+    for snapshot in snapshots:
+        await snapshot.delete()
+    for volume in volumes:
+        await volume.delete()
+
+
+async def attempts(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """What calls made at once have given, but for those that a quota refuses."""
+    given = await asyncio.gather(*calls, return_exceptions=True)
+    for each in given:
+        assert isinstance(each, LimitExceeded) or not isinstance(each, BaseException), each
+    return [each for each in given if not isinstance(each, BaseException)]
 
 
 async def test_only_admins_make_keys(server: Server) -> None:

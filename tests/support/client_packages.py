@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import cove
+
 PYTHON_PACKAGE = "openai-agents[cloudflare]==0.24.0"
 NODE_PACKAGES = ("@openai/agents-extensions@0.18.0", "@openai/agents@0.18.0", "ws@8", "zod@4")
 HARNESSES = (
@@ -80,9 +82,9 @@ def swerex_tests() -> Path:
 def installed_cove(directory: Path) -> str:
     """Return a search path on which Cove is found with its entry points, as if it had been installed."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    facts = directory / f"cove-{project['version']}.dist-info"
+    facts = directory / f"cove-{cove.__version__}.dist-info"
     facts.mkdir()
-    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cove\nVersion: {project['version']}\n")
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cove\nVersion: {cove.__version__}\n")
     lines = [
         f"[{group}]\n" + "\n".join(f"{name} = {value}" for name, value in names.items())
         for group, names in project["entry-points"].items()

@@ -59,7 +59,14 @@ def contract_servers(request: pytest.FixtureRequest, shared_server: Server) -> l
     return [shared_server, cluster["a"]]
 
 
-@pytest.fixture(params=["embedded", "runtime", "gateway", pytest.param("node", marks=pytest.mark.cluster)])
+@pytest.fixture(
+    params=[
+        "embedded",
+        pytest.param("runtime", marks=pytest.mark.pure),
+        "gateway",
+        pytest.param("node", marks=pytest.mark.cluster),
+    ]
+)
 def make_sandbox(request: pytest.FixtureRequest, shared_server: Server) -> Iterator[MakeSandbox]:
     """Makes sandboxes in this program, or on a server; those are used through its gateway or at their own socket.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -77,7 +78,8 @@ class RayRole(StrEnum):
 class RaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The Ray that a node has its room from, and how much.
 
-    A node offers `slots`, each for one sandbox; `slot_cpus` and `slot_memory` are what Ray sets aside for one.
+    A node offers `slots`, each for one sandbox with the default limits; `slot_cpus` and `slot_memory` are what Ray
+    sets aside for one.
     """
 
     token_file: str
@@ -235,6 +237,13 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             return self.host == "localhost"
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return what a server on loopback may be called: its address, those of all nodes, and the `names`."""
+        listed = () if self.cluster is None else self.cluster.members.values()
+        addresses = [each for each in (self.host, *(urlsplit(url).hostname for url in listed)) if each]
+        return (*(f"[{each}]" if ":" in each else each for each in addresses), *self.names)
+
+    @property
     def chosen_preview_port(self) -> int:
         """Beside the port of the API unless another was chosen; any free one beside any free one."""
         if self.preview_port is not None:
@@ -252,6 +261,12 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         self.grants.check(spec.network)
         self._check_limits(spec.limits)
         return self.complete(msgspec.structs.replace(spec, mounts=tuple(map(self._admit_mount, spec.mounts))))
+
+    @property
+    def slot(self) -> tuple[float, int]:
+        """Return the cores and the memory that one slot of a cluster is for, the default limits; 0 for any number."""
+        limits = Limits() if self.cluster is None else self._complete_limits(Limits())
+        return limits.cpus or 0.0, limits.memory or 0
 
     def complete(self, spec: SandboxSpec) -> SandboxSpec:
         """Return the spec with this server's defaults."""

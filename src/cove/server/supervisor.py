@@ -48,6 +48,7 @@ from cove.server.sandboxes.destroy_sandbox import MOST_SECONDS, collect_garbage,
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.members import write_members
 from cove.server.sandboxes.network_grants import write_grants, write_mount_grants
+from cove.server.sandboxes.slots import Slot, write_slot
 from cove.server.sandboxes.start_protocol import RUNTIME_KILLED
 from cove.server.sandboxes.warm_pool import WarmPool
 from cove.server.worker import Work, run_worker
@@ -118,6 +119,8 @@ class Supervisor:
             write_grants(self._home, self._configuration.grants)
             write_mount_grants(self._home, self._configuration.mount_grants)
             write_capacity(self._home, self._configuration.max_sandboxes)
+            cpus, memory = self._configuration.slot
+            write_slot(self._home, Slot(cpus=cpus, memory=memory))
             clear_counts(self._home)
             self._write_members()
             self._starting = os.pipe2(os.O_CLOEXEC)
@@ -175,6 +178,7 @@ class Supervisor:
         configuration = self._configuration
         given = configuration.api_key or os.environ.pop("COVE_API_KEY", None)
         key = None if configuration.insecure_no_key else load_key(self._home, given)
+        leave_key(self._home, key if given else None)  # who can connect finds it
         api = _listen(configuration.host, configuration.port)
         port: int = api.getsockname()[1]
         previews = _listen(configuration.host, configuration.chosen_preview_port)
@@ -191,7 +195,6 @@ class Supervisor:
         for child in self._children:
             child.start_if_due()
         _wait_until_ready(work.ready, [child.pid for child in self._children[1:]])
-        leave_key(self._home, key if given else None)
         where = "The key is the one it was given." if given else f"The key is in {self._home / KEY_FILE}."
         if key is None:
             where = "Everybody on this machine can use it: there is no key."

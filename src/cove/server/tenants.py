@@ -19,6 +19,7 @@ from cove.server.actor import actor_of, name_key
 from cove.server.bridge.gateway import BridgeGateway
 from cove.server.configuration import Configuration
 from cove.server.console.live import Elsewhere, LiveGateway
+from cove.server.console.server_status import StatusGateway
 from cove.server.credentials import TENANT_HEADER, bearer, find_key, take_token, tenant_of
 from cove.server.dispatch import Routes
 from cove.server.e2b.gateway import E2bGateway
@@ -151,7 +152,8 @@ class TenantGateways:
         live = LiveGateway(directory, starter, authenticator, self._elsewhere)
         for each in (bridge, mcp, gateway, e2b, live):
             self._opened.push_async_exit(each)
-        return e2b.before(mcp.before(bridge.before(live.before(gateway))))
+        status = StatusGateway(self._starter, authenticator, self._elsewhere)
+        return e2b.before(mcp.before(bridge.before(status.before(live.before(gateway)))))
 
 
 def _check_grant(request: Request, grant: Grant) -> None:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, cast
 
 from cove.http import Answer, Handler, Request
+from cove.local.extras import install_command
 from cove.local.tracing import TRACEPARENT, context_of, end_span, fail_span, headers_of, tracer
 from cove.wire.operation import AnyOperation
 
@@ -25,7 +26,6 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_E
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _OTLP: Final = "otlp"
 _HEADERS: Final = (TRACEPARENT.encode(), b"tracestate")
-_INSTALL: Final = "install it with `pip install 'cove[otel]'`"
 
 Stop = Callable[[float], None]
 
@@ -43,10 +43,11 @@ def find_problem(environment: Mapping[str, str]) -> str | None:
     if not is_configured(environment):
         return None
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
-        return f"no spans are exported: OpenTelemetry is not installed; {_INSTALL}"
+        return f"no spans are exported: OpenTelemetry is not installed: `{install_command('otel')}`"
     for name in _exporter_names(environment):
         if not _find_exporters(name):
-            return f"no spans are exported: there is no exporter {name}; {_INSTALL}, or change {_EXPORTERS}"
+            command = install_command("otel")
+            return f"no spans are exported: there is no exporter {name}: `{command}`, or change {_EXPORTERS}"
     return None
 
 

@@ -25,7 +25,7 @@ from cove.server.console.gate import ConsoleGate
 from cove.server.console.sessions import Sessions
 from cove.server.counters import Counters
 from cove.server.error_response import describe_error
-from cove.server.gateway.auth import Authenticator, load_token_secret
+from cove.server.gateway.auth import Authenticator, load_token_secret, share_token_secret
 from cove.server.gateway.documents import make_documents
 from cove.server.gateway.key_ring import KeyRing
 from cove.server.gateway.observer import RequestCounter
@@ -90,7 +90,7 @@ async def _serve(work: Work, counters: Counters, *, is_traced: bool) -> None:
     authenticator = Authenticator(
         work.key,
         is_loopback=configuration.is_loopback,
-        names=configuration.names,
+        names=configuration.hosts,
         origins=configuration.origins,
         ring=ring,
         sessions=sessions.find,
@@ -99,8 +99,8 @@ async def _serve(work: Work, counters: Counters, *, is_traced: bool) -> None:
     starter = Starter(work.home, configuration)
     directory = Directory(work.home)
     address = address_of(configuration, work.previews.getsockname()[1])
-    secret = await in_thread(load_token_secret, work.home)
     router = await _make_router(work, directory, starter, authenticator)
+    secret = await in_thread(load_token_secret, work.home)
     refusals = Refusals(work.home, configuration.log_format)
     turns = Turns(work.activity)
     counter = RequestCounter(counters, refusals.note, on_answered=turns.answered)
@@ -141,6 +141,7 @@ async def _make_router(
     if work.configuration.cluster is None:
         return None
     peer_key = await in_thread(load_peer_key, work.configuration.cluster.peer_key_file)
+    await in_thread(share_token_secret, work.home, peer_key.derive("tokens of sandboxes"))
     return Router(directory, starter, authenticator, peer_key, work.configuration.cluster)
 
 

@@ -67,7 +67,7 @@ from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.image_build import build_events
 from cove.server.sandboxes.image_jobs import image_job
 from cove.server.sandboxes.moves import check_gone
-from cove.server.sandboxes.quotas import check_snapshot_quota, check_volume_quota
+from cove.server.sandboxes.quotas import check_spec_quota, make_within_quota, reserve_snapshot
 from cove.server.sandboxes.reservation import rewrite
 from cove.server.sandboxes.starter import Starter
 
@@ -129,8 +129,8 @@ class ServerAnswers:
     async def create_volume(self, name: str, *, size: int | None) -> VolumeInfo:
         """Make a volume, and answer by its facts."""
         admitted = self.starter.configuration.admit_size(size)
-        await in_thread(check_volume_quota, self.directory, admitted)
-        return await in_thread(self._volumes.create, name, admitted)
+        make = partial(self._volumes.create, name, admitted)
+        return await in_thread(make_within_quota, self.directory, admitted, make)
 
     async def list_volumes(self) -> builtins.list[VolumeInfo]:
         """List all volumes."""
@@ -173,8 +173,9 @@ class ServerAnswers:
 
     async def load_archive(self, chunks: AsyncIterable[bytes]) -> SnapshotInfo:
         """Load an export that comes in pieces."""
-        await in_thread(check_snapshot_quota, self.directory.home, self.directory.tenant)
-        return (await load_archive(self.layers, chunks)).info(None)
+        store = self.layers
+        store.admit = partial(reserve_snapshot, self.directory.home, self.directory.tenant)
+        return (await load_archive(store, chunks)).info(None)
 
     async def list_snapshots(self) -> builtins.list[SnapshotInfo]:
         """List all snapshots."""
@@ -225,6 +226,7 @@ class ServerAnswers:
     def _admit_build(self, fields: _BuildFields) -> BuildSpec:
         spec = BuildSpec(**{name: value for name, value in fields.items() if value is not None})  # type: ignore[arg-type]  # by the names of the other
         admitted = self.starter.configuration.admit(sandbox_of(spec))
+        check_spec_quota(self.directory.home, self.directory.tenant, admitted)
         return replace(spec, network=admitted.network, limits=admitted.limits)
 
     async def list_images(self) -> builtins.list[ImageInfo]:

@@ -15,7 +15,8 @@ from urllib.parse import parse_qs
 from cove.core.journal import SERVER_KEY
 from cove.errors import SandboxUnavailable, ValidationFailed
 from cove.http import Request, Response
-from cove.local.state import sync_directory
+from cove.linux.file_lock import waiting_lock
+from cove.local.state import replace_file, sync_directory
 from cove.server.error_response import error_response
 from cove.server.gateway.key_ring import KeyRing, Principal
 from cove.wire.errors import ErrorBody
@@ -32,7 +33,7 @@ _ELSEWHERE = (b"cross-site", b"same-site")
 _MOST_REMEMBERED = 64
 SERVER = Principal(SERVER_KEY)
 _ADVICE = (
-    "the server's key is missing or wrong: send `Authorization: Bearer KEY` "
+    "the key is missing, wrong, revoked, or over: send `Authorization: Bearer KEY` "
     "(COVE_API_KEY, or in Python api_key=, on the command line --api-key)"
 )
 
@@ -57,6 +58,17 @@ def load_token_secret(home: Path) -> bytes:
         if not path.exists():
             _make_key(path)
         return _read_key(path).encode()
+    except OSError as error:
+        raise SandboxUnavailable(f"cannot keep the secret of tokens in {path}: {error.strerror}") from error
+
+
+def share_token_secret(home: Path, secret: str) -> None:
+    """Keep the secret of tokens that all nodes of a cluster have: those of one node hold on another. Blocks."""
+    path = home / _TOKEN_SECRET
+    try:
+        with waiting_lock(path.with_name(f"{path.name}.lock")):  # every worker does
+            if not path.exists() or path.read_text().strip() != secret:
+                replace_file(path, secret.encode() + b"\n", durable=True)
     except OSError as error:
         raise SandboxUnavailable(f"cannot keep the secret of tokens in {path}: {error.strerror}") from error
 
@@ -170,7 +182,10 @@ class Authenticator:
         """Return the answer to whoever reaches this machine by a name that is not ours (DNS rebinding)."""
         host = request.headers.get(b"host", b"")
         if self._is_loopback and host not in self._known_hosts and not self._is_our_host(host):
-            return forbid("this Host is not served here")
+            return forbid(
+                "this server is on loopback, and this Host is neither localhost nor its address: "
+                "`names` in its configuration lists what else it is called"
+            )
         return None
 
     def _refuse_site(self, request: Request, *, is_reader: bool) -> Response | None:

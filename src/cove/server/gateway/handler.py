@@ -1,11 +1,12 @@
 """Route requests: answer those of the gateway, relay the others to the runtime of their sandbox."""
 
 from collections.abc import Coroutine
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Final
 
-from cove.errors import NotFound, SandboxUnavailable
+from cove.errors import NotFound, SandboxUnavailable, ValidationFailed
 from cove.http import Answer, Request
 from cove.model import SandboxStatus
 from cove.runtime.life import refusal
@@ -17,10 +18,11 @@ from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.thing_answers import ImageAnswers, SnapshotAnswers, VolumeAnswers
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.starter import Starter
-from cove.wire.coding import unquote_text
+from cove.server.sandboxes.starter import Starter, Things
+from cove.wire.coding import decode_json, unquote_text
 from cove.wire.operation import SANDBOXES, By, Caller, Form
-from cove.wire.operations import DESTROYED_JOURNAL, OPERATIONS, RESTART, START
+from cove.wire.operations import DESTROYED_JOURNAL, OPERATIONS, RESTART, RESTORE, START
+from cove.wire.requests import Restore
 from cove.wire.target import Target
 
 _BELOW: Final = f"{SANDBOXES}/"
@@ -29,6 +31,7 @@ _MOST_BODY_BYTES: Final = 1 << 20
 # Most requests are relayed without a look at the table. Where the gateway answers a verb or asks for another right, it
 # knows all verbs of that path: what a path takes is said by one.
 _KNOWN: Final = {row.paths for row in OPERATIONS if row.by is not By.RUNTIME or row.caller is not Caller.KEY_HOLDER}
+_RESTORE: Final = RESTORE.paths[0].rpartition("/")[2]
 _STARTS: Final = (RESTART, START)
 _ROUTES: Final = Routes(row for row in OPERATIONS if row.paths in _KNOWN)
 
@@ -64,7 +67,9 @@ class Gateway:
             return self._answer(route, ids, request)
         if not request.path.startswith(_BELOW):
             raise NotFound(f"there is nothing at {request.path}")
-        id = request.path[len(_BELOW) :].partition("/")[0]
+        id, _, rest = request.path[len(_BELOW) :].partition("/")
+        if rest == _RESTORE and request.method == "POST" and self._starter.things is not None:
+            return self._provide_and_relay(id, request, self._starter.things)
         path = self._sockets.get(id)
         return self._find_and_relay(id) if path is None else self._relay(id, path)
 
@@ -95,6 +100,14 @@ class Gateway:
 
     def _relay(self, id: str, path: str) -> SocketRelay:
         return SocketRelay(self._upstreams, path, find_again=partial(self._locate, id))
+
+    async def _provide_and_relay(self, id: str, request: Request, things: Things) -> Answer:
+        """Have the snapshot that a sandbox is to go back to, whichever node of the cluster has it."""
+        body = await request.read(_MOST_BODY_BYTES)
+        request.unread(body)
+        with suppress(ValidationFailed):  # the runtime says what is wrong
+            await things.provide_snapshot(self._directory, decode_json(body, Restore).snapshot)
+        return await self._find_and_relay(id)
 
     async def _find_and_relay(self, id: str) -> Answer:
         return self._relay(id, await self._locate(id))

@@ -10,9 +10,6 @@ from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-import msgspec
-
-from cove.core.network_grants import NetworkGrants
 from cove.errors import SandboxAlreadyExists, SandboxNotFound, SandboxUnavailable
 from cove.local.threads import in_thread
 from cove.model import JournalKind, SandboxSpec
@@ -30,8 +27,9 @@ from cove.server.sandboxes.destroy_sandbox import has_ended, remove
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.moves import check_gone, check_stays
 from cove.server.sandboxes.network_grants import read_grants, read_mount_grants
-from cove.server.sandboxes.quotas import check_snapshot_quota, enter, quota_of
+from cove.server.sandboxes.quotas import enter, network_grants_of, reserve_snapshot
 from cove.server.sandboxes.reservation import Reservation
+from cove.server.sandboxes.slots import take_slots
 from cove.server.sandboxes.start_protocol import Create, Start, listen
 
 _NAME = "runtime.log"
@@ -73,6 +71,7 @@ class SandboxOpener:
         try:
             if existing is not None:
                 await in_thread(remove, self._directory, (await self._examine()).hierarchies, existing.key)
+            await in_thread(take_slots, self._directory, request.id, request.spec.limits)
             await in_thread(check_room, self._directory)
             sandbox, place = await (
                 self._start_new(request, reservation) if warm is None else self._adopt(warm, request, reservation)
@@ -118,7 +117,7 @@ class SandboxOpener:
         if tenant:
             hierarchies = await in_thread(enter_share, machine.hierarchies, home.path, tenant)
             self._machine = replace(machine, hierarchies=hierarchies)
-        home.layers.admit = partial(check_snapshot_quota, home.path, tenant)
+        home.layers.admit = partial(reserve_snapshot, home.path, tenant)
 
     async def prepare(self, spec: SandboxSpec) -> tuple[Sandbox, Place]:
         """Start a warm sandbox: it has no id yet, and no record."""
@@ -155,13 +154,9 @@ class SandboxOpener:
 
     def _make(self, id: str, spec: SandboxSpec, machine: Machine, place: Place, created_at: datetime) -> Sandbox:
         sandbox = Sandbox(id, spec, machine, place, created_at=created_at)
-        sandbox.network.read_grants = partial(self._read_network_grants, machine.home.path)
+        sandbox.network.read_grants = lambda: network_grants_of(machine.home.path, self._directory.tenant)
         sandbox.mounts.sandbox.read_grants = partial(_read_grants, machine.home.path)
         return sandbox
-
-    def _read_network_grants(self, home: Path) -> NetworkGrants:
-        most = quota_of(home, self._directory.tenant).network
-        return msgspec.structs.replace(read_grants(home), most=most)
 
     async def _record(self, sandbox: Sandbox, place: Place, reservation: Reservation, *, is_new: bool) -> OpenedSandbox:
         """Listen and write the record: the sandbox exists."""

@@ -8,6 +8,7 @@ that says which.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from contextlib import suppress
 import uvloop
 
 from cove.core.journal import NOBODY
-from cove.errors import CoveError, SandboxDestroyed
+from cove.errors import CoveError, SandboxDestroyed, SandboxUnavailable
 from cove.local.threads import in_thread
 from cove.model import SandboxSpec
 from cove.runtime.home import Place
@@ -50,6 +51,8 @@ _TAKE_SECONDS = 120.0
 # Whoever destroys a sandbox waits for the end of this process.
 _LAST_SPANS_SECONDS = 0.5
 
+log = logging.getLogger("cove.server")
+
 
 def run_runtime(connection: socket.socket, starting: int, directory: Directory, machine: Machine | None) -> None:
     """Run as the process that a request on this connection asks for. Returns when the sandbox has ended.
@@ -62,6 +65,14 @@ def run_runtime(connection: socket.socket, starting: int, directory: Directory, 
         runner.run(_Process(directory, machine).run(connection, starting))
     if stop_tracing is not None:
         stop_tracing(_LAST_SPANS_SECONDS)
+
+
+def _refuse(writer: asyncio.StreamWriter, id: str, error: CoveError | OSError) -> None:
+    """Answer with an error. What the machine refuses is told in full only here: it may name paths."""
+    if isinstance(error, OSError):
+        log.error("sandbox %s cannot be started: %s", id, error)
+        error = SandboxUnavailable(f"the sandbox cannot be started: {error.strerror or error}")
+    writer.write(encode(Reply(error=ErrorBody(error.message, error.code, error.details))))
 
 
 class _Process:
@@ -79,15 +90,21 @@ class _Process:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._told_to_stop.set)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         opened = None
-        with suppress(asyncio.IncompleteReadError, TimeoutError, ConnectionError):
-            async with asyncio.timeout(_REQUEST_SECONDS):
-                request = await receive_request(reader)
+        request = await self._receive(reader)
+        if request is not None:
             opened = await self._answer(request, reader, writer)
         writer.close()
         if opened is not None:
             ACTOR.set(NOBODY)  # what happens by itself from here on nobody has asked for
             os.close(starting)
             await Serving(self._directory, opened, self._told_to_stop).run()
+
+    async def _receive(self, reader: asyncio.StreamReader) -> Request | None:
+        """Read what is asked for; None where whoever asked is gone."""
+        with suppress(asyncio.IncompleteReadError, TimeoutError, ConnectionError):
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                return await receive_request(reader)
+        return None
 
     async def _answer(
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -102,8 +119,8 @@ class _Process:
                 self._opener.create(request) if isinstance(request, Create) else self._opener.start(request)
             )
             return await self._hand_over(opened, reader, writer)
-        except CoveError as error:
-            writer.write(encode(Reply(error=ErrorBody(error.message, error.code, error.details))))
+        except (CoveError, OSError) as error:
+            _refuse(writer, request.id, error)
             return None
 
     async def _hand_over(
@@ -159,17 +176,17 @@ class _Process:
         if wanted is None:
             return None
         reader, writer = await asyncio.open_unix_connection(sock=wanted)
+        request = await self._receive(reader)
+        if request is None:
+            writer.close()
+            return None
+        assert isinstance(request, Create)
         try:
-            async with asyncio.timeout(_REQUEST_SECONDS):
-                request = await receive_request(reader)
-            assert isinstance(request, Create)
             await in_thread(self._pool.replenish, prepared.spec, prepared.most)
             opened = await self._opener.create(request, (sandbox, place))
             return await self._hand_over(opened, reader, writer)
-        except CoveError as error:
-            writer.write(encode(Reply(error=ErrorBody(error.message, error.code, error.details))))
-            return None
-        except (asyncio.IncompleteReadError, TimeoutError, ConnectionError):
+        except (CoveError, OSError) as error:
+            _refuse(writer, request.id, error)
             return None
         finally:
             writer.close()

@@ -29,7 +29,7 @@ from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.quotas import leave
 from cove.server.sandboxes.starter import Starter
 from cove.server.tracing import with_remote_parent
-from cove.tasks import Tasks
+from cove.tasks import Tasks, race
 
 _ROUNDS = 4
 # Half of what a gateway worker takes: one sandbox alone locks nobody out.
@@ -57,6 +57,7 @@ class Serving:
         self._sandbox = opened.sandbox
         self._told_to_stop = told_to_stop
         self._is_lost = False
+        self._lost = asyncio.Event()
         self._sandbox.life.keeper = self
         self._sandbox.on_fork = self._make_copies
 
@@ -177,9 +178,18 @@ class Serving:
     async def _until_ended(self) -> None:
         """Until it is destroyed or lost by itself, or this process is told to stop."""
         sandbox = self._sandbox
-        sandbox.on_end = sandbox.on_lost = self._told_to_stop.set
+        sandbox.on_end = self._told_to_stop.set
+        sandbox.on_lost = self._lost.set
         if sandbox.life.status in (SandboxStatus.RUNNING, SandboxStatus.PAUSED):
-            await self._told_to_stop.wait()
+            await race(self._told_to_stop.wait(), self._until_given_up())
+
+    async def _until_given_up(self) -> None:
+        """Until it is lost, and nobody who has come just then starts it again here."""
+        while True:
+            await self._lost.wait()
+            self._lost.clear()
+            if await self._sandbox.life.give_up():
+                return
 
     async def _end_sandbox(self) -> None:
         if self._sandbox.is_destroyed or not self._opened.reservation.is_current:
