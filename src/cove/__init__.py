@@ -176,7 +176,7 @@ if TYPE_CHECKING:
         VolumeMount,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AlreadyExists",

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ from support.users import CAN_MAP_USERS
 
 import cove
 from cove.cli.check import Status
-from cove.cli.check_kernel import judge_core_pattern, judge_inotify
-from cove.cli.check_programs import judge_buckets, judge_subordinates, judge_users
-from cove.cli.check_trials import judge_ports
+from cove.cli.check_kernel import judge_core_pattern, judge_inotify, judge_snapshots
+from cove.cli.check_packages import EXTRAS, judge_bootstrap, judge_console, judge_extras
+from cove.cli.check_programs import judge_buckets, judge_node, judge_subordinates, judge_users
+from cove.cli.check_trials import judge_ports, judge_setup
+from cove.linux.bubblewrap import explain_refusal
+from cove.local.extras import install_command
 
 # Ctrl-C comes while the subcommand is being imported, which takes most of the time that a short one takes.
 INTERRUPTED_START = """
@@ -242,3 +246,88 @@ def test_doctor_says_what_buckets_lack_and_the_command_that_gives_it() -> None:
         check = judge_buckets(has_rclone=has[0], has_fuse=has[1], can_open=has[2])
         assert check.status is Status.WARNING
         assert advice in check.advice
+
+
+def test_doctor_names_each_extra_that_is_missing_and_the_command_that_brings_it() -> None:
+    names = [extra for extra, *_ in EXTRAS]
+    everything = judge_extras(names)
+    assert (everything.status, everything.advice) == (Status.OK, "")
+    for name in names:
+        check = judge_extras([other for other in names if other != name])
+        assert (check.status, check.found.endswith(f"not installed: {name}")) == (Status.WARNING, True)
+        assert f"`{install_command(name)}`" in check.advice
+    found = checks_of(run_cove("doctor", "--json").stdout)["extras (optional)"]
+    assert found["found"].startswith("build, mcp, s3, otel")  # the environment of the tests has these
+
+
+def test_every_extra_that_doctor_knows_is_one_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    harnesses = {"inspect", "minisweagent", "swerex"}  # who uses these has them already
+    assert {extra for extra, *_ in EXTRAS} == set(project["optional-dependencies"]) - harnesses - {"dev"}
+
+
+def test_the_command_for_an_extra_is_that_of_what_installed_cove(tmp_path: Path) -> None:
+    assert install_command("mcp", tmp_path) == "pip install 'cove[mcp]'"
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.2\n")
+    assert install_command("mcp", tmp_path) == "pip install 'cove[mcp]'"
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nuv = 0.9.1\n")
+    assert install_command("mcp", tmp_path) == f"uv pip install --python {tmp_path} 'cove[mcp]'"
+    (tmp_path / "pipx_metadata.json").write_text("{}")
+    assert install_command("mcp", tmp_path) == "pipx runpip cove install 'cove[mcp]'"
+
+
+@pytest.mark.parametrize(
+    ("anywhere", "path", "version", "found"),
+    [
+        (None, None, None, "not installed"),
+        ("/home/me/bin/node", None, None, "/home/me/bin/node is not below /usr"),
+        ("/usr/bin/node", "/usr/bin/node", 18, "/usr/bin/node is 18"),
+        ("/usr/bin/node", "/usr/bin/node", None, "/usr/bin/node is not usable"),
+    ],
+)
+def test_doctor_says_how_to_get_a_node_that_is_new_enough(
+    anywhere: str | None, path: str | None, version: int | None, found: str
+) -> None:
+    check = judge_node(anywhere, path, version, has_packages=True)
+    assert (check.status, check.found) == (Status.WARNING, found)
+    assert "`sudo apt install nodejs`" in check.advice
+    assert "npm install --global --prefix /usr/local node@22`" in check.advice
+
+
+def test_doctor_says_when_the_executor_of_javascript_was_not_built() -> None:
+    assert judge_node("/usr/bin/node", "/usr/bin/node", 20, has_packages=True).status is Status.OK
+    check = judge_node("/usr/bin/node", "/usr/bin/node", 20, has_packages=False)
+    assert (check.status, "`make setup`" in check.advice) == (Status.WARNING, True)
+
+
+def test_doctor_says_how_to_get_the_console_and_mmdebstrap() -> None:
+    assert judge_console(is_built=True).status is Status.OK
+    assert "`make console`" in judge_console(is_built=False).advice
+    assert judge_bootstrap("/usr/bin/mmdebstrap").status is Status.OK
+    assert "`sudo apt install mmdebstrap`" in judge_bootstrap(None).advice
+
+
+def test_doctor_says_what_snapshots_without_copies_need() -> None:
+    assert judge_snapshots(None, can_upgrade=False).status is Status.OK
+    assert "COVE_HOME" in judge_snapshots("an overlay itself", can_upgrade=False).advice
+    assert "`sudo apt full-upgrade`" in judge_snapshots("the kernel is 5.10", can_upgrade=True).advice
+    assert checks_of(run_cove("doctor", "--json").stdout)["snapshots"]["status"] == "ok"
+
+
+def test_doctor_names_the_package_that_makes_environments() -> None:
+    assert judge_setup("none", can_make=True).advice.startswith("`cove setup`")
+    assert judge_setup("none", can_make=False).advice.startswith("`sudo apt install python3-venv`")
+
+
+def test_a_refusal_of_namespaces_is_explained_by_the_switch_that_caused_it(tmp_path: Path) -> None:
+    for folder in ("kernel", "user"):
+        (tmp_path / folder).mkdir()
+    assert explain_refusal("bwrap: no\n", tmp_path) == "bwrap: no"
+    (tmp_path / "user/max_user_namespaces").write_text("0\n")
+    assert "`sudo sysctl -w user.max_user_namespaces=65536`" in explain_refusal("", tmp_path)
+    (tmp_path / "kernel/apparmor_restrict_unprivileged_userns").write_text("1\n")
+    by_apparmor = explain_refusal("", tmp_path)
+    assert (
+        "sudo apt install apparmor-profiles && sudo install -m 644 /usr/share/apparmor/extra-profiles/" in by_apparmor
+    )
+    assert "sudo apparmor_parser -r /etc/apparmor.d/bwrap-userns-restrict`" in by_apparmor

@@ -1,10 +1,12 @@
 """What `cove serve` says when it stops."""
 
+import http.client
 import os
 import signal
 import socket
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from support.commands import COVE
@@ -12,7 +14,7 @@ from support.leaks import KEYS
 from support.servers import eventually, serving
 
 from cove import Limits
-from cove.cli.serve import describe_defaults
+from cove.cli.serve import describe_defaults, find_exposed_key
 from cove.linux.cgroup import Hierarchies
 from cove.server.configuration import Configuration
 
@@ -47,6 +49,16 @@ def test_it_says_what_sandboxes_get_and_what_cannot_be_held(options: list[str], 
         for name in ("memory", "cpus", "pids", "disk", "lifetime"):
             assert (f"{name} unlimited" in said) == found, said
         assert "idle timeout unlimited" in said
+
+
+def test_it_answers_to_the_address_that_it_listens_on_and_to_no_other_name(other_home: Path) -> None:
+    with serving(other_home, "--host", "127.0.0.2") as server:
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+        for host, status in ((urlsplit(server.url).netloc, 200), ("127.0.0.3", 403), ("evil.example", 403)):
+            connection.request("GET", "/v1/sandboxes", headers={"Host": host, "Authorization": f"Bearer {server.key}"})
+            answer = connection.getresponse()
+            assert (answer.status, b"`names`" in answer.read()) == (status, status != 200)
+        connection.close()
 
 
 def test_a_machine_that_cannot_hold_them_is_told_of() -> None:
@@ -134,3 +146,15 @@ def test_commands_find_the_server_of_their_state_directory(other_home: Path, mon
         assert ask("rm", "here").returncode == 0
         server.kill_all()
         assert "no server answers at http://127.0.0.1:8787" in ask("ls").stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "is_told"),
+    [("api_key = 'k'", 0o644, True), ("api_key = 'k'", 0o600, False), ("port = 0", 0o644, False)],
+)
+def test_a_key_that_others_can_read_is_told(text: str, mode: int, is_told: bool, tmp_path: Path) -> None:
+    file = tmp_path / "cove.toml"
+    file.write_text(text)
+    file.chmod(mode)
+    found = find_exposed_key(file)
+    assert found == (f"others can read the key in {file}: `chmod 600 {file}`" if is_told else None)

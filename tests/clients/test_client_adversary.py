@@ -8,9 +8,11 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 from support.scripted_server import Script, scripted
+from support.upstream import running_upstream
 
 from cove.client import transport as transport_module
 from cove.client.retry import Backoff
@@ -62,6 +64,21 @@ async def test_no_redirect_leads_a_client_to_another_server(status: int) -> None
             with pytest.raises(CoveError):
                 await transport.raw("/v1/sandboxes/x/ports/1/connect")
     assert visits == []
+
+
+async def test_a_server_that_ends_a_connection_with_tls_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+
+    with running_upstream(tmp_path) as upstream:
+        monkeypatch.setenv("SSL_CERT_FILE", str(upstream.ca))
+        port = upstream.serve(hang_up, "localhost", tls=True)
+        async with client(f"https://localhost:{port}") as transport:
+            with pytest.raises(ConnectionLost):
+                await transport.call(operations.CREATE, operations.CREATE.path, requests.CreateSandbox())
 
 
 @pytest.mark.parametrize("status", ["200 OK", "500 Failed"])

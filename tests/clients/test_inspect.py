@@ -60,6 +60,7 @@ def items() -> list[Item]:
 
 @needs_busybox
 @needs_root
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_inspects_own_checks_pass_in_full_on_an_image(tmp_path: Path) -> None:
     name = "inspect-checks:1"

@@ -49,6 +49,7 @@ def run_tests(directory: Path, more: Mapping[str, str]) -> None:
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_swe_rexs_own_tests_pass_and_mini_swe_agent_works(directory: Path) -> None:
     run_tests(directory, {})
 

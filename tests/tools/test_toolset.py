@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import cast
 
 import pytest
 from support.inside import commands_inside
 from support.serving import MakeSandbox
+from support.upstream import running_upstream
 
-from cove import AsyncSandbox, AsyncSnapshot, Sandbox, SandboxDestroyed, ValidationFailed
+from cove import AsyncSandbox, AsyncSnapshot, NetworkPolicy, Sandbox, SandboxDestroyed, ValidationFailed
 from cove.blocking.portal import get_portal
 from cove.tools import BlockingToolset, ToolLimits, ToolResult, Toolset
 from cove.tools.conversation import Conversation
@@ -123,6 +125,21 @@ async def test_more_output_than_is_kept_is_said() -> None:
         result = await toolset.call("read_output", {"id": "process-2"})
         assert "was not kept" in result.text
         assert len(result.text) < 1300
+
+
+async def test_a_refused_name_is_told_from_one_that_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_upstream(tmp_path) as upstream:
+        monkeypatch.setenv("COVE_RESOLVER", upstream.resolver)
+        policy = NetworkPolicy(allow=["missing.example"])
+        async with AsyncSandbox.create(network=policy) as sandbox, Toolset(sandbox) as toolset:
+            result = await toolset.call("run_command", {"command": "curl -s other.example; curl -so f missing.example"})
+    assert result.text == (
+        "(no output)\n"
+        "[The network policy refused other.example: ask the user to allow it.]\n"
+        "[Network: missing.example has no address.]"
+    )
 
 
 async def test_a_timeout_leaves_the_shell_and_the_notebook_usable() -> None:

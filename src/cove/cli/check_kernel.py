@@ -5,13 +5,12 @@ from pathlib import Path
 
 from cove.cli.check import Check, install, is_root, missing, ok, warning
 from cove.core.limits import inotify_limits
-from cove.layers.support import explain_copies
 from cove.linux.bubblewrap import OLDEST, bubblewrap_version, explain_refusal, find_bubblewrap
 from cove.linux.cgroup import Hierarchies, find_hierarchies
 from cove.linux.seccomp import explain_missing_filter, find_filter
 from cove.linux.thread_user import as_user
 from cove.local.state import default_home
-from cove.runtime.disk import try_disk
+from cove.runtime.disk import LARGEST_IMAGE, try_disk
 
 _TRIAL_SECONDS = 30.0
 _NOBODY = 65534
@@ -136,15 +135,24 @@ def check_disk() -> Check:
     """Say how limits on the disk are held."""
     reason = try_disk(default_home()) if default_home().is_dir() else "there is no state directory"
     if reason is None:
-        return ok("disk limits", "a file system of its own for each sandbox that has one: writes fail when it is full")
-    found = f"held by measuring, and by ending what passes them: {reason}"
-    return warning("disk limits", found, "run Cove as root, with mkfs.ext4 and loop devices, to have them exact.")
+        exact = f"up to {LARGEST_IMAGE >> 30} GiB by a file system of the sandbox's own: writes fail when it is full"
+        return ok("disk limits", f"held {exact}; larger ones by measuring")
+    return warning("disk limits", f"held by measuring, and by ending what passes them: {reason}", _exact_disk(reason))
 
 
-def check_snapshots() -> Check:
-    """Say whether what a sandbox writes becomes a layer at once."""
-    home = default_home()
-    reason = explain_copies(home) if home.is_dir() else "there is no state directory"
+def _exact_disk(reason: str) -> str:
+    if not is_root():
+        return "run Cove as root to have them exact."
+    if "not installed" in reason:
+        return f"to have them exact: {install('e2fsprogs mount')}"
+    return "to have them exact, Cove needs loop devices: `sudo modprobe loop` (in a container: on its host)."
+
+
+def judge_snapshots(reason: str | None, *, can_upgrade: bool) -> Check:
+    """Say what lets layers be shown as overlays: a newer kernel, or another disk."""
     if reason is None:
         return ok("snapshots", "layers: a snapshot, a fork or a restore copies nothing")
-    return warning("snapshots", f"made by copying: {reason}", "Set COVE_HOME to a directory on a disk of the machine.")
+    advice = "Set COVE_HOME to a directory on a disk of the machine, of ext4, xfs or btrfs."
+    if can_upgrade:
+        advice = "Start a newer kernel: `sudo apt full-upgrade`, or a newer release of the system."
+    return warning("snapshots", f"made by copying: {reason}", advice)

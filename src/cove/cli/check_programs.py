@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cove.cli.check import Check, Status, install, is_root, missing, ok, warning
+from cove.cli.check import Check, install, is_root, missing, ok, warning
+from cove.cli.check_packages import has_node_packages
 from cove.core.jail import SYSTEM_PATH, USER_ID
 from cove.core.users import FIRST_RANGE, RANGE_USERS, RANGES
 from cove.errors import CoveError
@@ -16,11 +17,10 @@ from cove.linux.subordinate import SLICE_USERS, explain_missing, find_subordinat
 from cove.linux.user_map import can_map_users
 from cove.local.state import default_home
 from cove.runtime.home import Home
-from cove.runtime.interpreters import find_node
+from cove.runtime.interpreters import NODE_COMMAND, OLDEST_NODE, find_node
 from cove.runtime.user_slices import explain_refusal
 
 _TRIAL_SECONDS = 30.0
-_OLDEST_NODE = 20
 _FUSE = Path("/dev/fuse")
 _IMAGE_USERS = "users of images"
 _EMULATED = "one for each sandbox; root is emulated for those that are made with user='root'"
@@ -72,21 +72,28 @@ def _check_program(name: str, purpose: str) -> Check:
         return ok(f"{name} (optional)", path)
     elsewhere = shutil.which(name)
     found = f"{elsewhere} is not visible inside" if elsewhere else "not installed"
-    package = "nodejs" if name == "node" else name
-    return warning(f"{name} (optional)", found, f"needed for {purpose}: {install(package)}")
+    return warning(f"{name} (optional)", found, f"needed for {purpose}: {install(name)}")
 
 
 def check_node() -> Check:
-    """Look for a Node.js that is new enough."""
-    check = _check_program("node", "JavaScript and TypeScript")
-    if check.status is not Status.OK:
-        return check
+    """Look for a Node.js that is new enough, and for the packages of its executor."""
     path = find_node()
     version = None if path is None else _node_version(path)
-    if path is None or version is None or version < _OLDEST_NODE:
-        found = f"{check.found} is {'not below /usr' if path is None else version or 'not usable'}"
-        return warning(check.name, found, f"JavaScript and TypeScript need Node.js {_OLDEST_NODE}: {install('nodejs')}")
-    return ok(check.name, f"{version}, {path}")
+    return judge_node(shutil.which("node"), path, version, has_packages=has_node_packages())
+
+
+def judge_node(anywhere: str | None, path: str | None, version: int | None, *, has_packages: bool) -> Check:
+    """Say what JavaScript and TypeScript lack: a Node.js below /usr, a newer one, or packages of Cove's own."""
+    name = "node (optional)"
+    advice = f"JavaScript and TypeScript need Node.js {OLDEST_NODE} or newer below /usr: {NODE_COMMAND}."
+    if path is None:
+        return warning(name, f"{anywhere} is not below /usr" if anywhere else "not installed", advice)
+    if version is None or version < OLDEST_NODE:
+        return warning(name, f"{path} is {version or 'not usable'}", advice)
+    if not has_packages:
+        rebuild = f"install a wheel of Cove that has them, or in a checkout: {install('npm')} Then `make setup`."
+        return warning(name, f"{version}, {path}; packages of its executor were not installed with Cove", rebuild)
+    return ok(name, f"{version}, {path}")
 
 
 def _node_version(path: str) -> int | None:

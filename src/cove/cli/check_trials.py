@@ -2,12 +2,16 @@
 
 import asyncio
 import os
+import subprocess
 from pathlib import Path
 
 from cove import AsyncSandbox, NetworkPolicy
-from cove.cli.check import Check, missing, ok, warning
+from cove.cli.check import Check, install, is_root, missing, ok, warning
+from cove.cli.check_kernel import judge_snapshots
 from cove.core.jail import USER_ID
 from cove.errors import CoveError, SandboxUnavailable
+from cove.layers.support import explain_copies, is_kernel_too_old
+from cove.linux.interpreter import find_interpreter
 from cove.local.state import default_home
 from cove.runtime.interpreters import find_python_environment
 from cove.runtime.network import NO_NF_TABLES
@@ -22,8 +26,22 @@ def check_environment() -> Check:
     if path is None:
         configured = os.environ.get("COVE_PYTHON")
         found = f"COVE_PYTHON is {configured}, which has no bin/python3" if configured else "no environment for them"
-        return warning(name, found, "`cove setup` makes one: IPython, numpy, pandas, matplotlib.")
+        return judge_setup(found, can_make=_can_make_environments())
     return asyncio.run(_try_context(name, path))
+
+
+def judge_setup(found: str, *, can_make: bool) -> Check:
+    """Say how to get an environment; Debian and Ubuntu package the module that makes them apart from Python."""
+    advice = "`cove setup` makes one: IPython, numpy, pandas, matplotlib."
+    return warning("Python contexts", found, advice if can_make else f"{install('python3-venv')} Then {advice}")
+
+
+def _can_make_environments() -> bool:
+    found = find_interpreter(0 if is_root() else None)
+    if found is None:
+        return False
+    question = [found.path, "-I", "-c", "import ensurepip, venv"]
+    return subprocess.run(question, check=False, capture_output=True, timeout=_TRIAL_SECONDS).returncode == 0
 
 
 async def _try_context(name: str, path: Path) -> Check:
@@ -37,6 +55,33 @@ async def _try_context(name: str, path: Path) -> Check:
     if execution.text != "42":
         return warning(name, f"{path}: {execution.error}", "`cove setup --anew` makes the environment again.")
     return ok(name, str(path))
+
+
+def check_snapshots() -> Check:
+    """Say whether what a sandbox writes becomes a layer at once, and try it."""
+    home = default_home()
+    reason = explain_copies(home) if home.is_dir() else "there is no state directory"
+    check = judge_snapshots(reason, can_upgrade=is_kernel_too_old())
+    return asyncio.run(_try_snapshot(check))
+
+
+async def _try_snapshot(check: Check) -> Check:
+    """Begin a sandbox where another one was: layers are shown by a helper that enters its namespaces."""
+    try:
+        async with AsyncSandbox.create() as sandbox:
+            await sandbox.files.write("note", "kept")
+            snapshot = await sandbox.snapshot()
+            try:
+                async with AsyncSandbox.create(snapshot=snapshot.id) as copy:
+                    kept = await copy.files.read_text("note")
+            finally:
+                await snapshot.delete()
+    except SandboxUnavailable:
+        return warning(check.name, f"{check.found}; not tried: no sandbox starts", "See the other checks.")
+    except (CoveError, OSError) as error:
+        return missing(check.name, "a sandbox cannot begin on one", f"{error}. See the other checks.")
+    assert kept == "kept"
+    return check
 
 
 async def try_network() -> Check:

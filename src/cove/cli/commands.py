@@ -67,6 +67,7 @@ GROUPS: Final = {
         Command("kill", "processes", "Signal a process and all it has started."),
         Command("session", "session", "Shells that keep their state: create, exec, ls, rm."),
         Command("port", "port", "What listens inside, for others to reach: expose, ls, rm."),
+        Command("token", "token", "Print a key for one sandbox and some operations."),
         Command("mount", "mount", "Directories, volumes and buckets of a sandbox: add, ls, rm, sync."),
         Command("network", "network", "What a sandbox may reach: presets, set, log."),
         Command("snapshot", "snapshot", "The files of a sandbox at one moment: create, ls, rm, export, load."),

@@ -10,7 +10,7 @@ import typer
 from cove.api import AsyncSandbox
 from cove.cli.descriptors import say
 from cove.cli.options import Shape
-from cove.errors import CoveError, SandboxUnavailable, Unreachable, ValidationFailed
+from cove.errors import CoveError, SandboxNotFound, SandboxUnavailable, Unreachable, ValidationFailed
 from cove.local.state import LOCK_FILE, SERVER_DIRECTORY, URL_FILE, default_home
 from cove.model import NetworkPolicy, SandboxSpec
 
@@ -54,8 +54,23 @@ class Server:
     async def sandbox(self, id: str) -> AsyncIterator[AsyncSandbox]:
         """A sandbox that is there; it lives on afterwards."""
         await self.check()
-        async with AsyncSandbox.connect(id, url=self.url, api_key=self.api_key) as sandbox:
+        try:
+            sandbox = await AsyncSandbox.connect(id, url=self.url, api_key=self.api_key)
+        except SandboxNotFound:
+            await self._name_owner(id)
+            raise
+        try:
             yield sandbox
+        finally:
+            await sandbox.detach()
+
+    async def _name_owner(self, id: str) -> None:
+        """Tell an admin whose a sandbox is: ids are a tenant's own, and lists show those of all."""
+        found = await AsyncSandbox.list(url=self.url, api_key=self.api_key)
+        owners = sorted(each.owner for each in found if each.id == id and each.owner is not None)
+        if owners:
+            advice = f"COVE_TENANT={owners[0]} acts for {' or '.join(owners)}, who has one"
+            raise SandboxNotFound(f"there is no sandbox {id} of yours: {advice}", id=id)
 
     async def check(self) -> None:
         """Fail fast: calls retry while a server is restarted; a person wants to know at once if there is none."""

@@ -38,7 +38,7 @@ async def timeout(sandbox: AsyncSandbox) -> None:
 
 async def no_network(sandbox: AsyncSandbox) -> None:
     """No network unless it is asked for."""
-    result = await sandbox.exec("cat /proc/net/dev; echo > /dev/tcp/1.1.1.1/53")
+    result = await sandbox.exec("cut -sd: -f1 /proc/net/dev; echo > /dev/tcp/1.1.1.1/53")
     print(result.stdout + result.stderr, end="")
 
 
@@ -65,7 +65,8 @@ async def interactive(sandbox: AsyncSandbox) -> None:
     await calculator.write_stdin("6 * 7\n")
     print(await calculator.wait_for_log("42", timeout=20))
     await calculator.close_stdin()
-    print(await calculator.wait(timeout=20))
+    end = await calculator.wait(timeout=20)
+    print(end.outcome, end.exit_code)
 
 
 async def session(sandbox: AsyncSandbox) -> None:
@@ -127,7 +128,7 @@ def demo() -> None:
     asyncio.run(_play(console))
     _announce(console, blocking)
     blocking()
-    console.print("\nEvery sandbox is gone. To read on: README.md, `cove exec --help`, `cove doctor`.", style="bold")
+    console.print("\nEvery sandbox is gone. To read on: `cove --help`, `cove doctor`.", style="bold")
 
 
 async def _play(console: "Console") -> None:

@@ -17,8 +17,8 @@ from cove.cli.check_kernel import (
     check_namespaces,
     check_seccomp,
     check_shared_limits,
-    check_snapshots,
 )
+from cove.cli.check_packages import check_bootstrap, check_console, check_extras
 from cove.cli.check_programs import (
     check_buckets,
     check_git,
@@ -29,7 +29,7 @@ from cove.cli.check_programs import (
     check_python,
     check_user,
 )
-from cove.cli.check_trials import check_environment, check_trial, try_network
+from cove.cli.check_trials import check_environment, check_snapshots, check_trial, try_network
 from cove.cli.descriptors import printable
 from cove.cli.table import print_json
 from cove.local.state import default_home
@@ -99,6 +99,9 @@ _CHECKS: tuple[Callable[[], Check], ...] = (
     check_node,
     check_git,
     check_buckets,
+    check_bootstrap,
+    check_extras,
+    check_console,
     lambda: asyncio.run(try_network()),
 )
 

@@ -10,17 +10,16 @@ from cove import AsyncApiKey
 from cove.cli.commands import make_program
 from cove.cli.connection import KeyOption, UrlOption
 from cove.cli.descriptors import show
-from cove.cli.options import JsonOption, choose_network, parse_size
+from cove.cli.options import JsonOption, choose_network, parse_size, parse_time
 from cove.cli.signals import finish
 from cove.cli.table import print_json, print_table
+from cove.core.quota import format_size
 from cove.errors import ValidationFailed
 from cove.model import ApiKeyInfo, ApiKeyMade, Network, Quota
 
 key = make_program("API keys of a server: create, ls, rotate, rm.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")]
-
-_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 @key.command()
@@ -60,7 +59,7 @@ def create(
         name,
         tenant=tenant,
         is_admin=admin,
-        expires_at=None if expires is None else datetime.now(UTC) + _parse_time(expires),
+        expires_at=None if expires is None else datetime.now(UTC) + timedelta(seconds=parse_time("--expires", expires)),
         quota=None if quota == Quota() else quota,
         url=url,
         api_key=api_key,
@@ -100,13 +99,32 @@ async def _list(url: str | None, api_key: str | None, *, as_json: bool) -> int:
     if as_json:
         print_json(found)
     else:
-        print_table(("NAME", "TENANT", "CREATED", "EXPIRES", "LAST USED"), [_row(each) for each in found])
+        print_table(("NAME", "TENANT", "CREATED", "EXPIRES", "LAST USED", "QUOTA"), [_row(each) for each in found])
     return 0
 
 
-def _row(info: ApiKeyInfo) -> tuple[str, str, str, str, str]:
+def _row(info: ApiKeyInfo) -> tuple[str, ...]:
     tenant = "(admin)" if info.is_admin else info.tenant
-    return info.name, tenant, _time(info.created_at), _time(info.expires_at), _time(info.last_used_at)
+    is_over = info.expires_at is not None and info.expires_at <= datetime.now(UTC)
+    expires = f"{_time(info.expires_at)} (over)" if is_over else _time(info.expires_at)
+    return info.name, tenant, _time(info.created_at), expires, _time(info.last_used_at), _quota(info.quota)
+
+
+def _quota(quota: Quota) -> str:
+    """Write it in the words of the options that set it."""
+    words = []
+    for name in quota.__struct_fields__:
+        value = getattr(quota, name)
+        if value is None:
+            continue
+        if name in ("max_memory", "max_disk"):
+            text = format_size(value)
+        elif name == "network":
+            text = value.value if isinstance(value, Network) else "a policy"
+        else:
+            text = f"{value:g}"
+        words.append(f"{name.removeprefix('max_')} {text}{'/s' * (name == 'rate')}")
+    return ", ".join(words)
 
 
 def _time(moment: datetime | None) -> str:
@@ -116,13 +134,6 @@ def _time(moment: datetime | None) -> str:
 async def _remove(name: str, url: str | None, api_key: str | None) -> int:
     await AsyncApiKey.delete(name, url=url, api_key=api_key)
     return 0
-
-
-def _parse_time(text: str) -> timedelta:
-    number, unit = text[:-1], _UNITS.get(text[-1:])
-    if unit is None or not number.isdecimal() or len(number) > 6:
-        raise ValidationFailed(f"--expires {text}: write it as 30m, 12h, 30d or 4w")
-    return timedelta(seconds=int(number) * unit)
 
 
 def _parse_rate(text: str) -> float:

@@ -13,6 +13,7 @@ from cove.cli.connection import InOption, KeyOption, PlaceUrlOption, Workplace, 
 from cove.cli.options import Shape, shaped
 from cove.cli.signals import finish
 from cove.errors import InterpreterNotReady
+from cove.local.extras import install_command
 from cove.tasks import Tasks
 from cove.tools import ToolLimits, Toolset
 
@@ -41,7 +42,7 @@ def mcp(
     cove mcp --url http://127.0.0.1:8787
     """
     if find_spec("mcp") is None:
-        raise InterpreterNotReady("`cove mcp` needs one package more: `pip install 'cove[mcp]'`")
+        raise InterpreterNotReady(f"`cove mcp` needs one package more: `{install_command('mcp')}`")
     workplace = choose_workplace(inside, url, api_key, shape)
     finish(_serve(workplace, ToolLimits(timeout=timeout, max_timeout=max(timeout, ToolLimits().max_timeout))))
 

@@ -15,6 +15,7 @@ from cove.model.spec import HOST_IMAGE
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_TIMES = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 EnvOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a variable. Repeatable.")]
 CwdOption = Annotated[
@@ -171,3 +172,11 @@ def parse_size(option: str, text: str | None) -> int | None:
     if found is None:
         raise ValidationFailed(f"{option} {text}: write it as a number of bytes, or as 512M or 2G")
     return int(float(found[1]) * _FACTORS[found[2].upper()])
+
+
+def parse_time(option: str, text: str) -> float:
+    """The number of seconds, as `30m` or `12h` say it."""
+    number, unit = text[:-1], _TIMES.get(text[-1:])
+    if unit is None or not number.isdecimal() or len(number) > 6:
+        raise ValidationFailed(f"{option} {text}: write it as 30m, 12h, 30d or 4w")
+    return float(int(number) * unit)

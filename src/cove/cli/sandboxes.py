@@ -142,12 +142,17 @@ async def _list(server: Server, labels: dict[str, str], status: str | None, *, q
 
 
 def _table(infos: Sequence[SandboxInfo]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Heads and rows; with owners where some belong to tenants, whose names are not ours to use."""
-    rows = [(each.id, each.status, age(each.created_at), _pairs(each.spec.labels)) for each in infos]
-    heads = ("ID", "STATUS", "AGE", "LABELS")
-    if all(each.owner is None for each in infos):
-        return heads, list(rows)
-    return ("OWNER", *heads), [(each.owner or "", *row) for each, row in zip(infos, rows, strict=True)]
+    """Heads and rows; with owners where some belong to tenants, whose names are not ours to use, and with nodes."""
+    columns: dict[str, list[str]] = {
+        "OWNER": [each.owner or "" for each in infos],
+        "ID": [each.id for each in infos],
+        "STATUS": [each.status for each in infos],
+        "AGE": [age(each.created_at) for each in infos],
+        "NODE": [each.node or "" for each in infos],
+        "LABELS": [_pairs(each.spec.labels) for each in infos],
+    }
+    shown = {head: column for head, column in columns.items() if head not in ("OWNER", "NODE") or any(column)}
+    return tuple(shown), list(zip(*shown.values(), strict=True))
 
 
 async def _info(server: Server, id: str, *, with_usage: bool, as_json: bool) -> int:
@@ -174,7 +179,9 @@ def _facts(info: SandboxInfo) -> dict[str, str]:
     spec = info.spec
     facts = {
         "id": info.id,
+        "owner": info.owner or "",
         "status": info.status,
+        "node": info.node or "",
         "created": _local(info.created_at),
         "isolation": info.isolation,
         "network": _network(spec.network),

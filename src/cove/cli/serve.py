@@ -17,7 +17,7 @@ from cove.runtime.cgroups import explain_missing
 from cove.server.announcement import Event, LogFormat, announce
 from cove.server.cluster.joining import find_token, load_node
 from cove.server.cluster.ray_probe import check_ray_is_installed
-from cove.server.configuration import UNLIMITED, Configuration, OnStop, built_in_defaults, load
+from cove.server.configuration import UNLIMITED, Configuration, OnStop, built_in_defaults, load, read_settings
 from cove.server.sandboxes.directory import Directory
 from cove.server.supervisor import Supervisor
 from cove.server.tracing import find_problem
@@ -77,12 +77,21 @@ def serve(
         "log_format": log_format,
     }
     state = (home or default_home()).absolute()
+    if config is not None and (problem := find_exposed_key(config)) is not None:
+        say(problem)
     if cluster is None:
         run_server(state, load(config, options, None if unlimited else built_in_defaults(state)))
     else:
         check_ray_is_installed()
         ray = {"address": cluster}
         run_server(state, load_node(state, config, options, None, find_token(None), ray, unlimited=unlimited))
+
+
+def find_exposed_key(config: Path) -> str | None:
+    """Explain that a configuration file shows the server's key to other users; None where it does not. Blocks."""
+    if "api_key" in read_settings(config) and config.stat().st_mode & 0o077:
+        return f"others can read the key in {config}: `chmod 600 {config}`"
+    return None
 
 
 def run_server(state: Path, configuration: Configuration) -> None:

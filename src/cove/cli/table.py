@@ -17,7 +17,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 def print_json(value: object) -> None:
     """Print one JSON document."""
-    print(msgspec.json.format(json_line(value), indent=2).decode(), end="")
+    print(msgspec.json.format(json_line(value), indent=2).decode())
 
 
 def json_line(value: object) -> bytes:

@@ -8,6 +8,7 @@ side, so `end` returns when nothing of the call runs any more.
 
 import asyncio
 import errno
+import logging
 import select
 import socket
 from collections.abc import AsyncGenerator, AsyncIterable
@@ -25,6 +26,10 @@ _PIECE_BYTES: Final = 256 << 10
 _FRESH_SECONDS: Final = 0.005
 _NO_ANSWER: Final = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _LAST_CHUNK: Final = b"0\r\n\r\n"
+_UNREACHABLE: Final = b"cove-unreachable"
+_MOST_SHOWN_BYTES: Final = 200
+
+log = logging.getLogger("cove.client")
 
 
 class Broken(Exception):
@@ -61,6 +66,7 @@ class HttpConnection(Endpoint):
         self._is_whole = False
         self._can_be_kept = False
         self._head_bytes = 0
+        self._unreachable = b""
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._reader: asyncio.Future[None] | None = None
@@ -100,6 +106,7 @@ class HttpConnection(Endpoint):
     def send(self, request: bytes, *, is_whole: bool = True) -> None:
         """Send a request, or its head if it is not whole."""
         self.status = self._head_bytes = 0
+        self._unreachable = b""
         self.is_complete = self._can_be_kept = self._is_dropping = False
         self._is_asked = True
         self._is_sent = self._is_whole = is_whole
@@ -212,7 +219,8 @@ class HttpConnection(Endpoint):
     def _is_unread(self, error: Exception | None) -> bool:
         """Return whether a request that can be sent again as it was has reached nobody."""
         was_reset = isinstance(error, ConnectionResetError | BrokenPipeError)
-        is_local = self._transport.get_extra_info("socket").family == socket.AF_UNIX
+        carrier = self._transport.get_extra_info("socket")  # None over TLS, whose connection is gone already
+        is_local = carrier is not None and carrier.family == socket.AF_UNIX
         return was_reset and is_local and self._is_whole and not self.status
 
     def pause_writing(self) -> None:
@@ -253,10 +261,18 @@ class HttpConnection(Endpoint):
         """Reject a second response: a server that stops says so behind the first one."""
         self._is_ended = self._is_ended or self.is_complete
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Remember which nodes of a cluster did not answer."""
+        if name == _UNREACHABLE:
+            self._unreachable = value[:_MOST_SHOWN_BYTES]
+
     def on_headers_complete(self) -> None:
         """Take the head; interim responses are not passed on."""
         if not self.is_complete and (status := self._parser.get_status_code()) >= 200:
             self.status = status
+            if self._unreachable:
+                nodes = ascii(self._unreachable.decode("latin-1"))
+                log.warning("without what these nodes have, which do not answer: %s", nodes)
 
     def on_body(self, data: bytes) -> None:
         """Receive some of the body."""

@@ -101,7 +101,7 @@ class RemoteProvider(Handle, Provider, target=Target.SERVER):
 def _transport(url: str, api_key: str | None) -> Transport:
     """Programs with many sandboxes on one server share its connections."""
     of_loop = _transports.setdefault(asyncio.get_running_loop(), {})
-    return of_loop.setdefault((url, api_key), Transport(url, api_key))
+    return of_loop.setdefault((url, api_key), Transport(url, api_key, partial(find_key, url, api_key)))
 
 
 def find_key(url: str, api_key: str | None) -> str | None:

@@ -20,9 +20,11 @@ from cove.client.connection_pool import Address, Pool, parse_address
 from cove.client.http_connection import Broken, HttpConnection, NotHttp, NotRead, Vanished
 from cove.errors import ConnectionLost, CoveError, Internal, SandboxUnavailable, Unreachable, ValidationFailed
 from cove.local.tcp_stream import Streams
+from cove.local.threads import in_thread
 from cove.model.api_key import check_key_name
 
 T = TypeVar("T")
+FindKey = Callable[[], str | None]
 
 _MOST: Final = 256
 _SEPARATOR: Final = re.compile(r"\s*,\s*(?=[a-z]+://)")  # a path may have commas
@@ -36,18 +38,22 @@ _NO_ANSWER: Final = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, err
 class Server:
     """One address: its connections, the calls under way, and how long it is left out."""
 
-    def __init__(self, address: Address, api_key: str | None) -> None:
+    def __init__(self, address: Address, api_key: str | None, find_key: FindKey) -> None:
         self.address = address
-        self.authorization = None if api_key is None else f"Bearer {api_key}"
         self.tenant = _tenant_line()
-        shown = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
-        agent = f"user-agent: cove/{__version__}\r\n"
-        self.headers = f" HTTP/1.1\r\nhost: {address.authority}\r\n{agent}{shown}{self.tenant}".encode()
+        self._find_key = find_key
+        self._show(api_key)
         self.calls = 0
         self.pool: Pool | None = None
         self._has_answered = False
         self._rests_until = 0.0
         self._rest = 0.0
+
+    def _show(self, api_key: str | None) -> None:
+        self.authorization = None if api_key is None else f"Bearer {api_key}"
+        shown = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
+        agent = f"user-agent: cove/{__version__}\r\n"
+        self.headers = f" HTTP/1.1\r\nhost: {self.address.authority}\r\n{agent}{shown}{self.tenant}".encode()
 
     def has_answered(self) -> None:
         """Remember that it is there."""
@@ -78,12 +84,26 @@ class Server:
     async def connect(self, seconds: float) -> HttpConnection:
         """Take a connection that is kept, or open one; raises OSError."""
         assert self.pool is not None
-        return self.pool.take() or await self.pool.connect(seconds)
+        connection = self.pool.take() or await self.pool.connect(seconds)
+        await self._find_key_of_new_server(connection.abort)
+        return connection
 
     async def open_streams(self, seconds: float) -> Streams:
         """Open a connection with nothing sent; raises OSError."""
         assert self.pool is not None
-        return await self.pool.open_streams(seconds)
+        streams = await self.pool.open_streams(seconds)
+        await self._find_key_of_new_server(streams[1].transport.abort)
+        return streams
+
+    async def _find_key_of_new_server(self, abort: Callable[[], None]) -> None:
+        """Look for the key again where none was found and nobody listened: a first start makes it before it listens."""
+        if self._rest == 0 or self.authorization is not None:
+            return
+        try:
+            self._show(await in_thread(self._find_key))
+        except BaseException:
+            abort()
+            raise
 
     def unreachable(self, error: OSError) -> SandboxUnavailable:
         """Return what a failed connection means."""
@@ -117,8 +137,8 @@ class Server:
 class Servers:
     """All addresses that a URL names: a server's one, or some of a cluster's."""
 
-    def __init__(self, url: str, api_key: str | None) -> None:
-        self.all = [Server(address, api_key) for address in parse_addresses(url)]
+    def __init__(self, url: str, api_key: str | None, find_key: FindKey = lambda: None) -> None:
+        self.all = [Server(address, api_key, find_key) for address in parse_addresses(url)]
         random.shuffle(self.all)
         self._seconds = _CONNECT_SECONDS if len(self.all) == 1 else _CONNECT_SECONDS_BESIDE_OTHERS
 

@@ -18,7 +18,7 @@ from cove.client.connection_pool import Pool
 from cove.client.http_connection import Broken, HttpConnection
 from cove.client.raw_connection import WebSocketClient, open_websocket, upgrade
 from cove.client.retry import retry
-from cove.client.servers import Server, Servers
+from cove.client.servers import FindKey, Server, Servers
 from cove.errors import CoveError, SandboxUnavailable, Unreachable
 from cove.local.tcp_stream import Streams
 from cove.local.tracing import ClientSpan, is_loaded
@@ -54,9 +54,9 @@ class Transport:
     Holders `acquire` and `release` it; the last one closes the connections.
     """
 
-    def __init__(self, url: str, api_key: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, find_key: FindKey = lambda: None) -> None:
         self.url = url.partition(",")[0].strip().rstrip("/")
-        self._servers = Servers(url, api_key)
+        self._servers = Servers(url, api_key, find_key)
         self._keeping: asyncio.Task[None] | None = None
         self._holders = 0
         self._calls = 0

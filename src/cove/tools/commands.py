@@ -6,7 +6,7 @@ from typing import Final
 
 from cove.core.model_text import cut_middle, make_readable
 from cove.errors import SessionNotFound, SessionTerminated
-from cove.model import ExecResult, Outcome
+from cove.model import ExecResult, NetworkDenial, Outcome
 from cove.tools.arguments import Bash, RunCommand, Shell
 from cove.tools.conversation import Conversation
 from cove.tools.result import Json, ToolFailed, ToolResult
@@ -119,8 +119,14 @@ def _note(result: ExecResult, seconds: float) -> str:
         notes.append("The middle of the output was not kept: write it to a file and read that.")
     if result.session_restarted:
         notes.append("The shell had to be replaced: variables and the directory may be older.")
-    notes += [f"The network policy refused {denied.host}: ask the user to allow it." for denied in result.denied[:5]]
+    notes += map(_denial, result.denied[:5])
     return "\n".join(f"[{note}]" for note in notes if note)
+
+
+def _denial(denied: NetworkDenial) -> str:
+    if denied.rule is None:
+        return f"Network: {denied.reason}."
+    return f"The network policy refused {denied.host}: ask the user to allow it."
 
 
 def _end(result: ExecResult, seconds: float) -> str:
