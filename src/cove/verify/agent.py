@@ -53,6 +53,21 @@ while True:
     if not sys.argv[1:]:
         break
 """
+# Tells each process that it can look into, other than itself and its parent, until it is ended.
+_WATCH = """
+import os, sys
+told = {os.getpid(), os.getppid()}
+print('watching', flush=True)
+while True:
+    for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):
+        try:
+            if pid not in told:
+                open(f'/proc/{pid}/mem', 'rb').close()
+                told.add(pid)
+                print('opened', open(f'/proc/{pid}/cmdline').read().replace(chr(0), ' ')[:200], flush=True)
+        except OSError:
+            continue
+"""
 _STOP = _FIND + "os.kill(pid, signal.SIGSTOP)\n"
 
 
@@ -147,6 +162,25 @@ async def stop_launchers_all_the_time(sandbox: AsyncSandbox, neighbour: AsyncSan
     if (failure := await _first_failure(neighbour)) is not None:
         return failure
     raise Blocked("the call returned, and the neighbour is not disturbed")
+
+
+@outside_probe(AREA, "a helper that enters the sandbox, to change its mounts, can be looked into", is_own_control=True)
+async def look_into_a_helper(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: Facts) -> str:
+    """Watch for processes while a snapshot is made, which needs one inside the mount namespace."""
+    watcher = await sandbox.start_process(["/usr/bin/python3", "-I", "-c", _WATCH])
+    try:
+        await watcher.wait_for_log("watching", timeout=20)
+        await sandbox.start_process(["sleep", "1000"])
+        await watcher.wait_for_log("opened sleep 1000", timeout=20)
+        for _ in range(3):
+            await (await sandbox.snapshot()).delete()
+        await watcher.kill("KILL")
+        opened = (await watcher.output()).stdout.splitlines()
+    except CoveError as error:
+        raise NothingToSee(str(error)) from None
+    if others := [line for line in opened if line not in ("watching", "opened sleep 1000 ")]:
+        return "; ".join(others)
+    raise Blocked("none was seen")
 
 
 @outside_probe(AREA, "descriptors of the program outside are inherited", is_own_control=True)

@@ -72,3 +72,19 @@ async def mount_over_the_agent(sandbox: AsyncSandbox, neighbour: AsyncSandbox, f
                 raise Blocked(str(error)) from None
             return f"the agent did not start: {error}"
         raise Blocked("the agent is still Cove's")
+
+
+@outside_probe(
+    AREA, "a link planted in the way to a target leads a mount on a running sandbox away", is_own_control=True
+)
+async def plant_a_link_for_a_running_mount(sandbox: AsyncSandbox, neighbour: AsyncSandbox, facts: Facts) -> str:
+    shared = await in_thread(_prepare, facts, "running")
+    await sandbox.exec("mkdir plain && ln -s /home/user in")
+    try:
+        await sandbox.mounts.add(_mount(shared, "/workspace/plain/made"))
+    except CoveError as error:
+        raise NothingToSee(f"nothing can be mounted on it: {error}") from None
+    await sandbox.mounts.add(_mount(shared, "/workspace/in/made"))
+    if "inner" in (await sandbox.exec("ls /home/user/made")).stdout:
+        return "it is mounted where the link leads"
+    raise Blocked("it is mounted elsewhere")
