@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzers for every parser that reads bytes of an enemy: `python -m fuzz`."""
