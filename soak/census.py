@@ -4,6 +4,8 @@ import ctypes
 import os
 import re
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,7 @@ from bench.proc import descendants, resident_bytes
 from soak.growth import slope
 from soak.server import Server
 
-_SETTLE_SECONDS = 20.0
+_SETTLE_SECONDS = 90.0
 _PAUSE = 0.05
 _MOST_MIB_PER_MINUTE = 1.0
 _LEAST_POINTS = 6
@@ -22,18 +24,28 @@ _TROUBLE = re.compile(r"Traceback|never retrieved|never awaited")
 
 @dataclass
 class Census:
-    """Counts the holdings of this program, or of a server, while nobody uses them. All calls block."""
+    """Counts the holdings of this program, or of servers, while nobody uses them. All calls block."""
 
     home: Path
-    server: Server | None
+    servers: Sequence[Server]
     _memory: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     _descriptors: int | None = None
+    _mounts: int | None = None
+    _layers: int | None = None
     _seen: set[str] = field(default_factory=set)
     _read_to: dict[Path, int] = field(default_factory=dict)
 
     def glance(self) -> None:
         """Note which sandboxes there are: other programs on this machine have control groups too."""
-        self._seen |= _names(self.home / "sandboxes")
+        for home in self._homes:
+            self._seen |= _names(home / "sandboxes")
+
+    @property
+    def _homes(self) -> list[Path]:
+        return [server.home for server in self.servers] or [self.home]
+
+    def _all(self, name: str) -> set[str]:
+        return {entry for home in self._homes for entry in _names(home / name)}
 
     def leaks(self, kept: int) -> list[str]:
         """Whatever there is beyond so many sandboxes, after some time to settle."""
@@ -43,41 +55,54 @@ class Census:
         return [*found, *self._complaints()]
 
     def _beyond(self, kept: int) -> list[str]:
-        places = _names(self.home / "sandboxes")
+        places = self._all("sandboxes")
         found = [
             f"{name}: {len(entries)} for {kept} sandboxes: {sorted(entries)[:5]}"
             for name in ("sandboxes", "ids", "users")
-            if len(entries := _names(self.home / name)) > kept
+            if len(entries := self._all(name)) > kept
         ]
         gone = self._seen - places
         found += [f"control group {group}" for group in control_groups() if os.path.basename(group) in gone]
-        if self.server is not None:
-            found += [f"server/{path.name}" for path in (self.home / "server").glob("freed-*")]
+        found += [f"server/{path.name}" for home in self._homes for path in (home / "server").glob("freed-*")]
         if kept == 0:
             found += [f"process {pid} {_command(pid)}" for pid in self._strays()]
-        if self.server is None and kept == 0:
+            found += self._left_behind()
+        if not self.servers and kept == 0:
             found += self._new_descriptors()
         return found
 
+    def _left_behind(self) -> list[str]:
+        """What is there without any sandbox: snapshots, volumes, backups, mounts, and layers that nothing stands on."""
+        found = [
+            f"{name}: {sorted(entries)[:5]}"
+            for name in ("snapshots", "volumes", "backups")
+            if (entries := {entry for entry in self._all(name) if not entry.startswith(".") and entry != "lock"})
+        ]
+        layers, mounts = len(self._all("layers")), _mounts_below(self.home)
+        if self._layers is None or self._mounts is None:
+            self._layers, self._mounts = layers, mounts
+        if layers > self._layers:
+            found.append(f"{layers} layers, {self._layers} before")
+        return [*found, f"{mounts} mounts, {self._mounts} before"] if mounts > self._mounts else found
+
     def _strays(self) -> list[int]:
-        collect_orphans(() if self.server is None else (self.server.pid,))
-        known = set()
-        if self.server is not None:
-            known = {self.server.pid, *self.server.children("worker"), *self.server.children("zygote")}
-        return [pid for pid in descendants(os.getpid()) if pid not in known and _is_alive(pid)]
+        known = {pid for server in self.servers for pid in (server.pid, *server.helpers())}
+        collect_orphans([server.pid for server in self.servers])
+        return [pid for pid in descendants(os.getpid()) if pid not in known and _is_alive(pid) and not _is_world(pid)]
 
     def _new_descriptors(self) -> list[str]:
         count = len(os.listdir("/proc/self/fd"))
         if self._descriptors is None:
             self._descriptors = count
-        return [f"{count} descriptors, {self._descriptors} before"] if count > self._descriptors else []
+        if count <= self._descriptors:
+            return []
+        return [f"{count} descriptors, {self._descriptors} before: {Counter(map(_kind, os.listdir('/proc/self/fd')))}"]
 
     def _complaints(self) -> list[str]:
         """Tracebacks in what the server and its runtimes wrote since the last time."""
-        if self.server is None:
-            return []
         found = []
-        for path in (self.server.complaints, *(self.home / "sandboxes").glob("*/runtime.log")):
+        logs = [path for home in self._homes for path in (home / "sandboxes").glob("*/runtime.log")]
+        for path in (*(server.complaints for server in self.servers), *logs):
             text = path.read_text(errors="replace")[self._read_to.get(path, 0) :]
             self._read_to[path] = self._read_to.get(path, 0) + len(text)
             if match := _TROUBLE.search(text):
@@ -85,21 +110,14 @@ class Census:
         return found
 
     def measure(self) -> None:
-        """Note how much memory everything has that lives long."""
+        """Note how much memory everything has that lives long; what this program has freed is given back before."""
+        ctypes.CDLL(None).malloc_trim(0)
         for name, pid in self._long_lived():
             with suppress(FileNotFoundError, ProcessLookupError):
                 self._memory.setdefault(f"{name} {pid}", []).append((time.monotonic(), resident_bytes(pid)))
 
     def _long_lived(self) -> list[tuple[str, int]]:
-        if self.server is None:
-            return [("program", os.getpid())]
-        roles = [(role, pid) for role in ("worker", "zygote") for pid in self.server.children(role)]
-        runtimes = [
-            ("runtime", holder[0])
-            for key in _names(self.home / "sandboxes")
-            if (holder := self.server.directory.holder(key)) is not None
-        ]
-        return [("supervisor", self.server.pid), *roles, *runtimes]
+        return [each for server in self.servers for each in _parts(server)] or [("program", os.getpid())]
 
     def growth(self) -> list[tuple[str, int, float, float]]:
         """Who was measured often, how often, its MiB at the end, and how many MiB it gains per minute."""
@@ -119,12 +137,22 @@ class Census:
         ]
 
 
+def _parts(server: Server) -> list[tuple[str, int]]:
+    roles = [(role, pid) for role in ("worker", "zygote") for pid in server.children(role)]
+    runtimes = [
+        ("runtime", holder[0])
+        for key in _names(server.home / "sandboxes")
+        if (holder := server.directory.holder(key)) is not None
+    ]
+    return [("supervisor", server.pid), *roles, *runtimes]
+
+
 def adopt_orphans() -> None:
     """From here on whatever is started stays below this process, also when its parent dies: prctl(2)."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def collect_orphans(owned: "tuple[int, ...]") -> None:
+def collect_orphans(owned: Sequence[int]) -> None:
     """Wait for children that were left to this process and have ended, but not for those that somebody owns."""
     for pid in descendants(os.getpid()):
         if pid not in owned and _state(pid) == ("Z", os.getpid()):
@@ -144,8 +172,23 @@ def control_groups() -> list[str]:
     return found
 
 
+def _mounts_below(home: Path) -> int:
+    return sum(f" {home}/" in line for line in Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def _is_world(pid: int) -> bool:
+    return "moto.server" in _command(pid)
+
+
 def _names(path: Path) -> set[str]:
     return set(os.listdir(path)) if path.exists() else set()
+
+
+def _kind(descriptor: str) -> str:
+    try:
+        return re.sub(r"\d+", "N", os.readlink(f"/proc/self/fd/{descriptor}"))
+    except FileNotFoundError:
+        return "closed"
 
 
 def _is_alive(pid: int) -> bool:

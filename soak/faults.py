@@ -14,6 +14,7 @@ from cove.errors import (
     NothingStarted,
     ProcessExitedBeforeReady,
     ProcessNotFound,
+    SandboxStopped,
     SandboxUnavailable,
     ServiceNotResponding,
     SessionNotFound,
@@ -34,9 +35,14 @@ class Fault(StrEnum):
     RUNTIME_KILLED = "runtime killed"
     RESTARTED = "restarted"
     STOPPED = "stopped because it was idle"
+    STOPPED_BY_CALL = "stopped by a call"
+    EGRESS_KILLED = "egress process killed"
+    RCLONE_KILLED = "rclone killed"
+    ATTACH_KILLED = "attach helper killed"
     WORKER_KILLED = "gateway worker killed"
     ZYGOTE_KILLED = "zygote killed"
     SERVER_KILLED = "server killed"
+    NODE_KILLED = "node killed"
 
 
 _GONE = (SessionNotFound, ProcessNotFound, TerminalNotFound, ContextNotFound)
@@ -49,14 +55,22 @@ ALLOWED: Final[Mapping[Fault, tuple[type[CoveError], ...]]] = {
     Fault.RUNTIME_KILLED: _LOST,
     Fault.RESTARTED: _LOST,
     Fault.STOPPED: _GONE,
+    Fault.STOPPED_BY_CALL: (SandboxStopped, *_LOST),
+    Fault.EGRESS_KILLED: (SandboxUnavailable,),
+    Fault.RCLONE_KILLED: (SandboxUnavailable,),
+    Fault.ATTACH_KILLED: (SandboxUnavailable,),
     Fault.WORKER_KILLED: (ConnectionLost, ServiceNotResponding, SandboxUnavailable),
     Fault.ZYGOTE_KILLED: (NothingStarted,),
     Fault.SERVER_KILLED: (ConnectionLost, ServiceNotResponding, NothingStarted),
+    Fault.NODE_KILLED: (ConnectionLost, ServiceNotResponding, NothingStarted),
 }
 
 # Faults that end what runs: its exit record may say that it was lost.
 LOSING: Final = frozenset(
-    (Fault.EVERYTHING_INSIDE_KILLED, Fault.AGENT_KILLED, Fault.RUNTIME_KILLED, Fault.RESTARTED, Fault.STOPPED)
+    (
+        *(Fault.EVERYTHING_INSIDE_KILLED, Fault.AGENT_KILLED, Fault.RUNTIME_KILLED, Fault.RESTARTED),
+        *(Fault.STOPPED, Fault.STOPPED_BY_CALL),
+    )
 )
 
 

@@ -1,34 +1,52 @@
 """Rounds of random use, each followed by a look at everything and a count of what is left."""
 
 import asyncio
+import os
 import random
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
 from bench.proc import resident_bytes
+from cove import AsyncImage
 from cove.errors import CoveError, InterpreterNotReady
 from cove.model import SandboxSpec
 from soak.census import Census
-from soak.faults import Fault, Weather
+from soak.faults import Weather
 from soak.hand import Hand, Step, Surface
 from soak.history import History
+from soak.leftovers import remove_leftovers
+from soak.nodes import NODES, running_servers
 from soak.possible import Violation
-from soak.server import Server
-from soak.subject import Subject, Where, sleepy, small_disk
+from soak.subject import IMAGE, Subject, Where, imaged, networked, sleepy, small_disk
 from soak.surfaces import all_surfaces
+from soak.trouble import strike
+from soak.world import running_world
 
 _ROUND_SECONDS = 60.0
 _PROGRESS_SECONDS = 10.0
 _GLANCE_SECONDS = 0.1
 _TROUBLE_SECONDS = (3.0, 15.0)
 _MOST_FAILURES = 20
+_SHORT_SECONDS = 30.0  # a run for which a storage server is not worth its start
+
+
+class Way(StrEnum):
+    """Where the sandboxes are."""
+
+    EMBEDDED = "embedded"
+    SERVER = "server"
+    CLUSTER = "cluster"
+
+
+_SERVERS = {Way.EMBEDDED: 0, Way.SERVER: 1, Way.CLUSTER: len(NODES)}
 
 
 @dataclass(frozen=True)
@@ -37,18 +55,19 @@ class Plan:
 
     seconds: float
     seed: int
-    is_served: bool
+    way: Way
     hands: int
     is_calm: bool
 
 
 @dataclass
 class Player:
-    """A hand with all it can do, and the generation of the sandbox that it knows of."""
+    """A hand with all it can do, and the ends of all in the sandbox that it knows of."""
 
     hand: Hand
     surfaces: list[Surface]
     generation: int
+    losses: int
 
     async def play(self, until: float) -> None:
         """Do random things; a violation is raised."""
@@ -62,10 +81,12 @@ class Player:
         subject = self.hand.subject
         await subject.recover()
         subject.doze()
-        if self.generation != subject.generation:
-            self.generation = subject.generation
-            for surface in self.surfaces:
-                surface.forget()
+        if self.generation == subject.generation:
+            return
+        is_loss = self.losses != subject.losses
+        self.generation, self.losses = subject.generation, subject.losses
+        for surface in self.surfaces:
+            surface.forget() if is_loss else surface.restarted()
 
     def _choose(self) -> Step:
         able = [surface for surface in self.surfaces if any(surface.steps().values())]
@@ -73,7 +94,7 @@ class Player:
         return self.hand.random.choices(list(steps), list(steps.values()))[0]
 
     async def each(self, what: str) -> None:
-        """`verify` or `empty` for all that it knows."""
+        """`verify`, `empty` or `leave` for all that it knows."""
         for surface in self.surfaces:
             await self.catch_up()
             await getattr(surface, what)()
@@ -90,6 +111,7 @@ class Soak:
         self._players: dict[str, list[Player]] = {}
         self._began = time.monotonic()
         self._rounds = 0
+        self._calm = asyncio.Event()
 
     @property
     def _history(self) -> History:
@@ -98,16 +120,19 @@ class Soak:
     async def run(self) -> None:
         """Rounds until the time is over; then nothing may be left."""
         until = self._began + self._plan.seconds
-        tasks = [asyncio.ensure_future(work()) for work in (self._tell, self._glance, self._trouble)]
+        tasks = [asyncio.ensure_future(work()) for work in (self._tell, self._glance)]
+        trouble = asyncio.ensure_future(self._trouble())
         try:
             while time.monotonic() < until and len(self._history.failures) < _MOST_FAILURES:
                 left = until - time.monotonic()
                 await self._round(min(_ROUND_SECONDS, left), is_last=left <= _ROUND_SECONDS)
         finally:
+            self._calm.set()
+            await asyncio.wait([trouble])  # what it has killed is there again
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        for task in tasks:
+        for task in (*tasks, trouble):
             if not task.cancelled() and task.exception() is not None:
                 self._history.fail("all/", 0, repr(task.exception()))
 
@@ -116,6 +141,7 @@ class Soak:
     async def _round(self, seconds: float, *, is_last: bool) -> None:
         self._rounds += 1
         names = [f"sandbox{number}" for number in range(max(self._plan.hands - 1, 1))]
+        names += [name for name, spec in self._kinds().items() if spec is not None and not name.startswith("sandbox")]
         await asyncio.gather(*(self._guard(name, self._open(name)) for name in names if name not in self._players))
         until = asyncio.get_running_loop().time() + seconds
         await asyncio.gather(*(self._guard(name, self._play(name, until)) for name in list(self._players)))
@@ -123,20 +149,34 @@ class Soak:
         kept = [] if is_clean else [name for name in self._players if name.endswith(("0", "2"))]
         for name in list(self._players):
             await self._guard(name, self._empty(name) if name in kept else self._close(name))
+        if self._where.has_leftovers:
+            ids = [players[0].hand.sandbox.id for players in self._players.values()]
+            await self._guard("all", remove_leftovers(self._where, ids))
         await asyncio.to_thread(self._census.measure)
         for leak in await asyncio.to_thread(self._census.leaks, len(self._players)):
             self._history.fail("all/", 0, f"left after round {self._rounds}: {leak}")
 
     async def _open(self, name: str) -> None:
-        """The first sandbox has two users, the others have one each; two are of a special kind."""
-        kind: dict[str, SandboxSpec] = {"sandbox1": small_disk(), "sandbox2": sleepy()}
-        subject = Subject(name, self._where, kind.get(name, SandboxSpec()))
-        await subject.create(f"{name}-{self._rounds}-{self._random.randrange(10**6)}")
+        """The first sandbox has two users, the others have one each; most are of a special kind."""
         users = ("left", "right") if name == "sandbox0" and self._plan.hands > 1 else ("only",)
-        self._players[name] = [
-            Player(hand, all_surfaces(hand), subject.generation)
-            for hand in (Hand(subject, user, f"{self._plan.seed}/{self._rounds}/{name}/{user}") for user in users)
+        subject = Subject(name, self._where, self._kinds().get(name) or SandboxSpec(), len(users))
+        await subject.create(f"{name}-{self._rounds}-{self._random.randrange(10**6)}")
+        hands = [
+            Hand(subject, user, f"{self._plan.seed}/{self._rounds}/{name}/{user}", is_first=user == users[0])
+            for user in users
         ]
+        self._players[name] = [Player(hand, all_surfaces(hand), subject.generation, subject.losses) for hand in hands]
+
+    def _kinds(self) -> dict[str, SandboxSpec | None]:
+        """Sandboxes of a special kind by their names; None where there can be none."""
+        world = self._where.world
+        return {
+            "sandbox1": small_disk(),
+            "sandbox2": sleepy(),
+            "networked": networked(world),
+            "imaged": None if world.image is None else imaged(),
+            "bucketed": None if world.storage is None else SandboxSpec(),
+        }
 
     async def _play(self, name: str, until: float) -> None:
         players = self._players[name]
@@ -158,6 +198,8 @@ class Soak:
             await self._watched(player, player.each("empty"))
 
     async def _close(self, name: str) -> None:
+        for player in self._players[name]:
+            await self._watched(player, player.each("leave"))
         players = self._players.pop(name)
         await players[0].hand.subject.destroy()
 
@@ -175,6 +217,7 @@ class Soak:
 
     async def _give_up(self, name: str) -> None:
         players = self._players.pop(name, None)
+        self._where.has_leftovers = True
         if players:
             try:
                 await players[0].hand.subject.destroy()
@@ -201,55 +244,45 @@ class Soak:
             await asyncio.sleep(_GLANCE_SECONDS)
 
     async def _trouble(self) -> None:
-        """Parts of a server are killed while it is used."""
-        if self._where.server is None or self._plan.is_calm:
+        """Parts of Cove are killed while it is used."""
+        if self._plan.is_calm:
             return
-        server, choose = self._where.server, random.Random(f"{self._plan.seed}/trouble")
+        choose = random.Random(f"{self._plan.seed}/trouble")
         while True:
-            await asyncio.sleep(choose.uniform(*_TROUBLE_SECONDS))
-            fault = choose.choices((Fault.WORKER_KILLED, Fault.ZYGOTE_KILLED, Fault.SERVER_KILLED), (3, 2, 1))[0]
-            strike = self._where.weather.begin(fault, None, asyncio.get_running_loop().time())
-            self._history.note("all/", 0, f"!! {fault}")
-            if fault is Fault.SERVER_KILLED:
-                await asyncio.to_thread(server.kill)
-                await asyncio.to_thread(server.start)
-            else:
-                role = "worker" if fault is Fault.WORKER_KILLED else "zygote"
-                await server.kill_child(role, choose.randrange(100))
-            strike.ended = asyncio.get_running_loop().time()
-            self._history.note("all/", 0, f"over: {fault}")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._calm.wait(), choose.uniform(*_TROUBLE_SECONDS))
+                return
+            await strike(self._where, choose)
 
 
 async def run(plan: Plan, history: History, home: Path) -> Census:
     """One run on a state directory of its own; failures are in the history."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(partial(_complain, history))
-    async with _server(home, plan.is_served) as server:
-        where = Where(server, Weather(), history, is_calm=plan.is_calm)
-        where.has_python = await _has_python(where)
-        census = Census(home, server)
-        await asyncio.to_thread(census.leaks, 0)
-        await Soak(plan, where, census).run()
-        for growing in census.growing():
-            history.fail("all/", 0, growing)
+    with running_world(with_storage=plan.seconds > _SHORT_SECONDS) as world:
+        os.environ.update(world.environment())
+        async with running_servers(home, world, _SERVERS[plan.way]) as servers:
+            where = Where(servers, Weather(), history, world, is_calm=plan.is_calm)
+            where.has_python = await _has_python(where)
+            image = await _load_image(where)
+            census = Census(home, servers)
+            await asyncio.to_thread(census.leaks, 0)
+            await Soak(plan, where, census).run()
+            if image is not None:
+                await image.delete()
+            for growing in census.growing():
+                history.fail("all/", 0, growing)
     return census
+
+
+async def _load_image(where: Where) -> AsyncImage | None:
+    if where.world.image is None:
+        return None
+    return await AsyncImage.load(where.world.image, name=IMAGE, url=where.url, api_key=where.key)
 
 
 def _complain(history: History, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     history.fail("all/", 0, f"the event loop complains: {context}")
-
-
-@asynccontextmanager
-async def _server(home: Path, is_served: bool) -> AsyncGenerator[Server | None, None]:
-    if not is_served:
-        yield None
-        return
-    server = Server(home)
-    await asyncio.to_thread(server.start)
-    try:
-        yield server
-    finally:
-        await asyncio.to_thread(server.stop)
 
 
 async def _has_python(where: Where) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -15,37 +16,43 @@ from cove.server.sandboxes.directory import Directory
 
 _MAIN = "from cove.cli import main; main()"
 _WORKERS = 2
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0  # also on a machine that others keep busy
+API_KEY = "the-key-of-the-soak-run"
 
 
 class Server:
     """One server on a state directory and a port of its own; what it complains about goes to a file."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, configuration: Path, port: int | None = None, name: str = "") -> None:
         self.home = home
+        self.name = name
+        self._configuration = configuration
         self.directory = Directory(home)
         self.complaints = home.with_name(home.name + ".log")
-        self._port = free_port()
+        self._port = port or free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[str] | None = None
 
     @property
     def key(self) -> str:
         """What clients show."""
-        return (self.home / "key").read_text().strip()
+        return API_KEY
 
     def start(self) -> None:
         """Start it; returns when it serves."""
         command = [sys.executable, "-c", _MAIN, "serve", "--port", str(self._port), "--workers", str(_WORKERS)]
         with self.complaints.open("a") as complaints:
             self._process = subprocess.Popen(
-                [*command, "--preview-port", "0", "--on-stop", "destroy"],
+                [*command, "--preview-port", "0", "--on-stop", "destroy", "--config", str(self._configuration)],
                 stdout=subprocess.PIPE,
                 stderr=complaints,
                 text=True,
-                env={**os.environ, "COVE_HOME": str(self.home)},
+                env={**os.environ, "COVE_HOME": str(self.home), "PYTHONFAULTHANDLER": "1"},
             )
         assert self._process.stdout is not None
+        is_ready, _, _ = select.select([self._process.stdout], [], [], _START_SECONDS)
+        if not is_ready:
+            self._process.send_signal(signal.SIGABRT)  # its stack is then in what it complains about
         line = self._process.stdout.readline()
         self._process.stdout.close()
         if re.search(r"http://\S+", line) is None:
@@ -70,9 +77,16 @@ class Server:
         return self._process.pid
 
     def children(self, role: str) -> list[int]:
-        """The workers, or the zygote."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        """The workers, or the zygote; none of a server that was killed."""
+        try:
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            return []
         return [int(pid) for pid in children if _name(int(pid)) == f"cove-{role}"]
+
+    def helpers(self) -> list[int]:
+        """All that a server without sandboxes has."""
+        return [*self.children("worker"), *self.children("zygote")]
 
     async def kill_child(self, role: str, choice: int) -> None:
         """End one of them and wait until another has taken its place."""
@@ -85,6 +99,21 @@ class Server:
                     return
                 await asyncio.sleep(0.01)  # another program replaces it, and tells nobody
             raise RuntimeError(f"a {role} was killed and not replaced")
+
+    def kill_all(self) -> None:
+        """End everything, as a machine does whose power fails: the server, all runtimes and what they run."""
+        keys = os.listdir(self.home / "sandboxes") if (self.home / "sandboxes").exists() else []
+        self.kill()
+        for key in keys:
+            holder = self.directory.holder(key)
+            if holder is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(holder[0], signal.SIGKILL)
+
+    def has(self, id: str) -> bool:
+        """Whether a sandbox is here."""
+        place = self.place(id)
+        return place is not None and place.exists()
 
     def runtime(self, id: str) -> int | None:
         """The pid of a sandbox's runtime."""

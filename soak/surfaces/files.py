@@ -3,14 +3,16 @@
 import asyncio
 import os
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
+from cove import AsyncSandbox
 from cove.errors import FileNotFound, NoSpace
 from cove.model import FileEventKind
 from soak.faults import Fault
 from soak.hand import Hand, Step, Surface
 from soak.model import check
 from soak.possible import Possible, Violation
+from soak.trees import Tree, copy_tree, settle
 
 _NAMES = tuple(f"file-{number}" for number in range(6))
 _SIZES = (0, 1, 100, 5_000, 300_000)
@@ -22,7 +24,8 @@ class FileTree(Surface):
 
     def __init__(self, hand: Hand) -> None:
         super().__init__(hand)
-        self._directory = f"/workspace/{hand.name.replace('/', '-')}"
+        top = "/workspace" if hand.subject.spec.image == "host" else "/etc"  # of an image, the system itself
+        self.directory = f"{top}/{hand.name.replace('/', '-')}"
         self._files: dict[str, Possible[bytes | None]] = {name: Possible[bytes | None](None) for name in _NAMES}
         self._was_struck = False
 
@@ -45,8 +48,31 @@ class FileTree(Surface):
         """What was being written when the sandbox ended may have left a file with a name of its own."""
         self._was_struck = True
 
+    def remember(self) -> Tree:
+        """What is known of all files now."""
+        return copy_tree(self._files)
+
+    def become(self, tree: Tree) -> None:
+        """All files are as they were then."""
+        self._files = copy_tree(tree)
+
+    def gone(self) -> None:
+        """No file is there."""
+        for file in self._files.values():
+            file.become(None)
+
+    async def settle(self, subject: str, *states: Tree) -> None:
+        """After a change that was not answered all files are those of one state."""
+        found = await self.hand.insist("read-all", lambda: read_all(self.hand.sandbox, self.directory))
+        assert found is not None
+        self._files = settle(found, subject, *states)
+
+    async def change(self) -> None:
+        """Any change, answered or not."""
+        await self.hand.random.choice((self._write, self._append, self._remove, self._rename, self._replace_inside))()
+
     def _path(self, name: str) -> str:
-        return f"{self._directory}/{name}"
+        return f"{self.directory}/{name}"
 
     def _any(self) -> tuple[str, Possible[bytes | None]]:
         name = self.hand.random.choice(_NAMES)
@@ -133,7 +159,7 @@ class FileTree(Surface):
         await self._observe_names()
 
     async def _observe_names(self, *, is_steady: bool = False) -> None:
-        listing = self.hand.sandbox.files.list(self._directory)
+        listing = self.hand.sandbox.files.list(self.directory)
         answer = await self.hand.call("list", listing, FileNotFound, is_steady=is_steady)
         if not answer.is_certain:
             return
@@ -150,7 +176,7 @@ class FileTree(Surface):
         """A command inside and the file API see the same."""
         name, file = self._any()
         text = f"by a command {self.hand.number()}"
-        command = f"mkdir -p {self._directory} && printf %s '{text}' > {self._path(name)}"
+        command = f"mkdir -p {self.directory} && printf %s '{text}' > {self._path(name)}"
         answer = await self.hand.call(f"exec printf > {name}", self.hand.sandbox.exec(command))
         if answer.is_done:
             check(command, answer.get().ok, answer.value)
@@ -169,8 +195,8 @@ class FileTree(Surface):
 
     async def _write_watched(self, name: str, content: bytes) -> None:
         files = self.hand.sandbox.files
-        await files.mkdir(self._directory)
-        async with aclosing(files.watch(self._directory)) as events:
+        await files.mkdir(self.directory)
+        async with aclosing(files.watch(self.directory)) as events:
             first = await anext(events)
             check("a watch says when it watches", first.kind is FileEventKind.WATCHING, first)
             await files.write(self._path(name), content)
@@ -183,8 +209,8 @@ class FileTree(Surface):
         """A full disk costs what is written, not what is there; without a file system of its own, all that runs."""
         if os.geteuid() != 0:
             self.hand.subject.strike(Fault.EVERYTHING_INSIDE_KILLED)
-        path = f"{self._directory}/filling"
-        command = f"mkdir -p {self._directory}; head -c {_FILLING} /dev/zero > {path}"
+        path = f"{self.directory}/filling"
+        command = f"mkdir -p {self.directory}; head -c {_FILLING} /dev/zero > {path}"
         answer = await self.hand.call("exec fill", self.hand.sandbox.exec(command), is_steady=True)
         if answer.is_done:
             check("a full disk is noticed", not answer.get().ok or os.geteuid() != 0, answer.value)
@@ -208,10 +234,22 @@ class FileTree(Surface):
 
     async def empty(self) -> None:
         """See Surface."""
-        removed = self.hand.sandbox.files.remove_tree(self._directory)
+        removed = self.hand.sandbox.files.remove_tree(self.directory)
         answer = await self.hand.call("remove-tree", removed, FileNotFound, is_steady=True)
         for file in self._files.values():
             if answer.is_certain:
                 file.become(None)
             else:
                 file.may_become(None)
+
+
+async def read_all(sandbox: AsyncSandbox, directory: str) -> dict[str, bytes | None]:
+    """All files of a directory, in any sandbox; nothing else may be there."""
+    names: set[str] = set()
+    with suppress(FileNotFound):
+        names = {info.name for info in await sandbox.files.list(directory) if not info.name.startswith(".cove-")}
+    check("nothing else is in the directory", names <= set(_NAMES), names)
+    found: dict[str, bytes | None] = dict.fromkeys(_NAMES)
+    for name in sorted(names):
+        found[name] = await sandbox.files.read(f"{directory}/{name}")
+    return found

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from cove import AsyncSandbox
-from cove.errors import CoveError, SandboxDestroyed, SandboxNotFound
+from cove.errors import CoveError, SandboxDestroyed, SandboxNotFound, SandboxPaused, SandboxStopped
 from cove.model import SandboxStatus
 from soak.faults import Fault
 from soak.hand import Step, Surface
@@ -13,6 +13,8 @@ from soak.possible import Violation
 
 _DEATH_SECONDS = 20.0
 _PAUSE = 0.02
+# A pause that was cancelled may come after the resume: the next call then says so, once.
+_AFTER_CANCEL: dict[bool, tuple[type[CoveError], ...]] = {True: (), False: (SandboxPaused,)}
 
 
 class Life(Surface):
@@ -27,14 +29,26 @@ class Life(Surface):
             self._info: 0.5,
             self._usage: 0.2,
             self._restart: 0 if where.is_calm else 0.08,
-            self._kill_everything: 0 if where.is_calm else 0.08,
+            self._kill_everything: 0 if where.is_calm or self._has_image else 0.08,
             self._visitor: 0.3,
-            self._rest: 0.4 if self.hand.subject.idle_timeout and where.server else 0,
+            self._rest: 0.4 if self.hand.subject.idle_timeout else 0,
+            self._stop_and_start: 0 if where.is_calm else 0.15,
+            self._pause: 0.3,
+            self._pause_for_good: 0.2 if self.hand.subject.is_sole else 0,
+            self._set_labels: 0.3 if self.hand.is_first else 0,
+            self._short_life: 0.08,
+            self._move: 0.3 if where.is_cluster else 0,
         }
+
+    @property
+    def _has_image(self) -> bool:
+        return self.hand.subject.spec.image != "host"
 
     async def _info(self) -> None:
         answer = await self.hand.call("info", self.hand.sandbox.info())
         if answer.is_done:
+            if self.hand.is_first:
+                self.hand.subject.labels.observe(answer.get().spec.labels.get("soak", ""), "the label")
             check("it runs", answer.get().status is not SandboxStatus.LOST or self.hand.subject.is_lost, answer.value)
 
     async def _usage(self) -> None:
@@ -63,6 +77,105 @@ class Life(Surface):
                 raise Violation(f"after SIGKILL for all of them {running} are still said to run")
             await asyncio.sleep(_PAUSE)
 
+    async def _stop_and_start(self) -> None:
+        await self.hand.subject.rest(self._meet_stopped)
+
+    async def _meet_stopped(self) -> None:
+        """Until it is started every call is refused."""
+        subject, began = self.hand.subject, asyncio.get_running_loop().time()
+        try:
+            result = await self.hand.sandbox.exec("true")
+        except SandboxStopped:
+            return
+        except CoveError as error:
+            if subject.where.weather.permits(error, subject.name, began):
+                return
+            raise Violation(f"a call on a stopped sandbox raised {error!r}") from error
+        raise Violation(f"a stopped sandbox answers: {result!r}")
+
+    @property
+    def _may_sleep(self) -> tuple[type[CoveError], ...]:
+        """Of one that idleness has stopped there is nothing to pause."""
+        return (SandboxStopped,) if self.hand.subject.idle_timeout else ()
+
+    async def _pause(self) -> None:
+        """The next call wakes it, whoever makes it."""
+        answer = await self.hand.call("pause", self.hand.sandbox.pause(), *self._may_sleep)
+        if answer.is_done:
+            woken = await self.hand.call("exec woken", self.hand.sandbox.exec("echo woken"))
+            if woken.is_done:
+                check("a call resumes it", woken.get().stdout == "woken\n", woken.value)
+
+    async def _pause_for_good(self) -> None:
+        """Until it is resumed every call is refused; then it goes on."""
+        answer = await self.hand.call("pause", self.hand.sandbox.pause(wake=False), *self._may_sleep)
+        if answer.is_done:
+            met = await self.hand.call("exec paused", self.hand.sandbox.exec("true"), SandboxPaused, is_steady=True)
+            check("a paused sandbox does not answer", not met.is_done or self.hand.is_disturbed, met.value)
+        if not isinstance(answer.error, SandboxStopped):
+            await self.hand.insist("resume", self.hand.sandbox.resume)
+        on = await self.hand.call("exec resumed", self.hand.sandbox.exec("echo on"), *_AFTER_CANCEL[answer.is_done])
+        if on.is_done:
+            check("a resumed sandbox goes on", on.get().stdout == "on\n", on.value)
+        elif isinstance(on.error, SandboxPaused):
+            await self.hand.insist("resume", self.hand.sandbox.resume)
+
+    async def _set_labels(self) -> None:
+        """What was set is what a list finds it by."""
+        subject, label = self.hand.subject, f"label-{self.hand.number()}"
+        answer = await self.hand.call(f"set-labels {label}", self.hand.sandbox.set_labels({"soak": label}))
+        if not answer.is_done:
+            subject.labels.may_become(label)
+            return
+        subject.labels.become(label)
+        where = subject.where
+        listing = AsyncSandbox.list(labels={"soak": label}, url=where.url, api_key=where.key)
+        listed = await self.hand.call("list", listing, is_steady=True)
+        if listed.is_done and not self.hand.is_disturbed:
+            check("it is found by its label", subject.sandbox.id in [info.id for info in listed.get()], label)
+
+    async def _short_life(self) -> None:
+        """One whose lifetime is over is gone."""
+        id = f"mayfly-{self.hand.new_id('x')}"
+        answer = await self.hand.call(f"mayfly {id}", self._live_shortly(id), is_steady=True)
+        if not answer.is_done:
+            await self._remove(id)
+
+    async def _live_shortly(self, id: str) -> None:
+        where = self.hand.subject.where
+        made = await AsyncSandbox.create(id=id, url=where.url, api_key=where.key)
+        await made.set_lifetime(0.3)
+        until = asyncio.get_running_loop().time() + _DEATH_SECONDS
+        while True:
+            try:
+                await made.exec("true")
+            except (SandboxNotFound, SandboxDestroyed):
+                await made.detach()
+                return
+            check("a lifetime ends", asyncio.get_running_loop().time() < until, id)
+            await asyncio.sleep(_PAUSE)
+
+    async def _move(self) -> None:
+        """Another sandbox, that goes to another node with all that it has."""
+        id = f"mover-{self.hand.new_id('x')}"
+        answer = await self.hand.call(f"move {id}", self._carry(id), SandboxDestroyed)
+        if not answer.is_done:
+            await self._remove(id)
+
+    async def _carry(self, id: str) -> None:
+        where = self.hand.subject.where
+        async with AsyncSandbox.create(id=id, url=where.url, api_key=where.key) as mover:
+            await mover.files.write("/workspace/kept", id)
+            session = await mover.create_session(id="s")
+            await session.exec(f"cd /tmp; carried={id}")
+            before = (await mover.info()).node
+            await mover.stop()
+            await mover.move()
+            await mover.start()
+            output = (await session.exec('echo "$(cat /workspace/kept) $PWD $carried"')).stdout
+            has_met = bool(where.weather.during(self.hand.subject.name, self.hand.began))
+            check("a moved sandbox has what it had", output == f"{id} /tmp {id}\n" or has_met, (before, output))
+
     async def _visitor(self) -> None:
         """Another sandbox, made and ended, perhaps given up half-way."""
         id = f"visitor-{self.hand.new_id('x')}"
@@ -74,7 +187,8 @@ class Life(Surface):
         where = self.hand.subject.where
         async with AsyncSandbox.create(id=id, url=where.url, api_key=where.key) as visitor:
             output = (await visitor.exec(f"ls /workspace; echo {id}")).stdout
-            check("a new sandbox is empty", output == f"{id}\n", output)
+            has_met = bool(where.weather.during(self.hand.subject.name, self.hand.began))
+            check("a new sandbox is empty", output == f"{id}\n" or has_met, output)
             return output
 
     async def _remove(self, id: str) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import shlex
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from cove.api import Session
 from cove.errors import SessionNotFound, SessionTerminated
@@ -37,6 +39,7 @@ class Sessions(Surface):
     """Created, changed, looked at, interrupted, ended in all ways."""
 
     weight = 2.0
+    Saved: TypeAlias = list[tuple[Session, ShellModel]]
 
     def __init__(self, hand: Hand) -> None:
         super().__init__(hand)
@@ -67,6 +70,26 @@ class Sessions(Surface):
     def forget(self) -> None:
         """See Surface."""
         self._known.clear()
+
+    def restarted(self) -> None:
+        """See Surface. Of one that may have ended nothing is known."""
+        self._known = [known for known in self._known if not known.may_have_ended]
+
+    def remember(self) -> "Sessions.Saved":
+        """Those whose state is known for certain, as they are now."""
+        return [
+            (known.session, deepcopy(known.shell))
+            for known in self._known
+            if known.shell.is_certain and not known.may_have_ended and not known.may_be_replaced
+        ]
+
+    async def go_back(self, saved: "Sessions.Saved") -> None:
+        """They are as they were then, and others are gone."""
+        self._known = []
+        for session, shell in saved:
+            found = await self.hand.call("get-session", self.hand.sandbox.get_session(session.id), is_steady=True)
+            if found.is_done:
+                self._known.append(_Known(found.get(), deepcopy(shell)))
 
     def _any(self) -> _Known:
         return self.hand.random.choice(self._known)
@@ -200,7 +223,7 @@ class Sessions(Surface):
         if answer.is_done:
             self._note_replacement(known, *answer.get())
             numbers = [result.stdout for result in answer.get()]
-            if self.hand.subject.where.server is not None:
+            if self.hand.subject.where.is_served:
                 numbers.sort()  # which of several connections is first is not said
             check("calls run in order", numbers == ["1\n", "2\n", "3\n"] or self.hand.is_disturbed, numbers)
             known.shell.completed(command)
@@ -242,10 +265,12 @@ class Sessions(Surface):
 
     async def _exit(self) -> None:
         known, code = self._any(), self.hand.random.randrange(1, 100)
-        known.may_have_ended = True
+        may_be_killed, known.may_have_ended = known.may_have_ended, True
         answer = await self._exec(known, f"exit {code}")
         if answer.error is None and answer.is_certain:
             raise Violation(f"the shell of {known.session.id} should have ended: {answer.get()!r}")
+        if may_be_killed:
+            return
         if isinstance(answer.error, SessionTerminated) and answer.is_certain and answer.error.exit_code != code:
             raise Violation(f"{known.session.id} ended with {answer.error.exit_code}, and must with {code}")
 
@@ -270,7 +295,7 @@ class Sessions(Surface):
             return
         check("the shell was there to be killed", killed.get().ok or self.hand.is_disturbed, killed.value)
         answer = await self._exec(known, "echo alive", is_steady=True)
-        if answer.is_done and not (self.hand.is_disturbed and answer.get().session_restarted):
+        if answer.is_done and not self.hand.is_disturbed:
             raise Violation(f"a shell answers after SIG{signal}: {answer.get()!r}")
 
     async def _delete(self) -> None:
