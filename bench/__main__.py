@@ -37,6 +37,7 @@ SUBJECTS = {
     "journal": "bench.journal",
     "fairness": "bench.fairness",
     "bombs": "bench.bombs",
+    "console": "bench.console",
     "scale": "bench.scale",
 }
 

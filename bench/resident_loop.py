@@ -1,6 +1,7 @@
 """The floor of a session: a bare bash that stays and runs what it is told, without Cove."""
 
 import os
+import select
 import subprocess
 import tempfile
 from pathlib import Path
@@ -41,11 +42,13 @@ class ResidentLoop:
             os.close(descriptor)
         self._directory.cleanup()
 
-    def run(self, command: bytes) -> tuple[int, bytes, bytes]:
-        """The exit status, output and errors of one command."""
+    def run(self, command: bytes, timeout: float | None = None) -> tuple[int, bytes, bytes]:
+        """The exit status, output and errors of one command; nothing is done about one that takes longer."""
         os.pwrite(self._command, command, 0)
         os.ftruncate(self._command, len(command))
         os.write(self._tell, b"\n")
+        if timeout is not None and not select.select([self._status], [], [], timeout)[0]:
+            raise TimeoutError
         return int(os.read(self._status, 16)), _read_all(self._out), _read_all(self._err)
 
 

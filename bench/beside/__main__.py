@@ -1,75 +1,78 @@
-"""python -m bench.beside [--rounds N] [--json FILE] [--svg FILE]."""
+"""python -m bench.beside [--rounds N] [--only GROUP…] [--json FILE] [--svg FILE] [--documents]."""
 
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import venv
 from pathlib import Path
+from typing import cast
 
-from rich.console import Console
-from rich.table import Table
-
-from bench.beside.chart import NOTHING, draw, show
+from bench.beside.chart import draw
+from bench.beside.groups import GROUPS, Group
+from bench.beside.summary import Measured, pool, summarize
+from bench.beside.tables import markdown, print_tables, readme_table, replace_between
+from bench.beside.turns import Found
 from bench.machine import machine_facts
 
 ROOT = Path(__file__).parent.parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cove-bench-rivals"
 PACKAGES = ("swe-rex", "llm-sandbox", "openai-agents", "ipykernel", "jupyter_client")
 
-# Module, what it is called, whether it needs the packages above.
-CONTENDERS = (
-    ("cove_embedded", "Cove", False),
-    ("swe_rex", "swe-rex", True),
-    ("llm_sandbox_bubblewrap", "llm-sandbox", True),
-    ("openai_agents_local", "openai-agents", True),
-    ("jupyter_kernel", "jupyter", True),
-    ("bare", "bare machine", False),
-)
-# Key, what it is, unit, whether less is better.
-FIGURES = (
-    ("create", "create to first result", "s", True),
-    ("exec", "exec true", "s", True),
-    ("session", "session exec", "s", True),
-    ("sessions", "50 sessions at once", "/s", False),
-    ("stream", "50 MB of output", "B/s", False),
-    ("key", "key and its echo", "s", True),
-    ("cell", "code cell 1 + 1", "s", True),
-    ("memory", "memory of one", "B", True),
-)
-
-_MOST_SECONDS = 180
-
-Measured = dict[str, dict[str, float]]
+_MOST_SECONDS = 600
 
 
 def main() -> None:
     options = _parse()
-    rivals = _rivals_python()
-    rounds: list[Measured] = []
-    for number in range(options.rounds):
-        found: Measured = {}
-        for module, name, is_rival in CONTENDERS:
-            print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr)
-            found[name] = _run(rivals if is_rival else sys.executable, module)
-        rounds.append(found)
-    middle = _middle(rounds)
+    groups = [group for group in GROUPS if not options.only or group.key in options.only]
+    rounds = [_round(groups, f"round {number + 1} of {options.rounds}") for number in range(options.rounds)]
     facts = machine_facts("asyncio")
-    _print(middle)
+    measured = summarize(pool(rounds))
+    print_tables(groups, measured)
     if options.json:
-        options.json.write_text(json.dumps({"machine": facts, "rounds": rounds, "median": middle}, indent=1) + "\n")
+        document = {"machine": facts, "rounds": [summarize(found) for found in rounds], "all": measured}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
     if options.svg:
-        options.svg.write_text(draw(middle, FIGURES))
+        options.svg.write_text(draw(groups, measured))
+    if options.documents:
+        _write_documents(measured)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.beside", description="Cove beside its alternatives.")
+    keys = [group.key for group in GROUPS]
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
+    parser.add_argument("--only", nargs="+", choices=keys, metavar="GROUP", help="of " + ", ".join(keys))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the middle of the rounds to FILE")
+    parser.add_argument("--documents", action="store_true", help="write the tables of README and docs/benchmarks.md")
     return parser.parse_args()
+
+
+def _write_documents(measured: Measured) -> None:
+    for path, table in (
+        (ROOT / "docs" / "benchmarks.md", markdown(GROUPS, measured)),
+        (ROOT / "README.md", readme_table(measured)),
+    ):
+        path.write_text(replace_between(path.read_text(), table))
+
+
+def _round(groups: list[Group], title: str) -> dict[str, Found]:
+    found: dict[str, Found] = {}
+    for group in groups:
+        of_group: Found = {}
+        if group.module:
+            print(f"{title}: {group.title}", file=sys.stderr)
+            of_group = cast("Found", _run([sys.executable, "-m", f"bench.beside.{group.module}"]))
+        for column in group.columns:
+            if column.module:
+                print(f"{title}: {column.name}", file=sys.stderr)
+                python = _rivals_python() if column.is_rival else sys.executable
+                samples = _run([python, "-m", "bench.beside.contender", column.module])
+                of_group[column.name] = cast("dict[str, list[float]]", samples)
+        found[group.key] = of_group
+    return found
 
 
 def _rivals_python() -> str:
@@ -83,45 +86,16 @@ def _rivals_python() -> str:
     return str(python)
 
 
-def _run(python: str, module: str) -> dict[str, float]:
-    command = [python, "-m", "bench.beside.contender", module]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_MOST_SECONDS)
-    if done.returncode != 0:
-        print(f"{module} failed:\n{done.stderr[-2000:]}", file=sys.stderr)
+def _run(command: list[str]) -> object:
+    """What it prints last, or nothing and a word about why."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=_MOST_SECONDS)
+    except subprocess.SubprocessError as error:
+        words = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+        print(f"{command[-1]} failed:\n{words[-2000:]}", file=sys.stderr)
         return {}
-    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return measured
-
-
-def _middle(rounds: list[Measured]) -> Measured:
-    middle: Measured = {}
-    for _, name, _ in CONTENDERS:
-        series = [found[name] for found in rounds]
-        keys = {key for found in series for key in found}
-        middle[name] = {key: statistics.median([found[key] for found in series if key in found]) for key in keys}
-    return middle
-
-
-def _print(middle: Measured) -> None:
-    table = Table(title="Cove beside its alternatives; in brackets: how many times better Cove is")
-    table.add_column("")
-    for _, name, _ in CONTENDERS:
-        table.add_column(name, justify="right")
-    for key, label, unit, less_is_better in FIGURES:
-        ours = middle["Cove"].get(key)
-        cells = [_cell(middle[name].get(key), ours, unit, less_is_better) for _, name, _ in CONTENDERS]
-        table.add_row(label, *cells)
-    Console(width=140).print(table)
-
-
-def _cell(value: float | None, ours: float | None, unit: str, less_is_better: bool) -> str:
-    if value is None:
-        return "-"
-    text = show(value, unit)
-    if ours is None or value == ours or text == NOTHING:
-        return text
-    ratio = value / ours if less_is_better else ours / value
-    return f"{text} ({ratio:.2g} x)" if ratio < 10 else f"{text} ({ratio:.0f} x)"
+    sys.stderr.write(done.stderr if "skipped" in done.stderr else "")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -40,6 +40,15 @@ class Unit(Contender):
         self._loops += made
         return [lambda loop=loop: _now(loop) for loop in made]  # type: ignore[misc]
 
+    async def timed_session(self) -> Work:
+        loop = ResidentLoop().__enter__()
+        self._loops.append(loop)
+
+        async def command() -> None:
+            assert loop.run(b"echo 1", timeout=10)[1] == b"1\n"
+
+        return command
+
     async def stream(self) -> None:
         assert pipes.read_blocking(["head", "-c", str(STREAM_BYTES), "/dev/zero"]) == STREAM_BYTES
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
-from bench.beside.contender import ECHO, STREAM_BYTES, Contender, Work
+from bench.beside.contender import ECHO, OVERRUN, STREAM_BYTES, Contender, Work
 from cove import AsyncSandbox
-from cove.model import Output
+from cove.model import Outcome, Output
 
 
 class Unit(Contender):
     """A sandbox."""
+
+    is_sandbox = True
+    is_resident = True
 
     async def open(self) -> None:
         self._sandbox = await self.make()
@@ -28,6 +31,23 @@ class Unit(Contender):
     async def sessions(self, count: int) -> Sequence[Work]:
         sessions = [await self._sandbox.create_session() for _ in range(count)]
         return [lambda session=session: session.exec("echo 1") for session in sessions]  # type: ignore[misc]
+
+    async def timed_session(self) -> Work:
+        session = await self._sandbox.create_session()
+
+        async def command() -> None:
+            assert (await session.exec("echo 1", timeout=10)).stdout == "1\n"
+
+        return command
+
+    async def overrun(self) -> Work:
+        session = await self._sandbox.create_session()
+
+        async def command() -> None:
+            assert (await session.exec("sleep 100", timeout=OVERRUN)).outcome is Outcome.TIMED_OUT
+            assert (await session.exec("echo 1", timeout=10)).stdout == "1\n"
+
+        return command
 
     async def stream(self) -> None:
         result = await self._sandbox.exec(f"head -c {STREAM_BYTES} /dev/zero", max_output=STREAM_BYTES + 1)

@@ -8,6 +8,8 @@ from bench.beside.contender import Contender, Work
 class Unit(Contender):
     """A kernel."""
 
+    is_resident = True
+
     async def open(self) -> None:
         self._manager, self._client = await start_new_async_kernel(kernel_name="python3")
 

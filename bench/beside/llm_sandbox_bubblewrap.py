@@ -10,6 +10,8 @@ from bench.beside.contender import Contender, Work
 class Unit(Contender):
     """A session; all its calls block."""
 
+    is_sandbox = True
+
     async def open(self) -> None:
         self._session = SandboxSession(backend=SandboxBackend.BUBBLEWRAP, lang="python")
         await asyncio.to_thread(self._session.open)
@@ -18,7 +20,7 @@ class Unit(Contender):
         await asyncio.to_thread(self._session.close)
 
     async def first(self) -> None:
-        assert self._session.execute_command("echo hi").stdout == "hi\n"
+        assert (await asyncio.to_thread(self._session.execute_command, "echo hi")).stdout == "hi\n"
 
     async def exec(self) -> None:
         assert self._session.execute_command("true").exit_code == 0
