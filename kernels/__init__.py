@@ -1,0 +1,1 @@
+"""Boot the kernels of distributions in QEMU, and try Cove on each: `make kernels`."""

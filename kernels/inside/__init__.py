@@ -1,0 +1,1 @@
+"""What is run inside a booted machine."""
