@@ -1,6 +1,6 @@
 """While the package is built: install what the JavaScript executor needs, and build the console.
 
-Nothing is fetched later: whoever installs the package needs no Node.js.
+Nothing is fetched later: whoever installs the package, or builds a wheel from the source package, needs no npm.
 """
 
 import shutil
@@ -16,6 +16,8 @@ class NodePackages(BuildHookInterface[object]):  # type: ignore[type-arg, unused
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, object]) -> None:
+        if (Path(self.root) / "PKG-INFO").exists():  # a source package, which has them
+            return
         self._install_packages()
         if version != "editable":  # a checkout builds it by `make console`
             subprocess.run(["bash", "scripts/console.bash", "--if-possible"], cwd=self.root, check=True)

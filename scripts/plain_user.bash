@@ -88,7 +88,7 @@ as_user bash scripts/test.bash python "not pure" || failed=1
 give_subordinates
 if command -v newuidmap >/dev/null && "${enter[@]}" true 2>/dev/null; then
     echo "As a plain user with subordinate users:"
-    as_user python -m pytest -m "not slow" --cache-clear --numprocesses "$(($(nproc) + 1))" --dist loadfile \
+    as_user python -m pytest -m "not slow" --cache-clear --numprocesses "$((2 * $(nproc)))" --dist loadfile \
         tests/runtime/test_image_slices.py tests/runtime/test_image_users.py \
         tests/security/test_image_processes.py ||
         as_user python scripts/second_tries.py tests/known_flaky.toml -m "not slow" || failed=1

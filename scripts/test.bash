@@ -20,7 +20,7 @@ run_tests() {
 }
 
 failed=0
-run_tests -m "$marks and not alone" --cache-clear --numprocesses "$(($(nproc) + 1))" --dist loadfile || failed=1
+run_tests -m "$marks and not alone" --cache-clear --numprocesses "$((2 * $(nproc)))" --dist loadfile || failed=1
 run_tests -m "$marks and alone" || failed=1
 if [ "$failed" -eq 1 ]; then
     "$python" scripts/second_tries.py tests/known_flaky.toml -m "$marks"
