@@ -78,6 +78,7 @@ def python_page() -> str:
     lines = [
         "# Python",
         "",
+        "Every class and method of the Python API.",
         "`AsyncSandbox` is shown; `Sandbox` is the same without `await`, and its iterators are plain ones.",
     ]
     for kind in CLASSES:
@@ -148,10 +149,13 @@ def describe_value(kind: type) -> list[str]:
 
 HTTP = """# HTTP
 
-Every call but `GET /health` needs `Authorization: Bearer KEY`. `/v1/openapi.json` has the same with all types. Streams
-are server-sent events, or frames (`Accept: application/vnd.cove.frames`); `since=` or `Last-Event-ID` continues after a
-cursor. Operations on files exist below a session too: `…/sessions/{session}/files/…`, where relative paths start at its
-directory.
+Every route of the HTTP API.
+Every call but `GET /health` needs `Authorization: Bearer KEY`.
+`/v1/openapi.json` has the same with all types.
+Streams are server-sent events, or frames (`Accept: application/vnd.cove.frames`).
+`since=` or `Last-Event-ID` continues after a cursor.
+Operations on files exist below a session too: `…/sessions/{session}/files/…`.
+Relative paths then start at the session's directory.
 """
 
 

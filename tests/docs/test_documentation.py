@@ -59,11 +59,38 @@ def test_the_architecture_names_every_package_and_no_module_that_is_gone() -> No
     assert not [name for name in paths if not any((package / f"{name}{end}").exists() for end in ("", ".py"))]
 
 
-def test_every_test_that_security_relies_on_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "SECURITY.md").read_text())
-    assert named
-    missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in _read(ROOT / file)]
+def _promises() -> list[tuple[str, str]]:
+    """Every row of SECURITY.md's tables: what is promised, and what holds it."""
+    text = (ROOT / "SECURITY.md").read_text()
+    section = text[text.index("## Promises") : text.index("## No promises")]
+    rows = [line.strip("| ").rpartition(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return [(promise, held) for promise, _, held in rows if held != "held by"]
+
+
+PROMISES = _promises()
+
+
+def test_the_tables_of_promises_are_found() -> None:
+    assert len(PROMISES) > 140
+    assert (ROOT / "SECURITY.md").read_text().count("| held by |") == 5
+
+
+@pytest.mark.parametrize(("promise", "held"), PROMISES, ids=[promise[:60] for promise, _ in PROMISES])
+def test_every_promise_names_tests_that_exist(promise: str, held: str) -> None:
+    """A name without a file is of the file before it; what stands in brackets says more of a test."""
+    file = ""
+    named = []
+    for reference in re.findall(r"`([^`]+)`", re.sub(r" \([^)]*\)", "", held)):
+        path, _, name = reference.rpartition("::")
+        file = path or file
+        named.append((file, name))
+    assert named, f"nothing holds: {promise}"
+    missing = [f"{path}::{name}" for path, name in named if not _has_test(ROOT / path, name)]
     assert not missing
+
+
+def _has_test(path: Path, name: str) -> bool:
+    return name.startswith("test_") and re.search(rf"^(async )?def {name}\(", _read(path), re.MULTILINE) is not None
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -79,11 +106,12 @@ def test_the_makefile_has_the_commands_that_the_documents_name() -> None:
 
 
 def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    return path.read_text() if path.is_file() else ""
 
 
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+def test_the_site_is_built_without_a_warning_and_can_be_searched(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     end = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert end.returncode == 0, end.stderr
     assert (tmp_path / "site/sessions/index.html").exists()
+    assert "Which surface do I use?" in (tmp_path / "site/search/search_index.json").read_text()
