@@ -79,7 +79,7 @@ def _meant(address: Address) -> Address:
 def seeds() -> Iterator[bytes]:
     """Answers with addresses, names of names, nothing, and errors."""
     for kind, texts in (("A", ["192.0.2.1", "10.0.0.1"]), ("AAAA", ["2001:db8::1", "::ffff:10.0.0.1"])):
-        query = dns.message.make_query(_NAME, kind)
+        query = dns.message.make_query(_NAME, kind, id=1)
         response = dns.message.make_response(query)
         response.answer.append(dns.rrset.from_text(_NAME + ".", 60, "IN", kind, *texts))
         yield response.to_wire()

@@ -81,7 +81,7 @@ def seeds() -> Iterator[bytes]:
         "xn--bcher-kva.example",
     ):
         for kind in ("A", "AAAA", "ANY", "MX"):
-            yield dns.message.make_query(name, kind).to_wire()
-    yield dns.message.make_query("allowed.example", "A", use_edns=0, want_dnssec=True).to_wire()
-    yield dns.message.make_query("1.0.0.127.in-addr.arpa", "PTR").to_wire()
-    yield dns.message.make_query(dns.name.Name([b"a.b", b"wild", b"example", b""]), "A").to_wire()
+            yield dns.message.make_query(name, kind, id=1).to_wire()
+    yield dns.message.make_query("allowed.example", "A", use_edns=0, want_dnssec=True, id=1).to_wire()
+    yield dns.message.make_query("1.0.0.127.in-addr.arpa", "PTR", id=1).to_wire()
+    yield dns.message.make_query(dns.name.Name([b"a.b", b"wild", b"example", b""]), "A", id=1).to_wire()
