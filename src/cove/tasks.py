@@ -13,6 +13,7 @@ the narrowest of these:
     owned     one task that an object holds in a field, and ends by `end` or waits for before it is gone itself
     shared    a wait for a future that others wait for too
     settled   a wait for what must not be left alone: a thread that uses our descriptors, a clean-up
+    begun     a coroutine around another one, which is closed however the task of both ends
 
 What holds:
 
@@ -29,14 +30,15 @@ What holds:
    were cancelled, is dropped on purpose: they have been told that the call did not happen.
 
 A coroutine that is cancelled before its first step never runs, not even its `finally`: what has to be released in any
-case is released by `on_end`, or by whoever made the coroutine.
+case is released by `on_end`, by whoever made the coroutine, or by a coroutine that has `begun`.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from functools import partial
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
+from functools import partial, wraps
+from typing import Generic, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Work = Coroutine[object, object, T]
@@ -199,6 +201,29 @@ async def settled(
         if not future.cancelled() and future.exception() is None and discard is not None:
             discard(future.result())
         raise
+
+
+class Beginning:
+    """The place up to which a coroutine that is `begun` has run when it is made."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        """Stand there until the coroutine is awaited, or started as a task."""
+        yield
+
+
+def begun(function: Callable[P, Work[T]]) -> Callable[P, Work[T]]:
+    """Make a function whose coroutines have run to their `await Beginning()`, the first thing that they await.
+
+    What they hold there is released also when they are cancelled before a first step, or never awaited.
+    """
+
+    @wraps(function)
+    def begin(*args: P.args, **kwargs: P.kwargs) -> Work[T]:
+        work = function(*args, **kwargs)
+        work.send(None)
+        return work
+
+    return begin
 
 
 async def _until_done(futures: "Collection[asyncio.Future[T] | asyncio.Task[T]]") -> bool:

@@ -4,6 +4,7 @@ import ast
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cove
-from cove.tasks import Once, Tasks, end, owned, race, settled, shared, together
+from cove.tasks import Beginning, Once, Tasks, begun, end, owned, race, settled, shared, together
 
 pytestmark = pytest.mark.pure
 
@@ -176,6 +177,48 @@ def test_an_owner_that_has_closed_has_no_task_left(steps: list[int], lengths: li
         await asyncio.wait([task])
         await asyncio.sleep(0)
         assert sorted(ended) == list(range(len(works)))
+
+    run(scenario())
+
+
+def test_what_a_begun_coroutine_holds_is_released_by_a_cancel_before_its_first_step() -> None:
+    async def scenario() -> None:
+        work, held = Work(), [True]
+
+        @begun
+        async def around(inner: Coroutine[object, object, str]) -> str:
+            try:
+                with closing(inner):
+                    await Beginning()
+                    return await inner
+            finally:
+                held.clear()
+
+        task = asyncio.create_task(around(work.run()))
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert work.begun == 0
+        assert not held
+
+    run(scenario())
+
+
+@given(cancels, failures)
+def test_a_begun_coroutine_goes_as_any_other(steps: list[int], failure: Exception | None) -> None:
+    async def scenario() -> None:
+        work = Work(failure=failure)
+
+        @begun
+        async def around() -> str:
+            await Beginning()
+            return await work.run()
+
+        task = await cancelled_at(steps, around)
+        assert work.is_over
+        if not task.cancelled():
+            assert task.exception() is failure
+            assert failure is not None or task.result() == "done"
 
     run(scenario())
 

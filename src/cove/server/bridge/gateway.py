@@ -1,6 +1,7 @@
 """The gateway's half of the bridge protocol: authenticate, find or start the sandbox, relay."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import closing
 from functools import partial
 from types import TracebackType
 from typing import Final
@@ -35,6 +36,7 @@ from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.starter import Starter
+from cove.tasks import Beginning, begun
 from cove.wire.operation import By, Caller
 
 _MOST_REMEMBERED: Final = 10_000
@@ -139,9 +141,12 @@ class BridgeGateway:
             headers = [header for header in refused.headers if header[0] != b"content-type"]
             raise Refusal(refused.status, code, str(text), headers)
 
+    @begun
     async def _finish(self, coming: Coroutine[object, object, Answer]) -> Answer:
         try:
-            return await coming
+            with closing(coming):
+                await Beginning()
+                return await coming
         except Refusal as refusal:
             return refusal.response()
         except CoveError as error:

@@ -14,6 +14,7 @@ whoever sends them without the peer key is refused.
 
 import logging
 from collections.abc import Coroutine
+from contextlib import closing
 from types import TracebackType
 from typing import Final
 
@@ -65,6 +66,7 @@ from cove.server.preview.handler import Preview, find_visit
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.slots import read_slot
 from cove.server.sandboxes.starter import ClaimedElsewhere, Starter
+from cove.tasks import Beginning, begun
 from cove.wire.errors import ErrorBody
 
 _FAILURES: Final = 300
@@ -235,9 +237,12 @@ class Router:
             return _misdirected(f"this preview is not on node {self._nodes.node}")
         return self._preview(request, peer)
 
+    @begun
     async def _redirect_claimed(self, coming: Coroutine[object, object, Answer]) -> Answer:
         try:
-            return await coming
+            with closing(coming):
+                await Beginning()
+                return await coming
         except ClaimedElsewhere as error:
             return _misdirected(error.message, error.node)
         except LimitExceeded as error:

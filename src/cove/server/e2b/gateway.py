@@ -12,6 +12,7 @@ import hmac
 import re
 import time
 from collections.abc import Coroutine
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,7 @@ from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.starter import Starter
+from cove.tasks import Beginning, begun
 
 _ID_HEADER: Final = b"e2b-sandbox-id"
 _PORT_HEADER: Final = b"e2b-sandbox-port"
@@ -149,9 +151,12 @@ class E2bGateway:
 
         return handle
 
+    @begun
     async def _finish(self, id: str, coming: Coroutine[object, object, Answer]) -> Answer:
         try:
-            return await coming
+            with closing(coming):
+                await Beginning()
+                return await coming
         except Refusal as refusal:
             return refusal.response()
         except (CoveError, HttpError) as error:

@@ -18,6 +18,7 @@ from hashlib import blake2s
 from typing import Final
 
 from cove.http import Answer, Handler, Request
+from cove.tasks import Beginning, begun
 
 # So many of one tenant in each worker, of which nobody is told to wait.
 FEW_OPEN: Final = 8
@@ -106,8 +107,10 @@ class Turns:
             del tenant.young[request]
         return not tenant.young
 
+    @begun
     async def _wait(self, tenant: _Tenant, request: Request, turn: "asyncio.Future[None]", handler: Handler) -> Answer:
         try:
+            await Beginning()
             await turn
         except asyncio.CancelledError:
             with suppress(ValueError):  # its turn has just come

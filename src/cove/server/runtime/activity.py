@@ -1,11 +1,12 @@
 """Count the requests to a runtime as activity of its sandbox, each until its response is complete."""
 
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import partial
 
 from cove.http import Answer, Body, Handler, Relay, Request, Response, Stream, Upgrade
 from cove.runtime.activity import Activity
+from cove.tasks import Beginning, begun
 
 _INFO_SLASHES = "/v1/sandboxes/id".count("/")
 
@@ -28,8 +29,10 @@ class _Counting:
     def __init__(self, activity: Activity) -> None:
         self._activity = activity
 
+    @begun
     async def wait_for(self, coming: Coroutine[object, object, Answer]) -> Answer:
-        with self._activity.busy():
+        with self._activity.busy(), closing(coming):
+            await Beginning()
             return self.wrap(await coming)
 
     def wrap(self, answer: Answer) -> Answer:
