@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cove.local.state import default_home
-from soak.census import adopt_orphans
+from soak.census import adopt_orphans, use_one_arena
 from soak.history import History
 from soak.run import Plan, Way, make_home, remove_home, run
 
@@ -18,6 +18,7 @@ _PARTS = {Way.EMBEDDED: 2, Way.SERVER: 2, Way.CLUSTER: 1}  # how the time is sha
 def main() -> int:
     """Run, report, and end with 1 if anything was not as it must be."""
     options = _parse()
+    use_one_arena()
     adopt_orphans()
     os.environ.setdefault("COVE_PYTHON", str(default_home() / "python"))  # as `cove setup` has made it
     ways = [options.way] if options.way else list(Way)

@@ -19,6 +19,7 @@ _PAUSE = 0.05
 _MOST_MIB_PER_MINUTE = 1.0
 _LEAST_POINTS = 6
 _PR_SET_CHILD_SUBREAPER = 36
+_M_ARENA_MAX = -8
 _TROUBLE = re.compile(r"Traceback|never retrieved|never awaited")
 
 
@@ -145,6 +146,15 @@ def _parts(server: Server) -> list[tuple[str, int]]:
         if (holder := server.directory.holder(key)) is not None
     ]
     return [("supervisor", server.pid), *roles, *runtimes]
+
+
+def use_one_arena() -> None:
+    """Let all threads of this process allocate from one arena: mallopt(3).
+
+    With one for each thread, pages that are free but for a few bytes look like a leak: 15 MiB of 165 were in use, and
+    stayed 15, while the resident ones became more. Before the first thread.
+    """
+    ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def adopt_orphans() -> None:
