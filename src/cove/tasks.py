@@ -36,7 +36,7 @@ case is released by `on_end`, by whoever made the coroutine, or by a coroutine t
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from functools import partial, wraps
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -219,11 +219,37 @@ def begun(function: Callable[P, Work[T]]) -> Callable[P, Work[T]]:
 
     @wraps(function)
     def begin(*args: P.args, **kwargs: P.kwargs) -> Work[T]:
-        work = function(*args, **kwargs)
-        work.send(None)
-        return work
+        return _Begun(function(*args, **kwargs))
 
     return begin
+
+
+class _Begun(Coroutine[object, object, T]):
+    """A coroutine that stands at its beginning: Python would not let anybody await it as it is."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Work[T]) -> None:
+        self._work = work
+        work.send(None)
+
+    def __await__(self) -> Generator[object, object, T]:
+        return cast("Generator[object, object, T]", self)
+
+    def __iter__(self) -> "_Begun[T]":
+        return self
+
+    def __next__(self) -> object:
+        return self._work.send(None)
+
+    def send(self, value: object) -> object:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> object:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
 
 
 async def _until_done(futures: "Collection[asyncio.Future[T] | asyncio.Task[T]]") -> bool:

@@ -204,8 +204,8 @@ def test_what_a_begun_coroutine_holds_is_released_by_a_cancel_before_its_first_s
     run(scenario())
 
 
-@given(cancels, failures)
-def test_a_begun_coroutine_goes_as_any_other(steps: list[int], failure: Exception | None) -> None:
+@given(cancels, failures, st.booleans())
+def test_a_begun_coroutine_goes_as_any_other(steps: list[int], failure: Exception | None, is_task: bool) -> None:
     async def scenario() -> None:
         work = Work(failure=failure)
 
@@ -214,7 +214,10 @@ def test_a_begun_coroutine_goes_as_any_other(steps: list[int], failure: Exceptio
             await Beginning()
             return await work.run()
 
-        task = await cancelled_at(steps, around)
+        async def waiting() -> str:
+            return await around()
+
+        task = await cancelled_at(steps, around if is_task else waiting)
         assert work.is_over
         if not task.cancelled():
             assert task.exception() is failure

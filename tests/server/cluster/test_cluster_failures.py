@@ -1,6 +1,7 @@
 """Nodes of a cluster that are full, killed, silent or restarted: what callers are told, and when."""
 
 import asyncio
+import errno
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from support.clusters import API_KEY, NAMES, Cluster, cluster_of
 from support.raw_http import connect
@@ -29,6 +31,7 @@ from cove import (
 )
 from cove.core.cluster import claim_keepers, claim_name, code_of
 from cove.model.cluster import Member, Members
+from cove.server.cluster.claims import Claims
 from cove.server.cluster.nodes import Health, Nodes, NodeState, Report, judge
 from cove.server.cluster.peer import PeerClient, PeerKey
 from cove.server.sandboxes.members import write_members
@@ -217,6 +220,70 @@ def test_a_node_whose_machine_refuses_is_restarting_for_ten_seconds() -> None:
     assert refused.since is not None
     long_ago = Health(state=NodeState.RESTARTING, since=datetime.now(UTC) - timedelta(seconds=11))
     assert judge(long_ago, problem="refused", is_refused=True).state is NodeState.DOWN
+
+
+@pytest.mark.pure
+async def test_a_disk_that_is_full_for_a_moment_does_not_end_the_watch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "server").mkdir()
+    first = Member(name="a", address="http://127.0.0.1:1", code=code_of("a"))
+    await asyncio.to_thread(write_members, tmp_path, Members(node="a", members=(first,)))
+    nodes = Nodes(tmp_path, PeerClient(PeerKey("key")), lambda _: None)
+    written = tmp_path / "server" / "nodes.json"
+    async with nodes, asyncio.timeout(IN_TIME):
+        while not written.exists():
+            await asyncio.sleep(0.05)
+        written.unlink()
+        written.mkdir()  # which no file takes the place of
+        while "could not be looked at" not in caplog.text:
+            await asyncio.sleep(0.05)
+        written.rmdir()
+        while not written.exists():
+            await asyncio.sleep(0.05)
+        assert nodes.is_elected
+    assert not nodes.is_elected
+
+
+@pytest.mark.pure
+async def test_what_a_node_reports_and_cannot_be_taken_spoils_no_probe(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "server").mkdir()
+    answers = {name: msgspec.json.encode(Report(name=name)) for name in ("a", "b")}
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = answers["a"]
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        writer.close()
+
+    async def refuse(member: Member, report: Report) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        member = Member(name="a", address=f"http://127.0.0.1:{port}", code=code_of("a"))
+        await asyncio.to_thread(write_members, tmp_path, Members(node="a", members=(member,)))
+        nodes = Nodes(tmp_path, PeerClient(PeerKey("key")), lambda _: None)
+        nodes.on_report = refuse
+        async with nodes, asyncio.timeout(IN_TIME):
+            while nodes.health.get("a", Health()).report is None:
+                await asyncio.sleep(0.05)
+            assert nodes.health["a"].state is NodeState.UP
+            assert nodes.health["a"].keys_at is None
+    assert "No space left" in caplog.text
+
+
+@pytest.mark.pure
+def test_the_claim_of_an_earlier_sandbox_never_frees_the_name_of_a_later_one(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    early = claims.claim("lab", "a")
+    claims.unclaim(early)
+    later = claims.claim("lab", "a")
+    claims.unclaim(early)
+    assert later.epoch > early.epoch
+    assert claims.find("lab") == later
 
 
 @pytest.mark.pure

@@ -12,6 +12,7 @@ import pytest
 from support.clusters import API_KEY, Cluster, cluster_of, free_ports
 from support.raw_http import Reply, connect
 
+from bench.proc import resident_bytes
 from cove.core.cluster import code_of, new_id
 from cove.tasks import owned
 
@@ -61,6 +62,10 @@ async def played(answer: bytes = OK) -> AsyncIterator[PlayedNode]:
     finally:
         server.close()
         await server.wait_closed()
+
+
+def workers(cluster: Cluster) -> list[int]:
+    return [pid for pid, role in cluster["a"].children().items() if role == "worker"]
 
 
 async def ask(cluster: Cluster, path: str, *, method: str = "GET", body: bytes | None = None) -> Reply:
@@ -119,8 +124,31 @@ async def test_a_sandbox_that_is_nowhere_is_searched_once_and_not_found(cluster:
     path = f"/v1/sandboxes/{new_id(code_of('d'))}/usage"
     async with played() as node:
         await ask_until_up(cluster, path)
-        node.answer = b"HTTP/1.1 421 Misdirected Request\r\ncontent-length: 2\r\n\r\n{}"
+        node.answer = b"HTTP/1.1 421 Misdirected Request\r\ncove-refused: 1\r\ncontent-length: 2\r\n\r\n{}"
         node.heads.clear()
         reply = await ask(cluster, path)
         assert (reply.status, json.loads(reply.body)["code"]) == (404, "SANDBOX_NOT_FOUND")
         assert len(node.heads) == 1
+
+
+async def test_what_a_service_answers_with_the_status_of_a_refusal_is_passed_on(cluster: Cluster) -> None:
+    """However long it is: nothing of it is kept."""
+    path = f"/v1/sandboxes/{new_id(code_of('d'))}/usage"
+    async with played() as node:
+        await ask_until_up(cluster, path)
+        size = 8 << 20
+        node.answer = b"HTTP/1.1 421 Misdirected Request\r\ncontent-length: %d\r\n\r\n%b" % (size, b"x" * size)
+        reply = await ask(cluster, path)
+        assert (reply.status, len(reply.body)) == (421, size)
+
+
+async def test_a_refusal_without_an_end_is_kept_within_bounds(cluster: Cluster) -> None:
+    path = f"/v1/sandboxes/{new_id(code_of('d'))}/usage"
+    async with played() as node:
+        await ask_until_up(cluster, path)
+        size = 64 << 20
+        head = b"HTTP/1.1 421 Misdirected Request\r\ncove-refused: 1\r\ncontent-length: %d\r\n\r\n" % size
+        node.answer = head + b"x" * size
+        before = max(map(resident_bytes, workers(cluster)))
+        assert (await ask(cluster, path)).status == 404
+        assert max(map(resident_bytes, workers(cluster))) < before + size // 2

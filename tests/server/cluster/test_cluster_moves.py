@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
@@ -20,6 +22,7 @@ from cove import (
     ConnectionLost,
     JournalKind,
     Limits,
+    NodeUnavailable,
     SandboxAlreadyExists,
     SandboxDestroyed,
     SandboxNotFound,
@@ -29,6 +32,7 @@ from cove import (
     ValidationFailed,
     VolumeMount,
 )
+from cove.server.cluster.nodes import NodeState, read_nodes
 from cove.tasks import together
 
 pytestmark = pytest.mark.anyio
@@ -133,8 +137,10 @@ async def test_an_id_that_was_made_is_known_where_it_was_made_wherever_it_is(clu
     await made.move()
     node = (await made.info()).node
     assert node in ("b", "c")
-    with pytest.raises(SandboxAlreadyExists):
-        await cluster["a"].create(made.id)
+    for name in NAMES:
+        with pytest.raises(SandboxAlreadyExists):
+            await cluster[name].create(made.id)
+        assert (await (await cluster[name].create(made.id, exist_ok=True)).info()).node == node
     await made.move(node)  # it is there
     await made.move("a")
     assert (await made.info()).node == "a"
@@ -143,6 +149,59 @@ async def test_an_id_that_was_made_is_known_where_it_was_made_wherever_it_is(clu
     assert await asyncio.to_thread(claims_of, cluster, made.id) == []
     with pytest.raises(SandboxDestroyed):
         await made.move("b")
+
+
+async def test_a_moved_sandbox_is_used_through_every_node_with_bodies_of_any_size(cluster: Cluster) -> None:
+    made = await on_node(cluster, "a")
+    await made.stop()
+    await made.move("b")
+    await made.start()
+    content = b"x" * (1 << 20)
+    for name in ("b", "c", "a"):
+        sandbox = await cluster[name].connect(made.id)
+        for number in range(8):  # of all workers
+            await written(sandbox, f"/workspace/{name}-{number}", content)
+    assert await made.files.read("/workspace/c-7") == content
+    await made.destroy()
+
+
+async def written(sandbox: AsyncSandbox, path: str, content: bytes) -> None:
+    """A worker that does not know where it is says that nothing was started, and knows it then."""
+    for _ in range(3):
+        try:
+            return await sandbox.files.write(path, content)
+        except SandboxUnavailable:
+            continue
+    pytest.fail("it was never found")
+
+
+async def test_a_moved_sandbox_is_reached_while_the_node_where_it_was_made_is_away() -> None:
+    with cluster_of(*NAMES) as cluster:
+        moved, left = await on_node(cluster, "a"), await on_node(cluster, "a")
+        await moved.stop()
+        await moved.move("b")
+        await moved.start()
+        silent = [cluster["a"].process.pid, *cluster["a"].children()]
+        for pid in silent:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            for name in ("b", "c"):
+                await until_down(cluster, name, "a")
+                for _ in range(4):
+                    sandbox = await cluster[name].connect(moved.id)
+                    assert (await sandbox.exec("echo there")).stdout == "there\n"
+                    with pytest.raises(NodeUnavailable):
+                        await (await cluster[name].connect(left.id)).exec("true")
+        finally:
+            for pid in silent:
+                os.kill(pid, signal.SIGCONT)
+
+
+async def until_down(cluster: Cluster, node: str, other: str) -> None:
+    async with asyncio.timeout(60):
+        while (await asyncio.to_thread(read_nodes, cluster.homes[node]))[other].state is not NodeState.DOWN:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1)  # the other workers read it twice a second
 
 
 async def test_layers_that_the_target_has_are_not_sent_and_a_reset_goes_to_the_beginning(cluster: Cluster) -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from support.bridge_client import BridgeClient
 from support.clusters import API_KEY, NAMES, Cluster, cluster_of_three
@@ -15,7 +17,10 @@ from support.servers import Server
 from support.services import HTTP, start
 
 from cove import AsyncSandbox, AsyncSnapshot, Output, SandboxAlreadyExists, SandboxDestroyed, SandboxNotFound
-from cove.core.cluster import claim_keepers
+from cove.core.api_key import digest_of, new_key
+from cove.core.cluster import claim_keepers, code_of, new_id
+from cove.core.identifier import new_identifier
+from cove.local.api_keys import ApiKeyRecord, ApiKeys, KeyState
 from cove.model.cluster import Claim, Member
 from cove.server.cluster.peer import Hop, PeerClient, PeerKey
 from cove.server.cluster.static_placement import CLAIMS_PATH
@@ -145,12 +150,11 @@ async def test_of_nine_hundred_claims_on_three_hundred_names_each_name_has_one_w
 
     names = [f"name-{number}" for number in range(300)]
     found = await together(claim(name, node) for name in names for node in NAMES)
-    winners = {(each.name, each.node) for each in found}
+    winners = {(each.name, each.node, each.epoch) for each in found}
     assert len(winners) == 300
-    assert {each.epoch for each in found} == {1}
 
-    async def free(name: str, node: str) -> int:
-        body = json.dumps({"name": name, "node": node, "epoch": 1}).encode()
+    async def free(name: str, node: str, epoch: int) -> int:
+        body = json.dumps({"name": name, "node": node, "epoch": epoch}).encode()
         async with limit:
             keeper = claim_keepers(name, known.values())[0]
             return (await client.call(keeper, "DELETE", CLAIMS_PATH, body, seconds=60)).status
@@ -177,20 +181,60 @@ async def test_a_hop_with_a_word_that_is_none_is_refused(cluster: Cluster) -> No
     assert reply.status == 403
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/cluster/node",
-        "/v1/cluster/claims",
-        "/v1/cluster/has/sandbox/x",
-        "/v1/cluster/things/image/x",
-        "/v1/cluster/shipments/image/x",
-        "/v1/cluster/layers/x",
-        "/v1/cluster/sessions/x",
-    ],
-)
+OF_NODES = [
+    "/v1/cluster/node",
+    "/v1/cluster/keys",
+    "/v1/cluster/use",
+    "/v1/cluster/claims",
+    "/v1/cluster/moves/ask",
+    "/v1/cluster/has/sandbox/x",
+    "/v1/cluster/things/image/x",
+    "/v1/cluster/shipments/image/x",
+    "/v1/cluster/layers/x",
+    "/v1/cluster/sessions/x",
+]
+
+
+@pytest.mark.parametrize("path", OF_NODES)
 async def test_what_nodes_ask_each_other_no_client_may_ask(cluster: Cluster, path: str) -> None:
     assert (await ask(cluster["a"], path)).status == 404
+
+
+@pytest.mark.parametrize("path", OF_NODES)
+async def test_no_client_asks_it_in_the_name_of_a_sandbox_of_another_node(cluster: Cluster, path: str) -> None:
+    """A request for what listens in a sandbox goes to its node with any path, and without a key of this server."""
+
+    def use() -> None:
+        client = E2bClient(cluster["a"])
+        for id in (new_id(code_of("a")), new_id(code_of("b")), new_id(code_of("c"))):
+            for headers in ({"E2b-Sandbox-Id": id}, {"Host": f"49983-{id}.localhost"}):
+                for method in ("GET", "POST", "PUT", "DELETE"):
+                    reply = client.send(method, path, b"{}", headers)
+                    assert reply.status in (401, 403, 404, 502), (method, headers, reply)
+
+    await asyncio.to_thread(use)
+
+
+async def test_no_client_gives_a_node_a_key(cluster: Cluster) -> None:
+    handle = new_identifier()
+    key = new_key(handle)
+    record = ApiKeyRecord(
+        name="mallory",
+        tenant="",
+        handle=handle,
+        digest=digest_of(key),
+        created_at=datetime.now(UTC),
+        is_admin=True,
+        version=1,
+    )
+    body = msgspec.json.encode(KeyState(keys=(record,)))
+    for name in ("b", "c"):
+        await ask(cluster["a"], "/v1/cluster/keys", method="POST", body=body, e2b_sandbox_id=new_id(code_of(name)))
+    for home in cluster.homes.values():
+        assert not await asyncio.to_thread(list, ApiKeys(home).read())
+    listing = "/v1/sandboxes"
+    for name in NAMES:
+        assert (await ask(cluster[name], listing, Authorization=f"Bearer {key}")).status == 401
 
 
 async def test_a_client_without_the_key_gets_nothing_through_another_node(cluster: Cluster) -> None:
@@ -209,9 +253,9 @@ async def test_there_is_no_second_hop(cluster: Cluster, members: dict[str, Membe
     node = cluster.node_of(made.id)
     another = next(each for name, each in members.items() if name != node)
     client = PeerClient(PeerKey(cluster.peer_key))
-    reply = await client.call(another, "GET", f"/v1/sandboxes/{made.id}", seconds=20)
+    reply = await client.call(another, "GET", f"/v1/sandboxes/{made.id}", seconds=20, hop=Hop.VOUCHED)
     assert reply.status == 421
-    reply = await client.call(members[node], "GET", f"/v1/sandboxes/{made.id}", seconds=20)
+    reply = await client.call(members[node], "GET", f"/v1/sandboxes/{made.id}", seconds=20, hop=Hop.VOUCHED)
     assert reply.status == 200
     carried = await client.call(members[node], "GET", f"/v1/sandboxes/{made.id}", seconds=20, hop=Hop.CARRIED)
     assert carried.status == 401
@@ -247,6 +291,22 @@ async def test_the_bridge_works_through_every_node(cluster: Cluster) -> None:
                 assert client.shell(f"echo {name} >> /workspace/who; cat /workspace/who").exit_code == 0
             assert BridgeClient(cluster["b"], id).shell("cat /workspace/who").stdout == b"a\nb\nc\n"
             BridgeClient(cluster["c"], id).delete()
+
+    await asyncio.to_thread(use)
+
+
+async def test_an_id_of_the_bridge_whose_claim_outlived_its_sandbox_is_used_again(
+    cluster: Cluster, members: dict[str, Member]
+) -> None:
+    id = next(name for name in map("lab".__mul__, range(1, 40)) if claim_keepers(name, members.values())[0].name == "b")
+    client = PeerClient(PeerKey(cluster.peer_key))
+    await client.call(members["b"], "PUT", CLAIMS_PATH, json.dumps({"name": id, "node": "c"}).encode(), seconds=60)
+
+    def use() -> None:
+        for name in NAMES:
+            assert BridgeClient(cluster[name], id).shell(f"echo {name} >> /workspace/who").exit_code == 0
+        assert BridgeClient(cluster["a"], id).shell("cat /workspace/who").stdout == b"a\nb\nc\n"
+        BridgeClient(cluster["a"], id).delete()
 
     await asyncio.to_thread(use)
 

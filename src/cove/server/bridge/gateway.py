@@ -35,7 +35,7 @@ from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.relay import SocketRelay
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory
-from cove.server.sandboxes.starter import Starter
+from cove.server.sandboxes.starter import ClaimedElsewhere, Starter
 from cove.tasks import Beginning, begun
 from cove.wire.operation import By, Caller
 
@@ -149,6 +149,8 @@ class BridgeGateway:
                 return await coming
         except Refusal as refusal:
             return refusal.response()
+        except ClaimedElsewhere:
+            raise  # another node of the cluster answers
         except CoveError as error:
             return describe_failure(error).response()
 

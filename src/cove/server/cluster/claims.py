@@ -4,6 +4,7 @@ A file outlives a crash of the machine: a name that was forgotten could be given
 """
 
 import hashlib
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,10 @@ from cove.model.cluster import Claim
 
 
 class Claims:
-    """The claims in one state directory. Epochs of a name only grow while it is claimed."""
+    """The claims in one state directory. Epochs of a name only grow, also from one claim of it to the next.
+
+    A name that is free has no file that could say where they were: they begin with the time in milliseconds.
+    """
 
     def __init__(self, home: Path) -> None:
         self._path = home / "claims"
@@ -27,7 +31,8 @@ class Claims:
             held = _read(path)
             if held is not None and held.node != node and held.epoch != epoch:
                 return held
-            taken = Claim(name=name, node=node, epoch=1 if held is None else held.epoch + 1)
+            begin = time.time_ns() // 1_000_000
+            taken = Claim(name=name, node=node, epoch=begin if held is None else held.epoch + 1)
             replace_file(path, msgspec.json.encode(taken), durable=True)
             return taken
 

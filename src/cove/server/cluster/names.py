@@ -15,7 +15,7 @@ from cove.server.sandboxes.starter import ClaimedElsewhere
 class ClaimedNames:
     """Claims by a placement, for the tenant of a directory.
 
-    An id that was made here needs no claim: nobody else makes it.
+    An id that was made here needs no claim, unless it has left once: nobody else makes it.
     """
 
     def __init__(self, placement: Placement, directory: Directory) -> None:
@@ -38,7 +38,7 @@ class ClaimedNames:
     async def claim(self, id: str) -> None:
         """Claim a name; raises ClaimedElsewhere, and PlacementUnavailable if nobody can say."""
         here = self._here()
-        if birth_code(id) != here.code:
+        if await self._has_claim(id, here):
             claim = await self._placement.claim(self._name(id), here.name)
             if claim.node != here.name:
                 raise ClaimedElsewhere(id, claim.node)
@@ -52,7 +52,7 @@ class ClaimedNames:
     async def destroying(self, id: str) -> Callable[[], Coroutine[object, object, None]]:
         """Return what frees the name. A claim that nobody can be asked about stays: it says that the name is here."""
         here, claim = self._here(), None
-        if birth_code(id) != here.code or await in_thread(is_named, self._directory, id):
+        if await self._has_claim(id, here):
             try:
                 claim = await self._placement.find(self._name(id))
             except PlacementUnavailable:
@@ -67,6 +67,9 @@ class ClaimedNames:
                 await in_thread(forget_named, self._directory, id)
 
         return free
+
+    async def _has_claim(self, id: str, here: Member) -> bool:
+        return birth_code(id) != here.code or await in_thread(is_named, self._directory, id)
 
     async def claim_again(self) -> list[str]:
         """Claim the names of all sandboxes that are here; returns those that other nodes have taken meanwhile."""

@@ -9,6 +9,7 @@ A node is only ever down by its own silence: what an engine thinks of it changes
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -41,6 +42,10 @@ _MOST_MISSES: Final = 3
 _MOST_AT_ONCE: Final = 64
 _MEET_SECONDS: Final = 15.0
 _MEET_AGAIN_SECONDS: Final = 0.1
+# A full disk, a file that was spoilt, a node that says no: the next round may do better.
+_PASSING: Final = (OSError, msgspec.MsgspecError, CoveError)
+
+log = logging.getLogger("cove.server")
 
 
 class NodeState(StrEnum):
@@ -81,7 +86,7 @@ class Nodes:
         self._lock_file = home / "server" / "probe.lock"
         self._client = client
         self._on_down = on_down
-        self._tasks = Tasks()
+        self._tasks = Tasks(lambda error: log.error("the nodes are no longer watched", exc_info=error))
         self._lock: FileIO | None = None
         self._stamps: tuple[Stamp | None, Stamp | None] = None, None
         self._placed: dict[str, int] = {}
@@ -102,8 +107,6 @@ class Nodes:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._tasks.aclose()
-        if self._lock is not None:
-            self._lock.close()
 
     @property
     def here(self) -> Member:
@@ -167,18 +170,31 @@ class Nodes:
         return (0 if report is None else report.free) - self._placed.get(name, 0)
 
     async def _watch(self) -> None:
-        while True:
-            if self._lock is None and (lock := await in_thread(self._try_lock)) is not None:
-                self._lock = lock
-                self._tasks.start(self._begin())
-            if self._lock is None:
-                await asyncio.sleep(_READ_SECONDS)
-                await self._refresh()
-                continue
-            begun = time.monotonic()
-            await self._refresh()
+        told = ""
+        try:
+            while True:
+                begun = time.monotonic()
+                try:
+                    await self._look()
+                    told = ""
+                except _PASSING as error:
+                    if told != (told := str(error)):
+                        log.warning("the nodes could not be looked at: %s", error)
+                seconds = _READ_SECONDS if self._lock is None else _PROBE_SECONDS
+                await asyncio.sleep(max(0.0, seconds - (time.monotonic() - begun)))
+        finally:
+            if self._lock is not None:
+                self._lock.close()  # another worker goes on
+                self._lock = None
+
+    async def _look(self) -> None:
+        """Probe all nodes, or read what the worker found that does."""
+        if self._lock is None and (lock := await in_thread(self._try_lock)) is not None:
+            self._lock = lock
+            self._tasks.start(self._begin())
+        await self._refresh()
+        if self._lock is not None:
             await self._probe_all()
-            await asyncio.sleep(max(0.0, _PROBE_SECONDS - (time.monotonic() - begun)))
 
     async def _begin(self) -> None:
         """Do what one worker of a node does when it begins; again while others cannot be asked."""
@@ -186,7 +202,7 @@ class Nodes:
             try:
                 await self.on_elected()
                 return
-            except CoveError:
+            except _PASSING:
                 await asyncio.sleep(_AGAIN_SECONDS)
 
     def _try_lock(self) -> FileIO | None:
@@ -233,9 +249,16 @@ class Nodes:
         before, begun = self.health.get(member.name, Health()), datetime.now(UTC)
         found = await self._ask(member, before)
         report = None if found.misses else found.report
-        if report is not None and self.on_report is not None and await self.on_report(member, report):
-            return msgspec.structs.replace(found, keys_at=begun)
-        return msgspec.structs.replace(found, keys_at=before.keys_at)
+        is_heard = report is not None and await self._hear(member, report)
+        return msgspec.structs.replace(found, keys_at=begun if is_heard else before.keys_at)
+
+    async def _hear(self, member: Member, report: Report) -> bool:
+        """Take what a node reports; returns whether all its keys are known. Its health is known all the same."""
+        try:
+            return self.on_report is not None and await self.on_report(member, report)
+        except _PASSING as error:
+            log.warning("what node %s reports could not be taken: %s", member.name, error)
+            return False
 
     async def _ask(self, member: Member, before: Health) -> Health:
         async with self._limit:

@@ -42,6 +42,7 @@ _NOT_FOUND: Final = 404
 class Hop(StrEnum):
     """The right by which a request comes from another node."""
 
+    NODE = "node"  # the node itself asks: no request of a client ever has it
     VOUCHED = "vouched"  # the first node has checked the caller's key
     CARRIED = "carried"  # the caller's own credentials are with it, and are checked here
     PREVIEW = "preview"  # a visitor of a preview, who needs no more than the label
@@ -140,7 +141,7 @@ class PeerClient:
         body: bytes = b"",
         *,
         seconds: float,
-        hop: Hop = Hop.VOUCHED,
+        hop: Hop = Hop.NODE,
         headers: Mapping[bytes, bytes] | None = None,
         principal: Principal | None = None,
         is_up: Callable[[], bool] | None = None,
@@ -167,7 +168,7 @@ class PeerClient:
         """
         reader, writer = await _connect(member, CONNECT_SECONDS, _SILENT_MILLISECONDS)
         try:
-            writer.write(_render(member, "GET", target, b"", self.key.headers(Hop.VOUCHED)))
+            writer.write(_render(member, "GET", target, b"", self.key.headers(Hop.NODE)))
             reply = Reply()
             parser = httptools.HttpResponseParser(reply)
             while not reply.is_complete:
@@ -191,7 +192,7 @@ class PeerClient:
         """Send a long body in pieces, each within `seconds`, as the answer; raises as `call` does."""
         reader, writer = await _connect(member, CONNECT_SECONDS, int(seconds * 1000))
         try:
-            writer.write(_render_chunked(member, target, self.key.headers(Hop.VOUCHED)))
+            writer.write(_render_chunked(member, target, self.key.headers(Hop.NODE)))
             async for piece in pieces:
                 writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
                 async with asyncio.timeout(seconds):

@@ -23,13 +23,12 @@ from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.slots import count_slots
 from cove.wire.coding import unquote_text
 
-PEERS_ONLY: Final = "/v1/cluster/"
 _JSON: Final = ((b"content-type", b"application/json"),)
 _PER_CPU: Final = 64  # so many sandboxes a node is taken to have room for where its configuration does not say
 
 
 class PeerAnswers:
-    """Everything below `/v1/cluster/`, for requests that have shown the peer key."""
+    """Everything below `/v1/cluster/`, for nodes that ask on their own: what they pass on for a client is not."""
 
     def __init__(
         self,

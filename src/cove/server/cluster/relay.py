@@ -22,13 +22,15 @@ from cove.server.gateway.relay import SocketRelay, render_request
 from cove.server.gateway.upstream import Upstream, Upstreams
 
 NODE_HEADER: Final = b"cove-node"
+REFUSED_HEADER: Final = b"cove-refused"  # by the node itself: what listens in a sandbox may answer 421 too
 QUOTA_HEADER: Final = b"cove-quota"  # the tenant has too much: no other node will do
 _AGAIN_SECONDS: Final = 0.1
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 _NODE: Final = re.compile(rb"\r\ncove-node: ([a-z0-9-]{1,63})\r\n")
+_MARK: Final = b"\r\n%b: " % REFUSED_HEADER
 _DROPPED: Final = HOP_BY_HOP | OURS | {b"expect"}
 _WITHOUT_KEY: Final = _DROPPED | {b"authorization"}
-_MOST_HEAD_BYTES: Final = 1 << 16
+_MOST_REFUSAL_BYTES: Final = 1 << 16
 MISDIRECTED: Final = 421
 NO_ROOM: Final = 429
 UNREACHABLE: Final = 503
@@ -106,6 +108,8 @@ class PeerRelay(SocketRelay):
         """Connect; a node that is being restarted is waited for."""
         if self._refusal is not None:
             await self._choose_next(bytes(self._refusal))
+            if self._kept is None:
+                raise SandboxUnavailable("the sandbox is on another node: nothing was started; try again")
         until = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
             try:
@@ -146,21 +150,25 @@ class PeerRelay(SocketRelay):
             super().upstream_completed(data, keep_alive=keep_alive)
             return
         self._drop_upstream()
-        if self._kept is None:
-            self.fail(SandboxUnavailable("the sandbox is not where it was looked for: nothing was started; try again"))
-            return
-        self._exchange.request.keep_body()
+        if self._kept is not None:
+            self._exchange.request.keep_body()
         self._connecting = self._upstreams.start(self)
 
     def _is_refusal(self, data: bytes) -> bool:
-        """Keep the answer of a node that did nothing, where another one can be asked."""
+        """Keep the answer of a node that did nothing, where another one can be asked; no more of it than it can be."""
         if self._has_answered or self._find_next is None:
             return False
-        if self._refusal is None and (match := _STATUS.match(data)) and int(match[1]) in self._refusals:
-            self._refusal = None if QUOTA_HEADER in data else bytearray()
+        if self._refusal is None and self._begins_refusal(data):
+            self._refusal = bytearray()
         if self._refusal is not None:
-            self._refusal += data[:_MOST_HEAD_BYTES]
+            self._refusal += data[: _MOST_REFUSAL_BYTES - len(self._refusal)]
         return self._refusal is not None
+
+    def _begins_refusal(self, data: bytes) -> bool:
+        match = _STATUS.match(data)
+        if match is None or int(match[1]) not in self._refusals:
+            return False
+        return _MARK in data if int(match[1]) == MISDIRECTED else QUOTA_HEADER not in data
 
     def fail(self, error: CoveError | HttpError) -> None:
         if self._describe is None:

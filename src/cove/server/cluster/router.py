@@ -39,12 +39,13 @@ from cove.server.cluster.moving import Moving
 from cove.server.cluster.names import ClaimedNames
 from cove.server.cluster.nodes import Nodes, Report
 from cove.server.cluster.peer import Arrival, Hop, PeerClient, PeerKey
-from cove.server.cluster.peer_answers import PEERS_ONLY, PeerAnswers
+from cove.server.cluster.peer_answers import PeerAnswers
 from cove.server.cluster.placement import Placement
 from cove.server.cluster.relay import (
     MISDIRECTED,
     NODE_HEADER,
     QUOTA_HEADER,
+    REFUSED_HEADER,
     FindNext,
     PeerRelay,
     PeerUpstreams,
@@ -219,7 +220,7 @@ class Router:
     def _answer_peer(self, request: Request, arrival: Arrival) -> Coming:
         if arrival.hop is Hop.PREVIEW:
             return self._answer_visit(request, arrival.origin)
-        if request.path.startswith(PEERS_ONLY):
+        if arrival.hop is Hop.NODE:
             return self._peer_answers.answer(request)
         if arrival.hop is Hop.VOUCHED:
             request.headers[b"authorization"] = b"Bearer " + self._authenticator.vouch(arrival.principal)
@@ -262,19 +263,31 @@ class Router:
         return self._relay_to_sandbox(node, target, requester)
 
     async def _search_and_answer(self, request: Request, target: Target, requester: Requester) -> Answer:
-        node = await self._whereabouts.search(target.name, requester.tenant)
+        node = await self._search(target, requester)
         if node is None and target.kind is Kind.MADE_BY_USE and self._nodes.members:
             born = self._whereabouts.birthplace(target.name)
             node = born or claim_keepers(target.name, self._nodes.members.values())[0].name
-        if node is None or node == self._nodes.node:
+        if node is not None and node != self._nodes.node:
+            return self._relay_to_sandbox(node, target, requester)
+        try:
             return await self._answer(request)
-        return self._relay_to_sandbox(node, target, requester)
+        except ClaimedElsewhere as error:
+            if target.kind is not Kind.MADE_BY_USE:
+                raise
+            return self._relay_to_sandbox(error.node, target, requester)
+
+    async def _search(self, target: Target, requester: Requester) -> str | None:
+        """Ask all nodes; for whoever has shown no key that this one knows, within bounds."""
+        if requester.principal is None:
+            return await self._whereabouts.search_for_stranger(target.name, requester.tenant)
+        return await self._whereabouts.search(target.name, requester.tenant)
 
     def _relay_to_sandbox(self, node: str, target: Target, requester: Requester) -> PeerRelay:
         tried = {node}
 
         async def find_next(status: int, named: str) -> str:
-            found = await self._whereabouts.search(target.name, requester.tenant)
+            is_named = target.kind is Kind.MADE_BY_USE and named not in ("", *tried)
+            found = named if is_named else await self._search(target, requester)
             if found is None or found in tried:
                 raise SandboxNotFound(f"there is no sandbox {target.name}", id=target.name)
             tried.add(found)
@@ -372,5 +385,6 @@ class Router:
 
 
 def _misdirected(why: str, node: str = "") -> Response:
-    headers = ((NODE_HEADER, node.encode()),) if node else ()
+    named = ((NODE_HEADER, node.encode()),) if node else ()
+    headers = ((REFUSED_HEADER, b"1"), *named)
     return error_response(MISDIRECTED, ErrorBody(why, "SANDBOX_NOT_FOUND"), headers)

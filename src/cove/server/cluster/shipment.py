@@ -96,12 +96,12 @@ def find_holding(home: Path, noun: str, name: str, tenant: str) -> Holding | Non
 
 
 def forget_copy(home: Path, noun: str, name: str, tenant: str) -> None:
-    """Remove what is here under a name, if it is a copy. What stands on its layers keeps them."""
+    """Remove what is here under a name, if it is a copy of the tenant's own. What stands on its layers keeps them."""
     try:
         found = find_record(home, noun, name, tenant)
     except (NotFound, ValidationFailed):
         return
-    if found.origin:
+    if found.origin and found.tenant == tenant:
         layers = LayerStore(home, found.tenant)
         if isinstance(found, ImageRecord):
             ImageStore(home, layers).delete(name, force=True)

@@ -51,14 +51,14 @@ class Whereabouts:
         return is_taken(self._directory, id, tenant)
 
     def recall(self, id: str, tenant: str | None) -> str | None:
-        """Return the node of a sandbox, as far as is known without asking."""
+        """Return the node of a sandbox, as far as is known without asking: it may have left where it was made."""
+        if self.is_here(id, tenant):
+            return self._nodes.node
         remembered = self._remembered.get((tenant, id))
         if remembered is not None:
             return remembered
         born = self.birthplace(id)
-        if born is not None and born != self._nodes.node:
-            return born
-        return self._nodes.node if self.is_here(id, tenant) else None
+        return born if born is not None and born != self._nodes.node and self._nodes.is_up(born) else None
 
     def birthplace(self, id: str) -> str | None:
         """Return the node that an id was made on, if it is one that was made."""
@@ -78,6 +78,16 @@ class Whereabouts:
                 self._remembered.clear()
             self._remembered[tenant, id] = node
         return node
+
+    async def search_for_stranger(self, id: str, tenant: str | None) -> str | None:
+        """Search for whoever may have made the id up: few at a time, and not soon again for what is nowhere."""
+        async with self._searching:
+            if self._was_absent(id):
+                return None
+            node = await self.search(id, tenant)
+            if node is None:
+                self._note_absent(id)
+            return node
 
     def recall_place(self, label: Label) -> str | None:
         """Return the node of the sandbox that a preview's label names, as far as is known without asking."""
@@ -100,28 +110,38 @@ class Whereabouts:
         """
         self._places.pop(key, None)
         async with self._searching:
-            now = asyncio.get_running_loop().time()
-            if now - self._absent.get(key, -_ABSENT_SECONDS) < _ABSENT_SECONDS:
+            if self._was_absent(key):
                 return None
             holders, _ = await self.holders("place", key, None)
-            if len(self._places) + len(self._absent) >= _MOST_REMEMBERED:
-                self._places.clear()
-                self._absent.clear()
             if not holders:
-                self._absent[key] = now
+                self._note_absent(key)
                 return None
             if holders[0] != self._nodes.node:
+                if len(self._places) >= _MOST_REMEMBERED:
+                    self._places.clear()
                 self._places[key] = holders[0]
             return holders[0]
 
+    def _was_absent(self, key: str) -> bool:
+        """Return whether all nodes have just said that they do not have it."""
+        found = self._absent.get(key)
+        return found is not None and asyncio.get_running_loop().time() - found < _ABSENT_SECONDS
+
+    def _note_absent(self, key: str) -> None:
+        if len(self._absent) >= _MOST_REMEMBERED:
+            self._absent.clear()
+        self._absent[key] = asyncio.get_running_loop().time()
+
     async def _claimant(self, id: str, tenant: str | None) -> str | None:
+        """Return the node that has claimed a name; where it was made, if nobody has: it has not left then."""
+        born = self.birthplace(id)
         try:
             claim = await self._placement.find(claim_name(tenant or "", id))
         except PlacementUnavailable:
-            if (born := self.birthplace(id)) is None:
+            if born is None:
                 raise
             return born
-        return None if claim is None else claim.node
+        return born if claim is None else claim.node
 
     async def holders(self, noun: str, name: str, tenant: str | None) -> tuple[list[str], bool]:
         """Return the nodes that have a thing of a tenant's, this one first, and whether all nodes have said so."""
