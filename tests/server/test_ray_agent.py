@@ -23,6 +23,7 @@ from cove.server.ray_agent.names import Names
 from cove.server.sandboxes.capacity import check_room
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.members import read_members
+from cove.server.sandboxes.moves import Move, begin_out
 from cove.server.sandboxes.slots import Slot, take_slots, write_slot
 
 pytestmark = pytest.mark.pure
@@ -270,6 +271,8 @@ def test_only_names_that_others_could_claim_are_claimed(cluster: FakeCluster, tm
     node.add_sandbox(new_id(code_of("a")))
     moved = new_id(code_of("b"))
     node.add_sandbox(moved)
+    node.add_sandbox("leaving")
+    begin_out(node.directory, Move(id="leaving", key="k" * 12, source="a", target="b", epoch=1)).close()
     cluster.lose_memory()
     node.start("a-1")
     assert {key.split("/")[1] for key in cluster.store if key.startswith("name/")} == {"chosen", moved}

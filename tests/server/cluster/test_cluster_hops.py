@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -14,7 +14,7 @@ from support.raw_http import Reply, connect
 
 from bench.proc import resident_bytes
 from cove.core.cluster import code_of, new_id
-from cove.tasks import owned
+from cove.tasks import owned, together
 
 pytestmark = [pytest.mark.anyio, pytest.mark.pure]
 
@@ -35,6 +35,7 @@ class PlayedNode:
 
     answer: bytes = OK
     heads: list[bytes] = field(default_factory=list)
+    searches: list[bytes] = field(default_factory=list)
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -42,6 +43,7 @@ class PlayedNode:
             if b"/v1/cluster/node" in head:
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(REPORT), REPORT))
             elif b"/v1/cluster/has" in head:
+                self.searches.append(head)
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfalse")
             else:
                 self.heads.append(head)
@@ -50,6 +52,8 @@ class PlayedNode:
             pass
         finally:
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 @asynccontextmanager
@@ -152,3 +156,18 @@ async def test_a_refusal_without_an_end_is_kept_within_bounds(cluster: Cluster) 
         before = max(map(resident_bytes, workers(cluster)))
         assert (await ask(cluster, path)).status == 404
         assert max(map(resident_bytes, workers(cluster))) < before + size // 2
+
+
+async def test_who_shows_no_key_has_few_searches_and_none_soon_again(cluster: Cluster) -> None:
+    async with played() as node:
+        await ask_until_up(cluster, f"/v1/sandboxes/{new_id(code_of('d'))}/usage")
+        port = urlsplit(cluster["a"].url).port
+        assert port is not None
+
+        async def guess(id: str) -> int:
+            async with connect(port) as client:
+                return (await client.ask("/files", E2b_Sandbox_Id=id)).status
+
+        node.searches.clear()
+        assert set(await together(guess("made-up") for _ in range(40))) == {502}
+        assert len(node.searches) <= 8  # four at a time of each of two workers

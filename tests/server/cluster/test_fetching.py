@@ -328,3 +328,11 @@ def test_only_copies_are_forgotten(there: Path) -> None:
     forget_copy(there, "image", "app", "")
     forget_copy(there, "image", "nothing", "")
     assert find_holding(there, "image", "app", "") is not None
+
+
+async def test_a_copy_of_the_servers_image_is_no_tenants_to_forget(fetching: Fetching, here: Path) -> None:
+    await provide(fetching, here)
+    await asyncio.to_thread(forget_copy, here, "image", "app", "team")
+    assert await held(here) is not None
+    await asyncio.to_thread(forget_copy, here, "image", "app", "")
+    assert await held(here) is None

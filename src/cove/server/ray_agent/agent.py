@@ -25,6 +25,7 @@ from cove.server.ray_agent.registry import GrantRecord, MemberRecord, Registry
 from cove.server.sandboxes.capacity import read_capacity, write_capacity
 from cove.server.sandboxes.directory import Directory
 from cove.server.sandboxes.members import read_members, write_members
+from cove.server.sandboxes.moves import find_out
 from cove.server.sandboxes.slots import count_slots
 
 _TURN_SECONDS = 10.0
@@ -203,6 +204,7 @@ class Agent:
             record.id
             for record in self._directory.list()
             if birth_code(record.id) != code_of(self._settings.node)
+            and find_out(self._directory.of(record.tenant), record.id) is None  # whose it is, the move decides
             and self._names.ensure(claim_name(record.tenant, record.id), self._settings.node).node
             != self._settings.node
         )
