@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -37,7 +37,10 @@ class PlayedNode:
     heads: list[bytes] = field(default_factory=list)
     searches: list[bytes] = field(default_factory=list)
 
+    talks: set[asyncio.Task[object] | None] = field(default_factory=set)
+
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.talks.add(asyncio.current_task())
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             if b"/v1/cluster/node" in head:
@@ -47,13 +50,13 @@ class PlayedNode:
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfalse")
             else:
                 self.heads.append(head)
-                writer.write(self.answer)
-        except asyncio.IncompleteReadError:
+                for at in range(0, len(self.answer), 1 << 16):
+                    writer.write(self.answer[at : at + (1 << 16)])
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
 
 
 @asynccontextmanager
@@ -66,6 +69,7 @@ async def played(answer: bytes = OK) -> AsyncIterator[PlayedNode]:
     finally:
         server.close()
         await server.wait_closed()
+        await asyncio.wait(filter(None, node.talks))
 
 
 def workers(cluster: Cluster) -> list[int]:
