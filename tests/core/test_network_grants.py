@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from cove.core.egress_protocol import Configured, decode_from_egress, encode
@@ -64,3 +65,16 @@ def test_a_policy_of_the_servers_own_may_lead_to_private_hosts_but_send_no_undef
     secret = NetworkPolicy(allow=[NetworkRule("api.example", inject={"X-Key": Secret("NONE")})])
     with pytest.raises(PermissionDenied, match="NONE"):
         NetworkGrants(policies={"agents": secret}).check(secret)
+
+
+def test_a_preset_leads_to_a_private_host_only_where_that_is_granted() -> None:
+    rules = [NetworkRule("db.example", private=True), NetworkRule("mirror.example", private=True), NetworkRule("a.b")]
+    asked, own = NetworkPolicy(allow=["packages"]), NetworkPolicy(allow=["packages", "c.example"])
+    grants = msgspec.structs.replace(GRANTS, policies={"agents": own})
+    admitted = grants.admit_preset(asked, rules)
+    assert [(rule.host, rule.private) for rule in admitted] == [
+        ("db.example", True),
+        ("mirror.example", False),
+        ("a.b", False),
+    ]
+    assert grants.admit_preset(own, rules) == rules

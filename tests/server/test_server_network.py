@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+import msgspec
 import pytest
 from support.busybox import needs_busybox, write_busybox
 from support.servers import Server, serving
@@ -67,6 +68,26 @@ async def test_a_private_address_needs_the_configuration(server: Server, world: 
         with pytest.raises(PermissionDenied, match=r"other\.example"):
             await sandbox.set_network(refused)
         assert (await sandbox.exec(command)).stdout == "hello"
+
+
+async def test_the_preset_leads_to_no_private_address_that_is_not_listed(server: Server, world: Upstream) -> None:
+    port = world.serve_http("db.example", "mirror.example")
+    rules = [NetworkRule(f"{name}:{port}", private=True) for name in ("db.example", "mirror.example")]
+    (server.home / "packages.json").write_bytes(msgspec.json.encode(rules))
+    policy = NetworkPolicy(allow=["packages"])
+    async with AsyncSandbox.create(network=policy, **address(server)) as sandbox:
+        assert (await sandbox.exec(["curl", "-sS", f"http://db.example:{port}/"])).stdout == "hello"
+        refused = await sandbox.exec(["curl", "-sS", f"http://mirror.example:{port}/"])
+        assert "is a private address" in refused.denied[0].reason
+        assert f"packages: mirror.example:{port}: a private address" in " ".join((await sandbox.info()).warnings)
+    assert len(world.requests) == 1
+    denying = await tenant(
+        server, "denying", quota=Quota(network=NetworkPolicy(allow=["packages"], deny=["db.example"]))
+    )
+    with pytest.raises(PermissionDenied, match=r"denies db\.example"):
+        await denying.create(network=policy)
+    sandbox = await denying.create(network=NetworkPolicy(allow=["packages"], deny=["db.example"]))
+    await sandbox.destroy()
 
 
 async def test_a_secret_of_the_server_goes_where_its_definition_says(server: Server, world: Upstream) -> None:

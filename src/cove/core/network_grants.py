@@ -1,5 +1,7 @@
 """Decide what a client of a server may put into a network policy: only its configuration grants these."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from cove.core.quota import check_network
@@ -24,12 +26,21 @@ class NetworkGrants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def check(self, network: Network | NetworkPolicy) -> None:
         """Raise PermissionDenied for what the configuration does not grant, naming the rule."""
         check_network(self.most, network)
-        is_own = network in self.policies.values()
+        is_own = self._is_own(network)
         for rule in network.rules if isinstance(network, NetworkPolicy) else ():
             if rule.private and not is_own and not self._grants_private(rule):
                 raise PermissionDenied(f"network rule {rule.host!r}: this server does not allow private=True for it")
             for secret in rule.secrets:
                 self.check_secret(secret.name, rule.target.name)
+
+    def admit_preset(self, network: NetworkPolicy, rules: Iterable[NetworkRule]) -> list[NetworkRule]:
+        """Return the rules of a preset as that policy may have them: private only where the configuration says so."""
+        if self._is_own(network):
+            return list(rules)
+        return [rule if self._grants_private(rule) else msgspec.structs.replace(rule, private=False) for rule in rules]
+
+    def _is_own(self, network: Network | NetworkPolicy) -> bool:
+        return network in self.policies.values()
 
     def _grants_private(self, rule: NetworkRule) -> bool:
         target = rule.target

@@ -14,6 +14,7 @@ from cove.attach import BindFile, NetworkSetup
 from cove.core.network_grants import NetworkGrants
 from cove.core.network_log import NetworkLog
 from cove.core.network_policy import Policy, network_warnings
+from cove.core.quota import check_network
 from cove.core.trust import BUNDLE, OTHER_BUNDLES, TRUST_VARIABLES
 from cove.local.threads import in_thread
 from cove.model import Network, NetworkEvent, NetworkPolicy, NetworkRule, Usage
@@ -33,6 +34,7 @@ _ONLY_PORTS = (
     f"{NO_NF_TABLES}: the network has the ports of the policy, 22, 80 and 443 with `internet`, and no "
     "server inside can have one of them; `cove doctor` says how to get it"
 )
+_NOT_LISTED = "a private address, which the configuration of the server does not have in [network] private: refused"
 _WITHOUT_EGRESS = (Network.NONE, Network.HOST)
 
 
@@ -48,6 +50,7 @@ class SandboxNetwork:
         self._log = NetworkLog()
         self._journal = journal
         self._presets: list[NetworkRule] = []
+        self._withheld: list[str] = []
         self._turn = asyncio.Lock()
         self.read_grants: Callable[[], NetworkGrants | None] = lambda: None
 
@@ -112,7 +115,10 @@ class SandboxNetwork:
         grants = await in_thread(self.read_grants)
         if grants is not None:
             grants.check(network)
-        certificate = await self.egress.set_network(await self._expand(network), grants, sockets)
+        expanded = await self._expand(network)
+        if grants is not None:
+            expanded = self._admit_presets(network, expanded, grants)
+        certificate = await self.egress.set_network(expanded, grants, sockets)
         brought = placeholders(network, env)
         if certificate is not None:
             bundle = self._place.path / BUNDLE_FILE
@@ -129,11 +135,25 @@ class SandboxNetwork:
         self._presets = self._presets or await in_thread(package_rules, self._home.path)
         return expand_presets(network, self._presets)
 
+    def _admit_presets(self, network: AnyNetwork, expanded: AnyNetwork, grants: NetworkGrants) -> AnyNetwork:
+        """Hold the rules of a preset to what is granted, as if the policy named them. Raises PermissionDenied."""
+        self._withheld = []
+        if not isinstance(network, NetworkPolicy) or expanded == network:
+            return expanded
+        admitted = grants.admit_preset(network, self._presets)
+        self._withheld = [rule.host for rule, kept in zip(self._presets, admitted, strict=True) if rule != kept]
+        expanded = expand_presets(network, admitted)
+        if isinstance(grants.most, NetworkPolicy):
+            check_network(expand_presets(grants.most, self._presets), expanded)
+        return expanded
+
     def warnings(self, network: AnyNetwork) -> list[str]:
         """Return what an author of the policy may not have meant, and what does not work."""
         told = network_warnings(network)
         if self.egress.is_open and not self.egress.has_every_port:
             told.append(_ONLY_PORTS)
+        if self._withheld:
+            told.append(f"{PRESET}: {', '.join(self._withheld)}: {_NOT_LISTED}")
         return [*told, *([] if self.egress.failure is None else [self.egress.failure])]
 
     async def add_usage(self, usage: Usage) -> Usage:

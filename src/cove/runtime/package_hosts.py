@@ -22,11 +22,13 @@ from urllib.request import Request, urlopen
 
 import msgspec
 
-from cove.core.network_policy import judge_address
+from cove.core.network_policy import Address, judge_address
 from cove.errors import ValidationFailed
 from cove.local.state import replace_file
 from cove.model import NetworkPolicy, NetworkRule
-from cove.model.network import check_network
+from cove.model.network import WEB_PORTS, check_network
+
+Place = tuple[Address, str]
 
 PRESET = "packages"
 _KEPT_SECONDS = 86_400.0
@@ -43,13 +45,14 @@ _PIP_SECTIONS = ("global", "install", "download")
 
 
 def expand_presets(policy: NetworkPolicy, rules: Iterable[NetworkRule]) -> NetworkPolicy:
-    """Replace the preset in a policy by its rules."""
-    others = [each for each in policy.allow if each != PRESET]
-    return msgspec.structs.replace(policy, allow=[*others, *rules])
+    """Replace the preset in a policy by its rules, if it is there."""
+    others = [each for each in policy.allow if each not in (PRESET, NetworkRule(PRESET))]
+    found = rules if len(others) < len(policy.allow) else ()
+    return msgspec.structs.replace(policy, allow=[*others, *found])
 
 
 def package_rules(home: Path, *, refresh: bool = False) -> list[NetworkRule]:
-    """Return a rule for each host; one with a private address may be reached there."""
+    """Return a rule for each host; one that the configuration names may be reached at a private address."""
     kept = home / "packages.json"
     with suppress(OSError, ValueError):
         if not refresh and time.time() - kept.stat().st_mtime < _KEPT_SECONDS:
@@ -61,51 +64,51 @@ def package_rules(home: Path, *, refresh: bool = False) -> list[NetworkRule]:
 
 
 def _make_rules(urls: Iterable[str]) -> list[NetworkRule]:
-    hosts = {host for url in urls for host in (_host_and_port(url), *_led_to(url)) if host is not None}
-    rules = [
-        NetworkRule(name if port in (80, 443) else f"{name}:{port}", private=_is_private(name))
-        for name, port in sorted(dict(sorted(hosts)).items())[:_MOST_HOSTS]
-    ]
-    return [rule for rule in rules if _makes_sense(rule)]
+    """Only what the configuration names may be private, by whatever name: a page may link to anything."""
+    urls = sorted(urls)
+    named = sorted({host for url in urls for host in _hosts_of(url)})[:_MOST_HOSTS]
+    linked = sorted({host for url in urls for host in _led_to(url)}.difference(named))[: _MOST_HOSTS - len(named)]
+    places = {host: _places_of(host) for host in (*named, *linked)}
+    known = set[Place]().union(*(places[host] for host in named))
+    rules = [NetworkRule(host, private=_are_private(places[host])) for host in (*named, *linked)]
+    return [rule for rule in rules if not rule.private or places[rule.host] <= known]
 
 
-def _makes_sense(rule: NetworkRule) -> bool:
-    """A page may link to whatever it likes."""
-    try:
-        check_network(NetworkPolicy(allow=[rule]))
-    except ValidationFailed:
-        return False
-    return True
-
-
-def _host_and_port(url: str) -> tuple[str, int] | None:
-    parts = urlsplit(url)
-    with suppress(ValueError):
+def _hosts_of(url: str, base: str = "") -> Iterator[str]:
+    """The host of an address of the web, as a rule names it; nothing where no rule could."""
+    with suppress(ValueError, ValidationFailed):
+        parts = urlsplit(urljoin(base, url))
         if parts.hostname and parts.scheme in ("http", "https"):
-            return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-    return None
+            host = parts.hostname if parts.port in (None, *WEB_PORTS) else f"{parts.hostname}:{parts.port}"
+            check_network(NetworkPolicy(allow=[host]))
+            yield host
 
 
-def _led_to(url: str) -> Iterator[tuple[str, int] | None]:
+def _led_to(url: str) -> Iterator[str]:
     """Hosts that this address redirects to, and that the links on its page lead to."""
-    request = Request(url, headers={"User-Agent": "cove", "Accept": "text/html, */*"})  # noqa: S310  # http or https
     try:
+        request = Request(url, headers={"User-Agent": "cove", "Accept": "text/html, */*"})  # noqa: S310  # http or https
         with urlopen(request, timeout=_LOOK_SECONDS) as answer:  # noqa: S310
-            yield _host_and_port(answer.url)
+            yield from _hosts_of(answer.url)
             page = answer.read(_PAGE_BYTES) if "html" in answer.headers.get("Content-Type", "") else b""
             for link in set(_LINK.findall(page)):
-                yield _host_and_port(urljoin(answer.url, link.decode("utf-8", "replace")))
+                yield from _hosts_of(link.decode("utf-8", "replace"), answer.url)
     except HTTPError as error:
         error.close()
     except (OSError, ValueError):
         return
 
 
-def _is_private(name: str) -> bool:
+def _places_of(host: str) -> set[Place]:
+    """The addresses of a host, each with the port that a rule for it has."""
+    name, _, port = host.partition(":")
     with suppress(OSError, ValueError):
-        found = {ip_address(str(each[4][0]).partition("%")[0]) for each in socket.getaddrinfo(name, None)}
-        return bool(found) and all(judge_address(each, private=False) is not None for each in found)
-    return False
+        return {(ip_address(str(each[4][0]).partition("%")[0]), port) for each in socket.getaddrinfo(name, None)}
+    return set()
+
+
+def _are_private(places: set[Place]) -> bool:
+    return bool(places) and all(judge_address(address, private=False) is not None for address, _ in places)
 
 
 def _pip_urls() -> Iterator[str]:
