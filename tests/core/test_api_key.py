@@ -1,12 +1,14 @@
 """Keys as texts, and quotas as decisions."""
 
-from itertools import permutations
+import re
+from itertools import permutations, product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cove.core.api_key import digest_of, handle_of, is_key, new_key
+from cove.core.network_policy import Allowed, Policy, judge_request
 from cove.core.quota import Use, check_network, check_sandboxes, check_snapshots, check_sum, check_use, strictest
 from cove.errors import LimitExceeded, PermissionDenied, ValidationFailed
 from cove.model import Limits, Network, NetworkLimits, NetworkPolicy, NetworkRule, Quota
@@ -20,6 +22,8 @@ DENIED = NetworkPolicy(
     allow=["*.b.example", "b.example", "c.example", "*.d.example"],
     deny=["s.b.example", "*.t.b.example", "c.example:80"],
 )
+PUBLIC_PART = NetworkRule("admin.corp.example", methods=["GET"], paths=["/public/*"])
+NARROWED = NetworkPolicy(allow=["*.corp.example", PUBLIC_PART, NetworkRule("*.t.corp.example", methods=["GET"])])
 BOUNDED = NetworkPolicy(allow=["a.example"], limits=NetworkLimits(connections=3))
 
 
@@ -147,6 +151,9 @@ def test_snapshots_beyond_a_quota() -> None:
             NetworkPolicy(allow=["*.b.example", "c.example"], deny=["s.b.example", "*.t.b.example", "c.example:80"]),
         ),
         (BOUNDED, NetworkPolicy(allow=["a.example"], limits=NetworkLimits(connections=3, total_bytes=9))),
+        (NARROWED, NARROWED),
+        (NARROWED, NetworkPolicy(allow=[PUBLIC_PART, "x.corp.example", "*.x.corp.example"])),
+        (NARROWED, NetworkPolicy(allow=["*.corp.example"], deny=["admin.corp.example", "*.t.corp.example"])),
     ],
 )
 def test_networks_within_a_quota(most: Network | NetworkPolicy | None, wanted: Network | NetworkPolicy) -> None:
@@ -174,6 +181,12 @@ def test_networks_within_a_quota(most: Network | NetworkPolicy | None, wanted: N
             for host in ("s.b.example", "*.b.example", "x.t.b.example", "c.example")
         ),
         (DENIED, NetworkPolicy(allow=["*.t.b.example"], deny=["s.b.example"])),
+        *(
+            (NARROWED, NetworkPolicy(allow=[host]))
+            for host in ("admin.corp.example", "*.corp.example", "*.t.corp.example", "x.t.corp.example")
+        ),
+        (NARROWED, NetworkPolicy(allow=["*.corp.example", PUBLIC_PART])),
+        (NARROWED, NetworkPolicy(allow=["*.corp.example"], deny=["admin.corp.example"])),
         (BOUNDED, NetworkPolicy(allow=["a.example"])),
         (BOUNDED, NetworkPolicy(allow=["a.example"], limits=NetworkLimits(connections=4))),
     ],
@@ -181,3 +194,95 @@ def test_networks_within_a_quota(most: Network | NetworkPolicy | None, wanted: N
 def test_networks_beyond_a_quota(most: Network | NetworkPolicy, wanted: Network | NetworkPolicy) -> None:
     with pytest.raises(PermissionDenied):
         check_network(most, wanted)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (NetworkPolicy(allow=["x.example"]), "'x.example': this key does not allow it"),
+        (NetworkPolicy(allow=["admin.corp.example"]), "'admin.corp.example': this key does not allow it"),
+        (NetworkPolicy(allow=["*.corp.example"]), "'*.corp.example': this key allows less of admin.corp.example"),
+    ],
+)
+def test_who_is_beyond_a_quota_reads_which_rule_it_is(wanted: NetworkPolicy, said: str) -> None:
+    with pytest.raises(PermissionDenied, match=re.escape(said)):
+        check_network(NARROWED, wanted)
+
+
+def test_of_several_keys_the_one_with_the_narrower_rule_holds_in_whatever_order() -> None:
+    free = NetworkPolicy(allow=["admin.corp.example"])
+    other = NetworkPolicy(allow=["*.corp.example", NetworkRule("admin.corp.example", methods=["POST"])])
+    for networks in permutations([NARROWED, free]):
+        found = strictest([Quota(network=each) for each in networks]).network
+        assert isinstance(found, NetworkPolicy)
+        assert found.rules == (PUBLIC_PART,)
+    for networks in permutations([NARROWED, other]):
+        found = strictest([Quota(network=each) for each in networks]).network
+        assert isinstance(found, NetworkPolicy)
+        assert found.deny == ("admin.corp.example:80", "admin.corp.example:443")
+        check_network(found, NetworkPolicy(allow=["x.corp.example", NetworkRule("x.t.corp.example", methods=["GET"])]))
+
+
+NAMES_BELOW = ("e", "a.e", "b.e", "a.a.e", "b.a.e", "a.b.e", "c.a.a.e")
+PATTERNS = (*NAMES_BELOW[:5], "*.e", "*.a.e", "*.b.e", "*.a.a.e")
+METHODS, PATHS, PORTS = ("GET", "POST"), ("/x", "/y"), (80, 443)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> NetworkRule:
+    host = draw(st.sampled_from(PATTERNS))
+    return NetworkRule(
+        host,
+        ports=draw(st.sampled_from([(), (80,), (443,)])),
+        methods=draw(st.sampled_from([(), (), ("GET",), METHODS])),
+        paths=draw(st.sampled_from([(), (), ("/x",)])),
+        websocket=draw(st.booleans()),
+        private=not host.startswith("*") and draw(st.booleans()),
+    )
+
+
+def policies_of(rules: st.SearchStrategy[NetworkRule]) -> st.SearchStrategy[NetworkPolicy]:
+    denied = st.sampled_from([*PATTERNS, "a.e:80", "*.a.e:443"])
+    return st.builds(
+        NetworkPolicy, allow=st.lists(rules, min_size=1, max_size=5), deny=st.just(()) | st.lists(denied, max_size=3)
+    )
+
+
+def requests_of(network: Network | NetworkPolicy) -> set[tuple[str, int, str, str, str]]:
+    """All requests that a policy allows, of those that could be made here."""
+    policy = Policy(network)
+    found = set()
+    for name, port, method, path in product(NAMES_BELOW, PORTS, METHODS, PATHS):
+        verdict = policy.judge(name, port)
+        rule = verdict.rule if isinstance(verdict, Allowed) else None
+        if rule is None or judge_request(rule, name, method, path) is not None:
+            continue
+        found.add((name, port, method, path, "request"))
+        if rule.private:
+            found.add((name, port, method, path, "private"))
+        if rule.websocket or not rule.is_intercepted:
+            found.add((name, port, method, path, "websocket"))
+    return found
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_what_a_policy_within_a_quota_allows_the_quota_allows_too(data: st.DataObject) -> None:
+    most = data.draw(policies_of(rules()))
+    wanted = data.draw(policies_of(st.sampled_from(most.rules) | rules()))
+    try:
+        check_network(most, wanted)
+    except PermissionDenied:
+        return
+    assert requests_of(wanted) <= requests_of(most)
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_what_several_keys_allow_each_of_them_allows(data: st.DataObject) -> None:
+    one = data.draw(policies_of(rules()))
+    others = data.draw(st.lists(policies_of(st.sampled_from(one.rules) | rules()), min_size=1, max_size=2))
+    found = strictest([Quota(network=each) for each in (one, *others)]).network
+    assert found is not None
+    for each in (one, *others):
+        assert requests_of(found) <= requests_of(each)

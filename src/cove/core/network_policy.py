@@ -103,7 +103,7 @@ class Policy:
 
     def judge(self, name: str, port: int) -> Verdict:
         """Decide whether a connection to that name and port is allowed, and by which rule."""
-        if any(not target.ports or port in target.ports for target, _ in self._deny.find(name)):
+        if self.denial_of(name, port) is not None:
             return Refused(f"{name}:{port} is denied")
         found = self._allow.find(name)
         for target, rule in found:
@@ -116,6 +116,15 @@ class Policy:
         if found or self.is_internet:
             return Refused(f"port {port} of {name} is not allowed", f"{name}:{port}")
         return Refused(f"{name} is not allowed", f"{name}:{port}")
+
+    def denial_of(self, name: str, port: int) -> str | None:
+        """Return the entry of `deny` that this name and port fall under, if one does."""
+        found = self._deny.find(name)
+        return next((rule.host for target, rule in found if not target.ports or port in target.ports), None)
+
+    def ports_of(self, name: str) -> tuple[int, ...]:
+        """Return the ports that rules have for this name, sorted."""
+        return tuple(sorted({port for target, _ in self._allow.find(name) for port in target.ports}))
 
     def intercepts(self, allowed: Allowed) -> bool:
         """Return whether the single requests of such a connection are judged, recorded or replayed."""

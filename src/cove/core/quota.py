@@ -1,14 +1,16 @@
 """Decide whether a tenant may have one more sandbox, and what its sandboxes may reach."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from cove.core.network_policy import Allowed, Policy
 from cove.errors import LimitExceeded, PermissionDenied
 from cove.model.api_key import Quota
-from cove.model.network import Network, NetworkLimits, NetworkPolicy, NetworkRule, Target, parse_target
+from cove.model.network import Network, NetworkLimits, NetworkPolicy, NetworkRule, parse_target
 from cove.model.spec import Limits
 
 _RANK: Final = (Network.NONE, Network.INTERNET, Network.HOST)
@@ -60,18 +62,23 @@ def narrowest(networks: Iterable[Network | NetworkPolicy]) -> Network | NetworkP
 
 
 def _meet(one: NetworkPolicy, other: NetworkPolicy) -> NetworkPolicy:
-    """Return what both policies allow: rules of each that a rule of the other covers."""
-    shared = [
-        *(rule for rule in one.rules if any(_covers(each, rule) for each in other.rules)),
-        *(rule for rule in other.rules if any(_covers(each, rule) for each in one.rules)),
-    ]
+    """Return what both policies allow: rules of each that the other allows, without what is narrower in one."""
+    shared = [*_rules_within(Policy(other), one), *_rules_within(Policy(one), other)]
     limits = NetworkLimits(
         **{
             name: min((most for each in (one, other) if (most := getattr(each.limits, name)) is not None), default=None)
             for name in NetworkLimits.__struct_fields__
         }
     )
-    return NetworkPolicy(allow=shared, deny=tuple(dict.fromkeys((*one.deny, *other.deny))), limits=limits)
+    met = NetworkPolicy(allow=shared, deny=tuple(dict.fromkeys((*one.deny, *other.deny))), limits=limits)
+    beyond = {f"{each.pattern}:{each.port}": None for most in (one, other) for each in _excesses(most, met)}
+    return msgspec.structs.replace(met, deny=(*met.deny, *beyond))
+
+
+def _rules_within(most: Policy, policy: NetworkPolicy) -> Iterator[NetworkRule]:
+    for rule in policy.rules:
+        if all(_allows(most, rule.target.pattern, port, rule) for port in rule.target.ports):
+            yield rule
 
 
 def check_sandboxes(quota: Quota, running: Sequence[Limits], wanted: Limits) -> None:
@@ -130,35 +137,60 @@ def check_network(most: Network | NetworkPolicy | None, wanted: Network | Networ
 
 
 def _check_policy(most: NetworkPolicy, wanted: NetworkPolicy) -> None:
-    for rule in wanted.rules:
-        if not any(_covers(each, rule) for each in most.rules):
-            raise PermissionDenied(f"network rule {rule.host!r}: this key does not allow it")
-        for denied in most.deny:
-            if denied not in wanted.deny and _meets(parse_target(denied), rule.target):
-                raise PermissionDenied(
-                    f"network rule {rule.host!r}: this key denies {denied}: deny it in the policy too"
-                )
+    for excess in _excesses(most, wanted):
+        raise PermissionDenied(f"network rule {excess.rule.host!r}: {excess.reason}")
     for name in NetworkLimits.__struct_fields__:
         bound, asked = getattr(most.limits, name), getattr(wanted.limits, name)
         if bound is not None and (asked is None or asked > bound):
             raise PermissionDenied(f"this key allows a policy with limits.{name} of at most {bound}")
 
 
-def _meets(denied: Target, target: Target) -> bool:
-    """Return whether a name and port that is denied can be reached by a rule for that target."""
-    is_at = denied.name == target.name and denied.is_wildcard == target.is_wildcard
-    is_above = denied.is_wildcard and target.name.endswith(f".{denied.name}")
-    is_below = target.is_wildcard and denied.name.endswith(f".{target.name}")
-    has_port = not denied.ports or not set(denied.ports).isdisjoint(target.ports)
-    return has_port and (is_at or is_above or is_below)
+@dataclass(frozen=True, slots=True)
+class _Excess:
+    """Something that `rule` of a policy allows beyond another policy, and the reason in words."""
+
+    pattern: str
+    port: int
+    rule: NetworkRule
+    reason: str
+
+
+def _excesses(most: NetworkPolicy, wanted: NetworkPolicy) -> Iterator[_Excess]:
+    """Find what a policy allows and the other does not.
+
+    Names that no pattern of either policy tells apart are judged alike. So one is tried for each pattern: the name
+    itself, and for a wildcard the label `*`, which no name has.
+    """
+    ours, theirs = Policy(most), Policy(wanted)
+    for pattern in dict.fromkeys((*_patterns(wanted), *_patterns(most))):
+        for port in theirs.ports_of(pattern):
+            verdict = theirs.judge(pattern, port)
+            rule = verdict.rule if isinstance(verdict, Allowed) else None
+            if rule is not None and not _allows(ours, pattern, port, rule):
+                yield _Excess(pattern, port, rule, _describe(ours, pattern, port, rule))
+
+
+def _patterns(policy: NetworkPolicy) -> Iterator[str]:
+    yield from (rule.target.pattern for rule in policy.rules)
+    yield from (parse_target(text).pattern for text in policy.deny)
+
+
+def _describe(most: Policy, pattern: str, port: int, rule: NetworkRule) -> str:
+    if (denied := most.denial_of(pattern, port)) is not None:
+        return f"this key denies {denied}: deny it in the policy too"
+    if pattern != rule.target.pattern:
+        return f"this key allows less of {pattern}: deny it, or give a rule of its own that allows no more"
+    return "this key does not allow it"
+
+
+def _allows(most: Policy, pattern: str, port: int, rule: NetworkRule) -> bool:
+    """Return whether what that rule allows of these names is allowed by the rule that would judge them."""
+    verdict = most.judge(pattern, port)
+    return isinstance(verdict, Allowed) and verdict.rule is not None and _covers(verdict.rule, rule)
 
 
 def _covers(most: NetworkRule, rule: NetworkRule) -> bool:
-    ours, theirs = most.target, rule.target
-    is_below = ours.is_wildcard and theirs.name.endswith(f".{ours.name}")
-    is_same = ours.name == theirs.name and ours.is_wildcard == theirs.is_wildcard
+    """Return whether a rule allows all requests that another does, of the names and ports that both have."""
     is_free = not most.methods and not most.paths
-    is_alike = is_free or (
-        (most.methods, most.paths) == (rule.methods, rule.paths) and most.websocket >= rule.websocket
-    )
-    return (is_below or is_same) and set(theirs.ports) <= set(ours.ports) and is_alike and most.private >= rule.private
+    is_alike = (most.methods, most.paths) == (rule.methods, rule.paths) and most.websocket >= rule.websocket
+    return (is_free or is_alike) and most.private >= rule.private
