@@ -131,6 +131,22 @@ def test_names_with_rules_on_requests_are_intercepted() -> None:
     assert recorded.intercepted_names == ("a.example",)
 
 
+def test_a_policy_that_replays_allows_names_and_no_address() -> None:
+    allow: list[str | NetworkRule] = ["a.example", "*.b.example", NetworkRule("10.0.0.5:5432", private=True)]
+    with pytest.raises(ValidationFailed, match=r"reaches nothing: it cannot allow the address 10\.0\.0\.5"):
+        check_network(NetworkPolicy(allow=allow, replay="tape"))
+    check_network(NetworkPolicy(allow=allow, record="tape"))
+    check_network(NetworkPolicy(allow=allow[:2], replay="tape"))
+    made = Policy(NetworkPolicy(allow=allow, replay="tape"))
+    assert made.addresses == ()
+    assert isinstance(made.judge("10.0.0.5", 5432), Refused)
+    for name in ("a.example", "x.b.example"):
+        for verdict in (made.judge_name(name), made.judge(name, 443)):
+            assert isinstance(verdict, Allowed)
+            assert verdict.is_replayed
+    assert policy("a.example").judge("a.example", 443) == Allowed(NetworkRule("a.example"))
+
+
 @pytest.mark.parametrize("tape", [NetworkPolicy(record="tape"), NetworkPolicy(replay="tape")])
 def test_with_a_cassette_every_name_is_intercepted_and_no_address(tape: NetworkPolicy) -> None:
     made = Policy(tape)

@@ -240,6 +240,23 @@ async def test_a_recorded_exchange_is_replayed_without_a_network(world: Upstream
         await AsyncSandbox.create(network=NetworkPolicy(allow=[allowed], replay="other"))
 
 
+async def test_a_policy_that_replays_asks_no_name_server_and_connects_nowhere(world: Upstream) -> None:
+    port = world.serve_http("a.wild.example", tls=True)
+    url = f"https://a.wild.example:{port}/"
+    async with AsyncSandbox.create(
+        network=NetworkPolicy(allow=[rule("a.wild.example", port)], record="wild")
+    ) as sandbox:
+        assert await run(sandbox, "curl", "-sS", url) == "hello"
+        before = len(world.asked), len(world.requests)
+        await sandbox.set_network(NetworkPolicy(allow=[f"*.wild.example:{port}"], replay="wild"))
+        assert await run(sandbox, "curl", "-sS", url) == "hello"
+        assert "has no answer left" in await run(sandbox, "curl", "-sS", f"https://secret.wild.example:{port}/")
+        assert "400" in await run(
+            sandbox, "bash", "-c", f"exec 3<>/dev/tcp/a.wild.example/{port}; echo SSH >&3; cat <&3"
+        )
+        assert (len(world.asked), len(world.requests)) == before
+
+
 async def test_requests_per_minute_are_limited(world: Upstream) -> None:
     port = world.serve_http("api.example", tls=True)
     policy = NetworkPolicy(

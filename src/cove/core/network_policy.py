@@ -16,9 +16,13 @@ _AMBIGUOUS = re.compile(r"//|/\.{1,2}(/|$|;)|\\|%2e|%2f|%5c|%00|%25|;", re.IGNOR
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """It may be reached, by this rule; without one, because every public name may."""
+    """It may be reached, by this rule; without one, because every public name may.
+
+    What is replayed is answered from a cassette: nothing is looked up or connected to for it.
+    """
 
     rule: NetworkRule | None
+    is_replayed: bool = False
 
     @property
     def text(self) -> str:
@@ -82,6 +86,8 @@ class Policy:
         addresses = set[str]()
         for rule in policy.rules:
             target = rule.target
+            if self.replay is not None and target.is_address:
+                continue  # no cassette answers for it
             self._allow.add(target, rule)
             ports |= set(target.ports)
             if target.is_address:
@@ -96,7 +102,7 @@ class Policy:
         if any(not target.ports for target, _ in self._deny.find(name)):
             return Refused(f"{name} is denied")
         if found := self._allow.find(name):
-            return Allowed(found[0][1])
+            return Allowed(found[0][1], self.replay is not None)
         if self.is_internet:
             return Allowed(None)
         return Refused(f"{name} is not allowed", name)
@@ -108,7 +114,7 @@ class Policy:
         found = self._allow.find(name)
         for target, rule in found:
             if port in target.ports:
-                return Allowed(rule)
+                return Allowed(rule, self.replay is not None)
         if self.is_internet and port in self.ports:
             return Allowed(None)
         if self._any_port and port != _SMTP:

@@ -40,6 +40,7 @@ class _Way(NamedTuple):
 
     is_intercepted: bool
     is_private: bool
+    is_replayed: bool
     rule: NetworkRule | None
 
 
@@ -93,12 +94,15 @@ class Connection:
 
     def _way_of(self, allowed: Allowed) -> "_Way":
         is_intercepted = self._gate.policy.intercepts(allowed)
-        return _Way(is_intercepted, allowed.is_private, allowed.rule if is_intercepted else None)
+        rule = allowed.rule if is_intercepted else None
+        return _Way(is_intercepted, allowed.is_private, allowed.is_replayed, rule)
 
     async def _carry(self, allowed: Allowed) -> Verdict:
         self._way = self._way_of(allowed)
         if self._way.is_intercepted:
             return await self._intercept(allowed)
+        if allowed.is_replayed:
+            return Refused(f"{self.host}:{self.port}: a policy that replays reaches nothing")
         first = b""
         if self.port == _TLS_PORT:
             try:

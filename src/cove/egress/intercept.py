@@ -190,6 +190,8 @@ class Interception:
 
     async def _connect(self, allowed: Allowed) -> Upstream:
         port = self._connection.port
+        if allowed.is_replayed:
+            raise RequestRefused(Refused(f"{self.host}:{port}: a policy that replays reaches nothing"))
         try:
             sock = await self._gate.resolver.connect(self.host, port, private=allowed.is_private)
             self._bound(sock)

@@ -1,8 +1,8 @@
 """Answer the DNS queries of a sandbox: an allowed name has one synthetic address, every other does not exist.
 
-What an exact rule names is answered at once. A name that only a wildcard or `internet` allows is looked up first, so
-that one that does not exist fails where programs expect it; that query tells a server nothing that a connection, which
-is allowed as well, could not. No other query leaves the machine.
+What an exact rule names, or a cassette answers for, is answered at once. A name that only a wildcard or `internet`
+allows is looked up first, so that one that does not exist fails where programs expect it; that query tells a server
+nothing that a connection, which is allowed as well, could not. No other query leaves the machine.
 """
 
 import asyncio
@@ -46,9 +46,11 @@ class _Known:
     rest: bytes
 
 
-def _is_exact(verdict: Verdict) -> bool:
-    """Return whether a rule names the host itself: such a name is answered without looking it up."""
-    return isinstance(verdict, Allowed) and verdict.rule is not None and not verdict.rule.target.is_wildcard
+def _is_known(verdict: Verdict) -> bool:
+    """Return whether a rule names the host itself, or it is replayed: such a name is answered without a lookup."""
+    if not isinstance(verdict, Allowed):
+        return False
+    return verdict.is_replayed or (verdict.rule is not None and not verdict.rule.target.is_wildcard)
 
 
 class NameServer:
@@ -72,14 +74,14 @@ class NameServer:
         self._second = self._queries = 0
 
     def known_answer(self, query: bytes) -> bytes | None:
-        """The answer to a query for the name of an exact rule that was asked before, if it is still right."""
+        """The answer to a query that was asked before, for a name that is not looked up, if it is still right."""
         known = self._known.get(query[_ID_BYTES:])
-        if known is None or not _is_exact(self._judge(known.name)) or self._address_of(known.name) != known.address:
+        if known is None or not _is_known(self._judge(known.name)) or self._address_of(known.name) != known.address:
             return None
         return query[:_ID_BYTES] + known.rest
 
     def _remember(self, query: bytes, name: str, reply: bytes) -> None:
-        if not _is_exact(self._judge(name)):
+        if not _is_known(self._judge(name)):
             return
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
@@ -115,7 +117,7 @@ class NameServer:
         except (ValueError, UnicodeError):
             return dns.rcode.NXDOMAIN, None
         verdict = self._judge(name)
-        if isinstance(verdict, Allowed) and not _is_exact(verdict):
+        if isinstance(verdict, Allowed) and not _is_known(verdict):
             verdict, code = await self._check_exists(name, verdict)
             if code is not None:
                 return code, None

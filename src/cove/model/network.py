@@ -244,11 +244,7 @@ def check_network(network: Network | NetworkPolicy) -> None:
 
 
 def _problems(policy: NetworkPolicy) -> Iterator[str]:
-    if policy.record is not None and policy.replay is not None:
-        yield "network: a policy records or replays, not both"
-    for cassette in (policy.record, policy.replay):
-        if cassette is not None and not _CASSETTE.fullmatch(cassette):
-            yield f"network: {cassette!r} is not the name of a cassette: letters, digits, `_`, `.` and `-`"
+    yield from _problems_of_cassettes(policy)
     if len(policy.allow) + len(policy.deny) > _MOST_RULES:
         yield f"network: more than {_MOST_RULES} rules"
     for name in policy.limits.__struct_fields__:
@@ -263,6 +259,17 @@ def _problems(policy: NetworkPolicy) -> Iterator[str]:
         ports |= set(rule.target.ports)
     if len(ports) > _MOST_PORTS:
         yield f"network: more than {_MOST_PORTS} different ports"
+
+
+def _problems_of_cassettes(policy: NetworkPolicy) -> Iterator[str]:
+    if policy.record is not None and policy.replay is not None:
+        yield "network: a policy records or replays, not both"
+    for cassette in (policy.record, policy.replay):
+        if cassette is not None and not _CASSETTE.fullmatch(cassette):
+            yield f"network: {cassette!r} is not the name of a cassette: letters, digits, `_`, `.` and `-`"
+    for target in (rule.target for rule in policy.rules if policy.replay is not None):
+        if target.is_address:
+            yield f"network: a policy that replays reaches nothing: it cannot allow the address {target.name}"
 
 
 def _problems_of_rule(rule: NetworkRule) -> Iterator[str]:
