@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cove.core.network_policy import Refused, judge_request
+from cove.core.network_policy import Refused, judge_headers, judge_request
 from cove.model.network import NetworkRule
 
 pytestmark = pytest.mark.pure
@@ -24,6 +24,28 @@ def test_a_method_that_is_not_named_is_refused() -> None:
     rule = NetworkRule("api.example", methods=["GET", "HEAD"])
     assert refused(rule, "HEAD", "/") is None
     assert refused(rule, "POST", "/") == "POST api.example is not allowed"
+
+
+METHOD_OVERRIDES = ("x-http-method-override", "X-HTTP-Method", "x_http_method_override", "X-Method_Override")
+PATH_OVERRIDES = ("x-original-url", "X-Rewrite-URL", "x_original_url")
+
+
+@pytest.mark.parametrize(
+    ("rule", "names"),
+    [
+        (NetworkRule("api.example", methods=["GET"]), METHOD_OVERRIDES),
+        (NetworkRule("api.example", paths=["/v1/*"]), PATH_OVERRIDES),
+    ],
+)
+def test_a_header_that_says_another_method_or_path_is_refused_where_a_rule_has_them(
+    rule: NetworkRule, names: tuple[str, ...]
+) -> None:
+    for name in (*METHOD_OVERRIDES, *PATH_OVERRIDES):
+        verdict = judge_headers(rule, "api.example", ["accept", name])
+        assert (verdict is not None) == (name in names)
+        assert verdict is None or f"the header {name}" in verdict.reason
+        assert judge_headers(NetworkRule("api.example"), "api.example", [name]) is None
+    assert judge_headers(rule, "api.example", ["accept", "x-http-methods"]) is None
 
 
 @pytest.mark.parametrize("path", ["/v1/", "/v1/a", "/v1/a/b", "/health"])

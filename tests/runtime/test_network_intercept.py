@@ -50,6 +50,17 @@ async def test_requests_are_judged_by_method_and_path(world: Upstream) -> None:
     assert len(world.requests) == 1
 
 
+@pytest.mark.parametrize("header", ["X-HTTP-Method-Override: DELETE", "x_original_url: /admin"])
+async def test_a_header_that_stands_for_another_request_is_refused(world: Upstream, header: str) -> None:
+    port = world.serve_http("api.example", tls=True)
+    allowed = rule("api.example", port, methods=["GET"], paths=["/v1/*"])
+    async with AsyncSandbox.create(network=NetworkPolicy(allow=[allowed])) as sandbox:
+        result = await sandbox.exec(["curl", "-sS", "-H", header, f"https://api.example:{port}/v1/things"])
+        assert f"the header {header.partition(':')[0].lower()}" in result.stdout
+        assert "the header" in result.denied[0].reason
+    assert world.requests == []
+
+
 async def test_a_request_for_another_host_is_refused(world: Upstream) -> None:
     port = world.serve_http("api.example", tls=True)
     async with AsyncSandbox.create(

@@ -13,6 +13,10 @@ _SMTP = 25
 # Texts that servers decode or drop before they look for a path: with a rule on paths, nobody could judge it.
 _AMBIGUOUS = re.compile(r"//|/\.{1,2}(/|$|;)|\\|%2e|%2f|%5c|%00|%25|;", re.IGNORECASE)
 
+# Headers by which frameworks take another method or path than those of the request line.
+_METHOD_OVERRIDES = frozenset(("x-http-method-override", "x-http-method", "x-method-override"))
+_PATH_OVERRIDES = frozenset(("x-original-url", "x-rewrite-url"))
+
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
@@ -215,6 +219,20 @@ def judge_request(rule: NetworkRule, host: str, method: str, path: str) -> Refus
         return Refused(f"the path of {method} {host}{path} can be understood in two ways")
     if not any(_fits(path, pattern) for pattern in rule.paths):
         return Refused(f"{method} {host}{path} is not allowed", f"{rule.host} with paths={path!r}")
+    return None
+
+
+def judge_headers(rule: NetworkRule, host: str, names: Iterable[str]) -> Refused | None:
+    """Return why a request with these headers is refused, or None: one that says another method or path than it has.
+
+    Servers that make variables of headers take `_` for `-`.
+    """
+    overrides = (_METHOD_OVERRIDES if rule.methods else frozenset()) | (_PATH_OVERRIDES if rule.paths else frozenset())
+    for name in names:
+        if name.lower().replace("_", "-") in overrides:
+            return Refused(
+                f"{host}: the header {name} can stand for another method or path than the one that is allowed"
+            )
     return None
 
 

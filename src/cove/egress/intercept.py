@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from cove.core.network_policy import Allowed, Failed, Refused, judge_request
+from cove.core.network_policy import Allowed, Failed, Refused, judge_headers, judge_request
 from cove.core.redaction import forms_of
 from cove.egress.intercept_relay import InterceptRelay
 from cove.egress.refusal import RequestRefused, describe, refusal
@@ -154,6 +154,9 @@ class Interception:
 
     def _check_rule(self, rule: NetworkRule, request: Request) -> None:
         if (refused := judge_request(rule, self.host, request.method, request.path)) is not None:
+            raise RequestRefused(refused)
+        names = (name.decode("latin-1") for name in request.headers)
+        if (refused := judge_headers(rule, self.host, names)) is not None:
             raise RequestRefused(refused)
         if request.is_upgrade:
             self._check_upgrade(rule, request.headers.get(b"upgrade", b""))
