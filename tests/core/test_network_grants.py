@@ -1,3 +1,5 @@
+import re
+
 import msgspec
 import pytest
 
@@ -32,11 +34,11 @@ def test_any_other_private_host_is_refused(host: str) -> None:
 
 
 def test_a_secret_goes_to_its_hosts_only() -> None:
-    GRANTS.check(NetworkPolicy(allow=[NetworkRule("api.example", inject={"A": Secret("TOKEN")})]))
+    GRANTS.check(NetworkPolicy(allow=[NetworkRule("api.example", inject={"Authorization": Secret("TOKEN")})]))
     with pytest.raises(PermissionDenied, match=r"may not be sent to b\.example"):
-        GRANTS.check(NetworkPolicy(allow=[NetworkRule("b.example", inject={"A": Secret("TOKEN")})]))
+        GRANTS.check(NetworkPolicy(allow=[NetworkRule("b.example", inject={"Authorization": Secret("TOKEN")})]))
     with pytest.raises(PermissionDenied, match="no secret OTHER"):
-        GRANTS.check(NetworkPolicy(allow=[NetworkRule("api.example", inject={"A": Secret("OTHER")})]))
+        GRANTS.check(NetworkPolicy(allow=[NetworkRule("api.example", inject={"Authorization": Secret("OTHER")})]))
 
 
 def test_wildcards_are_warned_about() -> None:
@@ -78,3 +80,64 @@ def test_a_preset_leads_to_a_private_host_only_where_that_is_granted() -> None:
         ("a.b", False),
     ]
     assert grants.admit_preset(own, rules) == rules
+
+
+def keyed(header: str = "", query: str = "", basic_auth: bool = False) -> NetworkPolicy:
+    secret = Secret("TOKEN")
+    inject, fields = {header: secret} if header else {}, {query: secret} if query else {}
+    rule = NetworkRule("api.example", inject=inject, query=fields, basic_auth=secret if basic_auth else None)
+    return NetworkPolicy(allow=[rule])
+
+
+def granting(headers: tuple[str, ...] | None = None, query: tuple[str, ...] | None = None) -> NetworkGrants:
+    source = SecretSource(env="T", hosts=("api.example",), headers=headers, query=query)
+    return NetworkGrants(secrets={"TOKEN": source})
+
+
+@pytest.mark.parametrize(
+    ("grants", "network"),
+    [
+        (granting(), keyed("authorization")),
+        (granting(), keyed("X-API-Key")),
+        (granting(), keyed("Private-Token")),
+        (granting(), keyed(basic_auth=True)),
+        (granting(headers=("X-Key",)), keyed("x-key")),
+        (granting(headers=("AUTHORIZATION",)), keyed(basic_auth=True)),
+        (granting(query=("key",)), keyed(query="key")),
+        (granting(headers=("X-Key",), query=("key",)), keyed("X-Key", query="key")),
+    ],
+)
+def test_a_secret_may_be_put_where_its_definition_or_custom_says(grants: NetworkGrants, network: NetworkPolicy) -> None:
+    grants.check(network)
+
+
+@pytest.mark.parametrize(
+    ("grants", "network", "setting"),
+    [
+        (granting(), keyed("X-Metadata"), 'headers = ["X-Metadata"]'),
+        (granting(), keyed(query="text"), 'query = ["text"]'),
+        (granting(), keyed("Authorization", query="text"), 'query = ["text"]'),
+        (granting(headers=("X-Key",)), keyed("Authorization"), 'headers = ["Authorization"]'),
+        (granting(headers=("X-Key",)), keyed(basic_auth=True), 'headers = ["Authorization"]'),
+        (granting(headers=("X-Key",)), keyed(query="key"), 'query = ["key"]'),
+        (granting(query=("key",)), keyed("Authorization"), 'headers = ["Authorization"]'),
+        (granting(query=("key",)), keyed(query="KEY"), 'query = ["KEY"]'),
+    ],
+)
+def test_a_secret_is_put_nowhere_else(grants: NetworkGrants, network: NetworkPolicy, setting: str) -> None:
+    with pytest.raises(PermissionDenied, match=re.escape(f"[network.secrets.TOKEN] {setting}")):
+        grants.check(network)
+
+
+def test_a_rule_of_the_servers_own_puts_a_secret_where_it_likes() -> None:
+    own = keyed("X-Metadata", query="text")
+    grants = msgspec.structs.replace(granting(), policies={"agents": own})
+    grants.check(own)
+    grants.check(msgspec.structs.replace(own, deny=["b.example"]))
+    with pytest.raises(PermissionDenied, match="the header X-Metadata"):
+        grants.check(keyed("X-Metadata"))
+
+
+def test_credentials_of_a_bucket_are_bound_to_their_hosts_alone() -> None:
+    granting().check_secret("TOKEN", "api.example")
+    granting(headers=(), query=()).check_secret("TOKEN", "api.example")

@@ -73,7 +73,7 @@ async def use_others(sandbox: AsyncSandbox, server: Server, registry: str) -> No
             await sandbox.git.clone(url, token=token)
     with pytest.raises(CoveError):
         await AsyncImage.pull(f"{registry}/team/made:1", **address(server))
-    rule = NetworkRule("api.example", inject={"X-Key": Secret("TOKEN")})
+    rule = NetworkRule("api.example", inject={"X-Api-Key": Secret("TOKEN")})
     await sandbox.set_network(NetworkPolicy(allow=[rule]))
     await sandbox.exec(["curl", "-sS", "--max-time", "5", "https://api.example/"])
 

@@ -51,6 +51,7 @@ private = ["db.example", "api.example"]
 [network.secrets.TOKEN]
 env = "SERVERS_TOKEN"
 hosts = ["api.example"]
+headers = ["X-Key"]
 """)
     with serving(other_home, "--on-stop", "destroy", "--config", str(configuration)) as running:
         yield running
@@ -95,6 +96,10 @@ async def test_a_secret_of_the_server_goes_where_its_definition_says(server: Ser
     for host, name in (("db.example", "TOKEN"), ("api.example", "OTHER")):
         rule = NetworkRule(f"{host}:{port}", private=True, inject={"X-Key": Secret(name)})
         with pytest.raises(PermissionDenied, match=name):
+            await AsyncSandbox.create(network=NetworkPolicy(allow=[rule]), **address(server))
+    token = {"text": Secret("TOKEN")}
+    for rule in (NetworkRule("api.example", inject=token), NetworkRule("api.example", query=token)):
+        with pytest.raises(PermissionDenied, match="TOKEN may not be put into"):
             await AsyncSandbox.create(network=NetworkPolicy(allow=[rule]), **address(server))
     rule = NetworkRule(f"api.example:{port}", private=True, inject={"X-Key": Secret("TOKEN")})
     async with AsyncSandbox.create(network=NetworkPolicy(allow=[rule]), **address(server)) as sandbox:

@@ -32,6 +32,18 @@ class NetworkGrants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 raise PermissionDenied(f"network rule {rule.host!r}: this server does not allow private=True for it")
             for secret in rule.secrets:
                 self.check_secret(secret.name, rule.target.name)
+            if not any(rule in policy.rules for policy in self.policies.values()):
+                self._check_places(rule)
+
+    def _check_places(self, rule: NetworkRule) -> None:
+        """Raise PermissionDenied for a secret in a place where a host could show it to another of its users."""
+        basic = {} if rule.basic_auth is None else {"Authorization": rule.basic_auth}
+        for header, secret in (*rule.inject.items(), *basic.items()):
+            if not self.secrets[secret.name].may_be_header(header):
+                raise PermissionDenied(_misplaced(secret.name, f"the header {header}", "headers", header))
+        for field, secret in rule.query.items():
+            if not self.secrets[secret.name].may_be_query(field):
+                raise PermissionDenied(_misplaced(secret.name, f"the query field {field}", "query", field))
 
     def admit_preset(self, network: NetworkPolicy, rules: Iterable[NetworkRule]) -> list[NetworkRule]:
         """Return the rules of a preset as that policy may have them: private only where the configuration says so."""
@@ -53,3 +65,10 @@ class NetworkGrants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise PermissionDenied(f"this server defines no secret {name}")
         if host not in (source.hosts or ()):
             raise PermissionDenied(f"secret {name} may not be sent to {host}: its `hosts` say where")
+
+
+def _misplaced(name: str, place: str, setting: str, entry: str) -> str:
+    return (
+        f"secret {name} may not be put into {place}: the configuration of this server grants that by "
+        f'[network.secrets.{name}] {setting} = ["{entry}"]'
+    )
