@@ -55,7 +55,7 @@ class Worker:
             self.begun.append(each.owner)
             return Response(200, (), b"")
 
-        coming = self.turns.take(request, handler)
+        coming = self.turns.take(request, handler, request.owner)
         return None if isinstance(coming, Response) else asyncio.ensure_future(coming)  # type: ignore[arg-type]  # a coroutine
 
 

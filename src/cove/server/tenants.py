@@ -22,7 +22,7 @@ from cove.server.console.live import Elsewhere, LiveGateway
 from cove.server.console.server_status import StatusGateway
 from cove.server.credentials import TENANT_HEADER, bearer, find_key, take_token, tenant_of
 from cove.server.dispatch import Routes
-from cove.server.e2b.gateway import E2bGateway
+from cove.server.e2b.gateway import E2bGateway, takes_token
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.documents import Documents
 from cove.server.gateway.handler import Gateway
@@ -91,7 +91,11 @@ class TenantGateways:
         request.owner = tenant
         if principal is not None:
             self._rates.take(principal)
-        return self._turns.take(request, self._handler_of(tenant))
+        handler = self._handler_of(tenant)
+        is_checked = principal is not None or self._authenticator.is_servers(bearer(request))
+        if not is_checked or takes_token(request):
+            return handler(request)
+        return self._turns.take(request, handler, tenant)
 
     def _handler_of(self, tenant: str) -> Handler:
         handler = self._handlers.get(tenant)
@@ -111,7 +115,7 @@ class TenantGateways:
         request.headers[b"authorization"] = b"Bearer " + (self._key or "").encode()
         request.headers[_EXPIRES] = b"%f" % shown.grant.expires
         request.headers.pop(b"sec-fetch-site", None)  # who has a signed URL may follow it from anywhere
-        coming = self._turns.take(request, self._handler_of(record.tenant))
+        coming = self._turns.take(request, self._handler_of(record.tenant), record.tenant)
         return await coming if isinstance(coming, Coroutine) else coming
 
     def _find(self, grant: Grant) -> Record | None:
@@ -148,7 +152,15 @@ class TenantGateways:
         bridge = BridgeGateway(directory, starter, authenticator, configuration)
         mcp = McpGateway(directory, starter, authenticator, configuration)
         gateway = Gateway(directory, starter, authenticator, self._documents)
-        e2b = E2bGateway(directory, starter, authenticator, configuration, secret=self._secret, key=self._key)
+        e2b = E2bGateway(
+            directory,
+            starter,
+            authenticator,
+            configuration,
+            secret=self._secret,
+            key=self._key,
+            take_turn=self._turns.take,
+        )
         live = LiveGateway(directory, starter, authenticator, self._elsewhere)
         for each in (bridge, mcp, gateway, e2b, live):
             self._opened.push_async_exit(each)

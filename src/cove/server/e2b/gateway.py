@@ -53,6 +53,7 @@ from cove.server.e2b.record import E2bRecord, read_record
 from cove.server.e2b.runtime_call import post
 from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.relay import SocketRelay
+from cove.server.gateway.turns import TakeTurn
 from cove.server.gateway.upstream import Upstreams
 from cove.server.sandboxes.directory import Directory, Record
 from cove.server.sandboxes.starter import Starter
@@ -67,6 +68,7 @@ _KEY_HEADER: Final = b"x-api-key"
 _OURS: Final = frozenset((_ID_HEADER, _PORT_HEADER, _ACCESS_HEADER, _TRAFFIC_HEADER, _KEY_HEADER, USER_HEADER))
 _USER = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _NOBODY: Final = b"-"
+_SIGNED: Final = "/files"
 _STREAM_INPUT: Final = "/process.Process/StreamInput"
 _MOST_REMEMBERED: Final = 10_000
 _MOST_SEARCHES: Final = 2  # for the sandbox of a signed URL: nobody has to have a right to ask for one
@@ -116,6 +118,7 @@ class E2bGateway:
         *,
         secret: bytes,
         key: str | None,
+        take_turn: TakeTurn,
     ) -> None:
         self._directory = directory
         self._starter = starter
@@ -125,6 +128,7 @@ class E2bGateway:
         self._ports = PortRelays(key)
         self._upstreams = Upstreams()
         self._places: dict[str, _Place] = {}
+        self._take_turn = take_turn
         self._searching = asyncio.Semaphore(_MOST_SEARCHES)
 
     async def __aenter__(self) -> "E2bGateway":
@@ -143,7 +147,7 @@ class E2bGateway:
             inside = find_inside(request)
             if inside is not None:
                 return self._finish(inside[1], self._answer_inside(request, *inside))
-            if request.path == "/files":
+            if request.path == _SIGNED:
                 return self._finish("", self._answer_signed(request))
             if serves(request.path):
                 return self._finish("", self._answer_control(request))
@@ -182,12 +186,22 @@ class E2bGateway:
         place, is_known = await self._admit(request, port, id)
         if place is None:
             return not_running(id)
+        if not is_known:
+            return await self._answer_admitted(place, port, request, is_known=False)
+        return await self._in_turn(place, port, request)
+
+    async def _in_turn(self, place: _Place, port: int, request: Request) -> Answer:
+        """Answer who showed a right, when it is the turn of the sandbox's tenant."""
+        coming = self._take_turn(request, partial(self._answer_admitted, place, port, is_known=True), place.tenant)
+        return await coming if isinstance(coming, Coroutine) else coming
+
+    async def _answer_admitted(self, place: _Place, port: int, request: Request, *, is_known: bool) -> Answer:
         path = await self._reach(place, is_known=is_known)
         _hide_ours(request)
         if port not in (FILES_PORT, CODE_PORT):
             if await in_thread(self._is_paused, place):
                 await post(Path(path), f"{BELOW}{place.id}/{CONTROL}/wake")
-            return self._ports.relay(request, path, id, port)
+            return self._ports.relay(request, path, place.id, port)
         return self._relay(request, place, path, port)
 
     async def _answer_signed(self, request: Request) -> Answer:
@@ -199,9 +213,7 @@ class E2bGateway:
             place = await in_thread(self._find_signed, request, query)
         if place is None:
             raise Refusal(401, "the signature is wrong, or its time is over")
-        path = await self._reach(place, is_known=True)
-        _hide_ours(request)
-        return self._relay(request, place, path, FILES_PORT)
+        return await self._in_turn(place, FILES_PORT, request)
 
     def _find_signed(self, request: Request, query: dict[str, str]) -> _Place | None:
         for record in self._directory.list():
@@ -240,7 +252,7 @@ class E2bGateway:
             return True
         if port != FILES_PORT and self._shows(request, _TRAFFIC_HEADER, TokenKind.TRAFFIC, place):
             return True
-        if port == FILES_PORT and request.path == "/files":
+        if port == FILES_PORT and request.path == _SIGNED:
             return self._is_signed(request, read_query(request.query), place.id, place.key) or None
         is_open = request.path == "/health" if port in (FILES_PORT, CODE_PORT) else place.is_public
         return False if is_open else None
@@ -300,6 +312,11 @@ def find_inside(request: Request) -> tuple[int, str] | None:
         port = int(text) if text.isdigit() and len(text) <= 5 else 0
         return (port if 0 < port <= HIGHEST_PORT else 0), id.decode("latin-1")
     return parse_host(request.headers.get(b"host", b"").decode("latin-1"))
+
+
+def takes_token(request: Request) -> bool:
+    """Return whether a request takes a token or a signature, which only its sandbox can tell, and no key."""
+    return request.path == _SIGNED or find_inside(request) is not None
 
 
 def _hide_ours(request: Request) -> None:

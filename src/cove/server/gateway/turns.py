@@ -4,6 +4,8 @@ A request is young until it is answered, or for as long as a short one takes: so
 streams or terminals keeps nobody from beginning. While a tenant has a young one, its others wait, first come, first
 served; other tenants do not wait for them. Who is alone, or has few requests open, never waits.
 
+Only a request whose credentials were checked takes a turn: what anybody can send makes no tenant wait.
+
 Each worker counts for itself; who calls is known to all of them by memory that they share.
 """
 
@@ -12,7 +14,7 @@ import mmap
 import struct
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from hashlib import blake2s
 from typing import Final
@@ -33,6 +35,7 @@ _SLOTS: Final = 128
 _SLOT = struct.Struct("Qd")
 
 Coming = Answer | Coroutine[object, object, Answer]
+TakeTurn = Callable[[Request, Handler, str], Coming]
 
 
 class Activity:
@@ -71,13 +74,15 @@ class Turns:
     def __init__(self, activity: Activity) -> None:
         self._activity = activity
         self._tenants: dict[str, _Tenant] = {}
+        self._of: dict[Request, _Tenant] = {}
 
-    def take(self, request: Request, handler: Handler) -> Coming:
-        """Let the handler answer a request of its `owner` at once, or when it is its turn."""
+    def take(self, request: Request, handler: Handler, owner: str) -> Coming:
+        """Let the handler answer a request of a tenant, which has shown that, at once or when it is its turn."""
         now = time.monotonic()
-        tenant = self._tenants.get(request.owner)
+        tenant = self._tenants.get(owner)
         if tenant is None:
-            tenant = self._tenants[request.owner] = _Tenant(request.owner)
+            tenant = self._tenants[owner] = _Tenant(owner)
+        self._of[request] = tenant
         tenant.open.add(request)
         if tenant.waiting or not self._may_begin(tenant, now):
             turn = asyncio.get_running_loop().create_future()
@@ -89,7 +94,7 @@ class Turns:
 
     def answered(self, request: Request) -> None:
         """Note that an answer is over."""
-        tenant = self._tenants.get(request.owner)
+        tenant = self._of.pop(request, None)
         if tenant is not None:
             tenant.open.discard(request)
             tenant.young.pop(request, None)
