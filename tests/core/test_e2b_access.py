@@ -37,8 +37,15 @@ def test_a_token_is_for_one_sandbox_and_one_purpose(id: str, key: str, other_id:
 
 def test_a_key_of_a_client_always_gives_the_same_id() -> None:
     tokens = Tokens(b"secret")
-    assert tokens.id_for("once") == tokens.id_for("once") != tokens.id_for("twice")
-    assert len(check_sandbox_id(tokens.id_for("once"))) == 26
+    assert tokens.id_for("once", "") == tokens.id_for("once", "") != tokens.id_for("twice", "")
+    assert len(check_sandbox_id(tokens.id_for("once", "a"))) == 26
+
+
+def test_a_key_of_a_client_gives_each_tenant_another_id() -> None:
+    tokens = Tokens(b"secret")
+    keys = [("once", ""), ("once", "a"), ("once", "b"), ("oncea", ""), ("a", "once")]
+    assert tokens.id_for("once", "") == "tldzdpw5ngeslxu3zcrnoa2qjk"  # clients of the server's own key know theirs
+    assert len({tokens.id_for(key, tenant) for key, tenant in keys}) == len(keys)
 
 
 def test_a_signature_is_what_clients_compute() -> None:

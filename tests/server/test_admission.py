@@ -1,4 +1,4 @@
-"""Requests at a worker's door: whose turn they take is known when their credentials were checked, and not before."""
+"""Requests at a worker's door: what they reach, and whose turn they take, is what their credentials say."""
 
 import asyncio
 import hmac
@@ -201,3 +201,15 @@ async def test_the_servers_own_key_takes_turns_too(home: Path) -> None:
             assert await ask(port) == 401
             assert busy.held == FEW_OPEN
             busy.let_go.set()
+
+
+async def test_of_sandboxes_with_one_id_nobody_is_given_one_that_they_did_not_name(home: Path) -> None:
+    visit = {"e2b_sandbox_id": "same", "e2b_sandbox_port": "8000"}
+    async with sandbox(home, "same", "a") as first, sandbox(home, "same", "b") as second, worker(home) as port:
+        for runtime in (first, second):
+            runtime.let_go.set()
+            assert await ask(port, "/envs", **runtime.headers) == 204
+            assert runtime.held == 1
+            assert await ask(port, **visit) == 403
+            assert await ask(port, "/health", e2b_sandbox_id="same") == 403
+        assert (first.held, second.held) == (1, 1)

@@ -416,6 +416,21 @@ def use_e2b(a: E2bClient, b: E2bClient) -> None:
         assert a.call("GET", f"/sandboxes/{sandbox.id}").status == 200
 
 
+async def test_one_idempotency_key_makes_each_tenant_a_sandbox_with_an_id_of_its_own(server: Server) -> None:
+    a, b = await tenant(server, "a"), await tenant(server, "b")
+    clients = [E2bClient(as_tenant(server, key)) for key in (a.key, b.key, server.key)]
+    assert len(await asyncio.to_thread(create_once, clients)) == len(clients)
+
+
+def create_once(clients: list[E2bClient]) -> set[str]:
+    """The ids that the same key gives to them."""
+    made = [[each.call("POST", "/v2/sandboxes", {}, Idempotency_Key="1").json for _ in range(2)] for each in clients]
+    for client, (first, second) in zip(clients, made, strict=True):
+        assert first == second
+        assert client.call("DELETE", f"/sandboxes/{first['sandboxID']}").status == 204
+    return {first["sandboxID"] for first, _ in made}
+
+
 async def test_the_bridge_makes_what_is_a_tenants(server: Server) -> None:
     a, b = await tenant(server, "a"), await tenant(server, "b")
     await asyncio.to_thread(use_bridge, as_tenant(server, a.key), as_tenant(server, b.key))

@@ -37,9 +37,9 @@ class Tokens:
         """Return whether this is the token, in a time that tells nothing."""
         return hmac.compare_digest(shown.encode("utf-8", "replace"), self.make(kind, id, key).encode())
 
-    def id_for(self, idempotency_key: str) -> str:
-        """Return the id that a sandbox made under this key always has."""
-        digest = self._digest("id", idempotency_key)
+    def id_for(self, idempotency_key: str, tenant: str) -> str:
+        """Return the id that a sandbox made under this key always has; no two tenants have one id."""
+        digest = self._digest("id", idempotency_key, *([tenant] if tenant else []))
         return base64.b32encode(digest).decode().lower().rstrip("=")[:_ID_LENGTH]
 
     def _digest(self, *parts: str) -> bytes:

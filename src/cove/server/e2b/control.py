@@ -113,7 +113,7 @@ class Control:
             raise Refusal(400, "iam is not had here: secrets are defined by the configuration of this server")
         spec, record = await self._plan(wanted)
         key = request.headers.get(b"idempotency-key", b"").decode("latin-1")
-        id = self._tokens.id_for(key) if key else None
+        id = self._tokens.id_for(key, self._directory.tenant) if key else None
         made = await self._starter.create(id, spec, exist_ok=id is not None, is_ours=True)
         if id is None or await in_thread(read_record, self._directory.place(made.key)) is None:
             await self._begin(made, record)

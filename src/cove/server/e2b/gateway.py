@@ -87,13 +87,17 @@ class E2bRelay(SocketRelay):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A sandbox as it was found: where its runtime listens, and what its maker chose."""
+    """A sandbox as it was found: where its runtime listens, and what its maker chose.
+
+    One whose id `is_shared` is not the only one of that id: another tenant has it too.
+    """
 
     id: str
     tenant: str
     key: str
     socket: str
     chosen: E2bRecord | None
+    is_shared: bool
 
     @property
     def is_public(self) -> bool:
@@ -218,7 +222,7 @@ class E2bGateway:
     def _find_signed(self, request: Request, query: dict[str, str]) -> _Place | None:
         for record in self._directory.list():
             if self._is_signed(request, query, record.id, record.key):
-                return self._look(record)
+                return next((place for place in self._find_places(record.id) if place.key == record.key), None)
         return None
 
     def _is_signed(self, request: Request, query: dict[str, str], id: str, key: str) -> bool:
@@ -232,19 +236,24 @@ class E2bGateway:
     async def _admit(self, request: Request, port: int, id: str) -> tuple[_Place | None, bool]:
         """Return the sandbox of a request that may reach it, and whether it showed who it is; raises Refusal."""
         place = self._places.get(id)
-        if place is not None and (right := self._right(request, port, place)) is not None:
+        right = None if place is None else self._right(request, port, place)
+        if place is not None and (right or (right is False and not place.is_shared)):
             return place, right
         self._places.pop(id, None)
         places = await in_thread(self._find_places, id)
-        if not places:
-            return None, False
-        rights = [(place, self._right(request, port, place)) for place in places]
-        place, right = max(rights, key=lambda found: found[1] is not None)
-        if right is None and port in (FILES_PORT, CODE_PORT):
+        return self._choose(request, port, places) if places else (None, False)
+
+    def _choose(self, request: Request, port: int, places: list[_Place]) -> tuple[_Place, bool]:
+        """Return which of the sandboxes of one id a request may reach; raises Refusal, also where it could be two."""
+        rights = [(place, right) for place in places if (right := self._right(request, port, place)) is not None]
+        known = [(place, right) for place, right in rights if right]
+        if known or len(rights) == 1:
+            return (known or rights)[0]
+        if rights:
+            raise Refusal(403, "several sandboxes have this id: send the token of the one that you mean")
+        if port in (FILES_PORT, CODE_PORT):
             raise Refusal(401, "the access token of the sandbox is missing or wrong")
-        if right is None:
-            raise Refusal(403, "this sandbox has no public traffic: send E2B-Traffic-Access-Token")
-        return place, right
+        raise Refusal(403, "this sandbox has no public traffic: send E2B-Traffic-Access-Token")
 
     def _right(self, request: Request, port: int, place: _Place) -> bool | None:
         """Return whether a request shows a right; False where none is needed, None where one is missing."""
@@ -263,11 +272,11 @@ class E2bGateway:
 
     def _find_places(self, id: str) -> list[_Place]:
         found = self._directory.find_all(id) if re.fullmatch(SANDBOX_ID, id) else []
-        return [self._look(record) for record in found]
+        return [self._look(record, is_shared=len(found) > 1) for record in found]
 
-    def _look(self, record: Record) -> _Place:
+    def _look(self, record: Record, *, is_shared: bool) -> _Place:
         chosen = read_record(self._directory.place(record.key))
-        return _Place(record.id, record.tenant, record.key, str(self._directory.socket(record)), chosen)
+        return _Place(record.id, record.tenant, record.key, str(self._directory.socket(record)), chosen, is_shared)
 
     async def _reach(self, place: _Place, *, is_known: bool) -> str:
         """Return the socket of its runtime; one that idleness stopped is started for who showed a right."""
