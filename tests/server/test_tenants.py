@@ -14,7 +14,7 @@ from typing import TypedDict, TypeVar
 
 import pytest
 from support.bridge_client import BridgeClient
-from support.e2b_client import E2bClient
+from support.e2b_client import E2bClient, Inside
 from support.image_files import Item, directory, make_docker, make_layer
 from support.servers import Server, eventually, left_behind, serving
 from support.tenants import Tenant, check_all_hidden, tenant, things
@@ -379,6 +379,43 @@ async def test_a_rate_holds_over_all_workers(server: Server) -> None:
     assert statuses.count(404) >= 5
     refused = next(body for status, body in answers if status == 429)
     assert refused["code"] == "LIMIT_EXCEEDED"
+
+
+async def test_a_rate_holds_for_tokens_of_its_tenants_sandboxes(server: Server) -> None:
+    a = await tenant(server, "a", tenant="with-tokens")
+    sandbox = await a.create("x")
+    token = Tenant(server, await sandbox.token(["get_sandbox"]))
+    await tenant(server, "fast", tenant="with-tokens", quota=Quota(rate=1000))
+    await tenant(server, "slow", tenant="with-tokens", quota=Quota(rate=1))
+    await tenant(server, "other", quota=Quota(rate=0.1))
+    wrong = [await Tenant(server, f"{token.key[:-4]}AAAA").ask("GET", "/v1/sandboxes/x") for _ in range(5)]
+    assert [status for status, _ in wrong] == [401] * 5
+    answers = [await token.ask("GET", "/v1/sandboxes/x") for _ in range(5)]
+    assert answers[0][0] == 200
+    refused = next(body for status, body in answers if status == 429)
+    assert (refused["code"], refused["details"]["limit"]) == ("LIMIT_EXCEEDED", "rate")  # type: ignore[index]  # JSON
+    await AsyncApiKey.delete("slow", url=server.url, api_key=server.key)
+    assert [(await token.ask("GET", "/v1/sandboxes/x"))[0] for _ in range(5)] == [200] * 5
+    await sandbox.destroy()
+
+
+async def test_a_rate_holds_for_e2bs_tokens(server: Server) -> None:
+    a = await tenant(server, "a", tenant="with-e2bs-tokens")
+    client = E2bClient(as_tenant(server, a.key))
+    made = await asyncio.to_thread(client.call, "POST", "/v2/sandboxes", {})
+    await tenant(server, "slow", tenant="with-e2bs-tokens", quota=Quota(rate=1))
+    await asyncio.to_thread(exceed_rate, Inside(client, made.json))
+    await (await a.connect(made.json["sandboxID"])).destroy()
+
+
+def exceed_rate(sandbox: Inside) -> None:
+    assert [sandbox.send("GET", "/envs", token="wrong").status for _ in range(5)] == [401] * 5
+    assert [sandbox.send("GET", "/health", token="").status for _ in range(5)] == [204] * 5
+    replies = [sandbox.send("GET", "/envs") for _ in range(5)]
+    assert replies[0].status == 200
+    refused = next(each for each in replies if each.status == 429)
+    assert refused.refusal == (429, "this key may make 1 requests a second: try again later")
+    assert refused.headers["retry-after"] == "1"
 
 
 async def test_keys_of_this_machine_need_no_server(other_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

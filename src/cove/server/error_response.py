@@ -1,7 +1,7 @@
 """Map exceptions to HTTP error responses: a status, a code, a message and the facts, as JSON."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cove.errors import CoveError, SandboxUnavailable
 from cove.http import Headers, HttpError, Response, ServerStopping
@@ -32,10 +32,14 @@ def describe_cove_error(error: CoveError) -> Response:
 
 def error_response(status: int, body: ErrorBody, headers: Headers = ()) -> Response:
     """Render an error as every error looks on the wire; a client that may try again is told when (Retry-After)."""
-    after = body.details.get("retry_after")
+    return Response(status, (_JSON, *retry_after(status, body.details), *headers), encode_json(body))
+
+
+def retry_after(status: int, details: Mapping[str, object]) -> Headers:
+    """Return the header that says when to try again, where the status lets a client do so."""
+    after = details.get("retry_after")
     seconds = b"%d" % math.ceil(after) if isinstance(after, int | float) else _RETRY_SECONDS
-    retry = ((b"retry-after", seconds),) if status in _RETRY_STATUSES else ()
-    return Response(status, (_JSON, *retry, *headers), encode_json(body))
+    return ((b"retry-after", seconds),) if status in _RETRY_STATUSES else ()
 
 
 def allowed_methods(methods: Iterable[str]) -> list[str]:

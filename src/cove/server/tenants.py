@@ -29,7 +29,7 @@ from cove.server.gateway.handler import Gateway
 from cove.server.gateway.key_ring import Principal
 from cove.server.gateway.rate import Rates
 from cove.server.gateway.token_scope import GRANTABLE, KINDS
-from cove.server.gateway.turns import Turns
+from cove.server.gateway.turns import Coming, Turns
 from cove.server.mcp.gateway import McpGateway
 from cove.server.sandboxes.directory import Record
 from cove.server.sandboxes.starter import Starter
@@ -78,7 +78,7 @@ class TenantGateways:
         self._rates.close()
         await self._opened.__aexit__(kind, error, traceback)
 
-    def __call__(self, request: Request) -> Answer | Coroutine[object, object, Answer]:
+    def __call__(self, request: Request) -> Coming:
         """Let the tenant's gateways answer."""
         request.headers.pop(_EXPIRES, None)
         shown = take_token(request)
@@ -89,12 +89,17 @@ class TenantGateways:
         ACTOR.set(actor_of(request))
         tenant = "" if principal is None else tenant_of(request, principal)
         request.owner = tenant
-        if principal is not None:
-            self._rates.take(principal)
         handler = self._handler_of(tenant)
         is_checked = principal is not None or self._authenticator.is_servers(bearer(request))
         if not is_checked or takes_token(request):
             return handler(request)
+        if principal is not None:
+            self._rates.take(principal)
+        return self._turns.take(request, handler, tenant)
+
+    def _take_turn(self, request: Request, handler: Handler, tenant: str) -> Coming:
+        """Let a request be answered whose token was checked: within the rate of the tenant, when it is its turn."""
+        self._rates.take(Principal(_NAME_OF_TOKENS, tenant, self._authenticator.rate_of(tenant)))
         return self._turns.take(request, handler, tenant)
 
     def _handler_of(self, tenant: str) -> Handler:
@@ -115,7 +120,7 @@ class TenantGateways:
         request.headers[b"authorization"] = b"Bearer " + (self._key or "").encode()
         request.headers[_EXPIRES] = b"%f" % shown.grant.expires
         request.headers.pop(b"sec-fetch-site", None)  # who has a signed URL may follow it from anywhere
-        coming = self._turns.take(request, self._handler_of(record.tenant), record.tenant)
+        coming = self._take_turn(request, self._handler_of(record.tenant), record.tenant)
         return await coming if isinstance(coming, Coroutine) else coming
 
     def _find(self, grant: Grant) -> Record | None:
@@ -159,7 +164,7 @@ class TenantGateways:
             configuration,
             secret=self._secret,
             key=self._key,
-            take_turn=self._turns.take,
+            take_turn=self._take_turn,
         )
         live = LiveGateway(directory, starter, authenticator, self._elsewhere)
         for each in (bridge, mcp, gateway, e2b, live):

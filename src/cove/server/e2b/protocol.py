@@ -8,6 +8,7 @@ import msgspec
 from cove.core.file_path import collapse
 from cove.errors import CoveError, ValidationFailed
 from cove.http import Headers, HttpError, Response
+from cove.server.error_response import retry_after
 from cove.wire.errors import status_of
 
 # What a gateway passes on to a runtime has a path below this one: the id, then a port or CONTROL, then the path.
@@ -41,7 +42,8 @@ class Refusal(Exception):
         if isinstance(error, HttpError):
             return cls(error.status, str(error))
         status = status_of(error)
-        return cls(500 if 502 <= status <= 504 else status, error.message)
+        status = 500 if 502 <= status <= 504 else status
+        return cls(status, error.message, retry_after(status, error.details))
 
     def response(self) -> Response:
         """Make the response."""

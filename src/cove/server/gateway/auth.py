@@ -217,6 +217,10 @@ class Authenticator:
         """Return whether this is the server's own key; where everybody is let in, whatever was shown is."""
         return self._key is None or hmac.compare_digest(shown, self._key)
 
+    def rate_of(self, tenant: str) -> float | None:
+        """Return how many requests a second tokens of a tenant's sandboxes may make; None for any number."""
+        return None if self._ring is None or not tenant else self._ring.rate_of(tenant)
+
     @property
     def key(self) -> bytes | None:
         """Return the server's own key; None where everybody is let in."""

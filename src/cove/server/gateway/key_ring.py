@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cove.core.api_key import handle_of, is_key
+from cove.core.quota import strictest
 from cove.local.api_keys import ApiKeyRecord, ApiKeys
 from cove.local.threads import start_in_thread
 
@@ -40,6 +41,7 @@ class KeyRing:
         self.check_current: Callable[[], None] = _do_nothing
         self._stamp = _NEVER
         self._records: dict[str, ApiKeyRecord] = {}
+        self._rates: dict[str, float | None] = {}
         self._noted: dict[str, datetime] = {}
 
     def find(self, shown: str) -> Principal | None:
@@ -60,10 +62,18 @@ class KeyRing:
         self._note(record, now)
         return Principal(record.name, record.tenant, record.quota.rate)
 
+    def rate_of(self, tenant: str) -> float | None:
+        """Return the strictest rate of a tenant's keys: it holds for tokens, which are of none of them."""
+        records = self._current()
+        if tenant not in self._rates:
+            self._rates[tenant] = strictest(each.quota for each in records.values() if each.tenant == tenant).rate
+        return self._rates[tenant]
+
     def _current(self) -> dict[str, ApiKeyRecord]:
         stamp = self._keys.stamp()
         if stamp != self._stamp or not stamp:
             self._records = {record.handle: record for record in self._keys.read()}
+            self._rates.clear()
             self._stamp = stamp
         return self._records
 
