@@ -65,7 +65,27 @@ async def test_behind_tls_the_cookie_is_for_tls_alone(server: Server) -> None:
     client = ConsoleClient(server)
     client.origin = "https://localhost"
     assert await client.log_in(server.key) == 204
-    assert "; Secure" in client.set_cookie
+    assert client.cookie.startswith("__Host-cove_console=cove_console_")
+    attributes = {part.strip() for part in client.set_cookie.split(";")[1:]}
+    assert attributes == {"Path=/", "HttpOnly", "SameSite=Strict", "Max-Age=43200", "Secure"}
+    assert await client.status(origin=client.origin) == 200
+    reply = await client.ask("/console/logout", method="POST", origin=client.origin)
+    assert reply.headers["set-cookie"].startswith("__Host-cove_console=;")
+    assert await client.status(origin=client.origin) == 401
+
+
+async def test_behind_tls_a_cookie_that_a_neighbour_has_planted_is_none(server: Server) -> None:
+    client, neighbour = ConsoleClient(server), await browser(server)
+    client.origin = "https://localhost"
+    client.cookie = neighbour.cookie
+    assert await client.status(origin=client.origin) == 401
+    assert await client.status("/console/session", origin=client.origin) == 401
+    async with client.stream("/v1/sandboxes/x/terminals/y/connect", **WEBSOCKET, origin=client.origin) as connection:
+        assert (await connection.head()).status == 401
+    assert await client.log_in(server.key) == 204
+    client.cookie = f"{neighbour.cookie}; {client.cookie}"
+    assert await client.status(origin=client.origin) == 200
+    assert await client.status() == 401  # who does not say that it comes by TLS has two
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "cove_" + "a" * 12 + "_" + "b" * 43, "ключ"])

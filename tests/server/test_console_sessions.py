@@ -7,10 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cove.http import Request, Response
 from cove.local.api_keys import ApiKeys
+from cove.server.console.gate import COOKIE, HEADER, SECURE_COOKIE, ConsoleGate
 from cove.server.console.live import Row, compare
 from cove.server.console.sessions import DIRECTORY, MOST_PER_KEY, Session, Sessions
+from cove.server.gateway.auth import Authenticator
 from cove.server.gateway.key_ring import KeyRing
+from cove.server.preview.exposures import PreviewAddress
+from cove.server.sandboxes.directory import Directory
 
 pytestmark = pytest.mark.pure
 
@@ -103,3 +108,46 @@ def row(id: str) -> Row:
     }
     rest = {"node": None, "ends_at": None, "memory_limit": None, "cpu_limit": None}
     return msgspec.convert({"id": id, **fields, **rest}, Row)
+
+
+class Source:
+    """A connection that has nothing to say."""
+
+    def want_body(self) -> None: ...
+
+    def pause_body(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("host", "headers", "counts"),
+    [
+        ("cove.example", {}, "plain"),
+        ("cove.example:8787", {b"origin": b"http://cove.example:8787"}, "plain"),
+        ("cove.example", {b"sec-fetch-site": b"same-origin"}, "host"),
+        ("cove.example", {b"origin": b"https://cove.example"}, "host"),
+        ("10.0.0.1", {b"sec-fetch-site": b"same-origin"}, "host"),
+        ("[::2", {b"sec-fetch-site": b"same-origin"}, "host"),
+        ("localhost:8787", {b"sec-fetch-site": b"same-origin"}, "plain"),
+        ("a.localhost", {b"sec-fetch-site": b"same-origin"}, "plain"),
+        ("127.0.0.2:8787", {b"sec-fetch-site": b"same-origin"}, "plain"),
+        ("[::1]:8787", {b"sec-fetch-site": b"same-origin"}, "plain"),
+    ],
+)
+def test_over_tls_a_cookie_with_the_plain_name_is_none(
+    home: Path, host: str, headers: dict[bytes, bytes], counts: str
+) -> None:
+    sessions = Sessions(home, KEY, None)
+    token = sessions.begin(KEY).encode()
+    authenticator = Authenticator(KEY, is_loopback=False, sessions=sessions.find)
+    gate = ConsoleGate(Directory(home), authenticator, sessions, PreviewAddress())
+    handler = gate.before(lambda request: Response(200, (), request.headers.get(b"authorization", b"none")))
+    for name, is_session in ((COOKIE, counts == "plain"), (SECURE_COOKIE, True)):
+        request = Request(Source(), 0)
+        request.method, request.path = "GET", "/v1/sandboxes"
+        cookie = name + b"=" + token
+        request.headers = {b"host": host.encode(), HEADER: b"1", b"cookie": cookie, **headers}
+        request.raw_headers = list(request.headers.items())
+        answer = handler(request)
+        assert isinstance(answer, Response)
+        assert answer.body == (b"Bearer " + token if is_session else b"none")
+        assert all(each[0] != b"cookie" for each in request.raw_headers)

@@ -112,7 +112,9 @@ async def test_the_servers_key_and_cookies_stay_outside_and_the_services_own_pas
         )
         assert "authorization" not in seen
         assert seen["cookie"] == "theirs=2"
-        seen = headers_seen(await visitor.get("/headers", Authorization="Basic dTpw", Cookie="cove_session=1"))
+        seen = headers_seen(
+            await visitor.get("/headers", Authorization="Basic dTpw", Cookie="cove_session=1; __Host-cove_console=2")
+        )
         assert seen["authorization"] == "Basic dTpw"
         assert "cookie" not in seen
 

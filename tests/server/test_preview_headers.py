@@ -194,6 +194,7 @@ def test_headers_that_a_connection_names_concern_it_alone() -> None:
         (b"a=1; path=/x; Domain=y; HttpOnly", b"/p", b"a=1; HttpOnly; Path=/p/x"),
         (b"a=1; Path=relative", b"/p", b"a=1; Path=/p/"),
         (b"cove_session=1", b"", None),
+        (b"__Host-cove_console=1; Secure", b"", None),
         (b" cove_session=1", b"/p", None),
         (b"\tcove_session =1", b"", None),
         (b"=cove_session=1", b"", None),

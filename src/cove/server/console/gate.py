@@ -4,13 +4,17 @@ A browser sends the cookie with every request that any page makes to this host, 
 request counts as the console's only if it has the header `cove-console`, which pages of other origins cannot set
 without asking first (CORS), and are refused. A WebSocket has no headers of the page's choice: it must have the Origin
 of this host. Cookies know no ports: previews on the same host neither get this one nor set it (`preview/headers`).
+
+Pages of neighbours below one domain, such as E2B's ports, can set cookies for it. Over TLS the cookie has a name that
+browsers take from this very host alone (`__Host-`, RFC 6265bis 4.1.3.2), and one with the plain name is none.
 """
 
 from collections.abc import Coroutine
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from types import TracebackType
 from typing import Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
@@ -30,6 +34,7 @@ from cove.wire.coding import decode_json
 
 HEADER: Final = b"cove-console"
 COOKIE: Final = b"cove_console"
+SECURE_COOKIE: Final = b"__Host-cove_console"
 TENANT: Final = "cove-tenant"
 LOGIN, LOGOUT, SESSION = "/console/login", "/console/logout", "/console/session"
 _BELOW: Final = "/console/"
@@ -186,16 +191,35 @@ def _is_for_other(request: Request) -> bool:
 
 
 def _take_cookies(request: Request) -> list[bytes]:
-    """Take our cookies off a request, and return their values: nobody behind the door needs one."""
-    tokens = []
+    """Take our cookies off a request, and return the values of those that count: nobody behind the door needs one."""
+    cookies = []
     for name, value in request.raw_headers:
         if name == b"cookie":
             pairs = (pair.strip().partition(b"=") for pair in value.split(b";"))
-            tokens += [value.strip() for name, _, value in pairs if name.strip() == COOKIE]
-    if tokens:
+            cookies += [(name.strip(), value.strip()) for name, _, value in pairs]
+    ours = [(name, value) for name, value in cookies if name in (COOKIE, SECURE_COOKIE)]
+    if ours:
         request.raw_headers[:] = [header for header in request.raw_headers if header[0] != b"cookie"]
         del request.headers[b"cookie"]
-    return tokens
+    is_secure = _is_secure(request)
+    return [value for name, value in ours if name == SECURE_COOKIE or not is_secure]
+
+
+def _is_secure(request: Request) -> bool:
+    """Return whether a browser came by TLS. It says so by the Origin, or sends Sec-Fetch-Site to another machine."""
+    origin = request.headers.get(b"origin")
+    if origin is not None:
+        return origin.lower().startswith(b"https://")
+    return b"sec-fetch-site" in request.headers and not _is_loopback(request.headers.get(b"host", b""))
+
+
+def _is_loopback(host: bytes) -> bool:
+    """Return whether a host is this machine to a browser, which then trusts it without TLS (W3C Secure Contexts)."""
+    try:
+        name = urlsplit(f"//{host.decode('latin-1').lower()}").hostname or ""
+        return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _is_same_origin(request: Request, *, must_say: bool = False) -> bool:
@@ -217,7 +241,7 @@ def _name_tenant(request: Request) -> None:
 
 
 def _cookie(request: Request, token: str, seconds: float) -> tuple[bytes, bytes]:
-    """Return the header that sets our cookie. It is for TLS alone where the browser came by it."""
-    secure = b"; Secure" if request.headers.get(b"origin", b"").lower().startswith(b"https://") else b""
+    """Return the header that sets our cookie. It is for TLS and this host alone where the browser came by TLS."""
+    name, secure = (SECURE_COOKIE, b"; Secure") if _is_secure(request) else (COOKIE, b"")
     rule = b"Path=/; HttpOnly; SameSite=Strict; Max-Age=%d%b" % (int(seconds), secure)
-    return b"set-cookie", b"%b=%b; %b" % (COOKIE, token.encode(), rule)
+    return b"set-cookie", b"%b=%b; %b" % (name, token.encode(), rule)

@@ -26,7 +26,7 @@ _ABOUT_THE_HOST = _ABOUT_OTHER_HOSTS | frozenset(
         *(b"service-worker-allowed", b"origin-agent-cluster", b"use-as-dictionary", b"accept-ch", b"critical-ch"),
     )
 )
-_OUR_COOKIES = b"cove_"
+_OUR_COOKIES = (b"cove_", b"__Host-cove_")
 # All but where a cookie is sent: that is `Domain`, which is dropped, and `Path`.
 _COOKIE_ATTRIBUTES = frozenset(
     (b"expires", b"httponly", b"max-age", b"partitioned", b"priority", b"samesite", b"secure")
