@@ -1,5 +1,6 @@
 """Layers as archives: what comes back is what was packed, and what an enemy packs does no harm."""
 
+import filecmp
 import hashlib
 import io
 import os
@@ -7,16 +8,22 @@ import shutil
 import stat
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cove.archive import tar
 from cove.errors import CoveError, FileTooLarge, LimitExceeded, ValidationFailed
 from cove.layers import packing
 from cove.layers.digest import layer_digest
 from cove.layers.packing import pack_layer
+from cove.layers.record import Layer
 from cove.layers.unpacking import unpack_layer
 
 OPAQUE = "user.overlay.opaque"
@@ -117,6 +124,43 @@ def test_a_digest_says_what_is_in_it_and_not_how_it_lies_on_disk(layer: Path, tm
         change(layer / "workspace")
         seen.add(layer_digest(layer))
     assert len(seen) == len(changes) + 1
+
+
+PLACES = st.integers(0, (3 << 20) - 1)
+
+
+@given(st.lists(st.tuples(PLACES, st.integers(1, 200_000)), max_size=12), st.integers(128 << 10, 3 << 20), st.data())
+def test_a_sparse_file_comes_back_whole_and_every_byte_counts(
+    writes: list[tuple[int, int]], size: int, data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as top:
+        path = Path(top) / "data" / "workspace" / "sparse"
+        path.parent.mkdir(parents=True)
+        with open(path, "wb") as file:
+            for at, length in writes:
+                file.seek(at)
+                file.write(b"x" * length)
+            file.truncate(size)
+        os.utime(path, (1, 1))
+        unpack(pack(Path(top) / "data"), Path(top) / "copy")
+        assert filecmp.cmp(path, Path(top) / "copy" / "workspace" / "sparse", shallow=False)
+        before = layer_digest(Path(top) / "data")
+        changed = data.draw(st.integers(0, size - 1))
+        with open(path, "r+b") as file:
+            file.seek(changed)
+            file.write(b"y")
+        os.utime(path, (1, 1))
+        assert layer_digest(Path(top) / "data") != before
+
+
+def test_a_digest_of_another_packing_is_not_believed() -> None:
+    layer = Layer(id="a", owner=1, created_at=datetime.now(UTC), digest="sha256:0", archive_size=1)
+    record = msgspec.json.decode(msgspec.json.encode(layer))
+    assert msgspec.convert(record, Layer) == layer
+    before = {name.removesuffix("_2"): value for name, value in record.items()}
+    before["whole"] = {"digest": "sha256:0", "size": 1}
+    old = msgspec.convert(before, Layer)
+    assert (old.digest, old.archive_size, old.whole) == (None, None, None)
 
 
 def test_gnu_tar_reads_the_archive(layer: Path, tmp_path: Path) -> None:

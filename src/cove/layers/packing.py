@@ -221,20 +221,21 @@ def _ranges(descriptor: int, size: int, check: Callable[[], object]) -> Iterator
 
 
 def _blocks(descriptor: int, size: int, check: Callable[[], object]) -> Iterator[tuple[int, int]]:
+    """Find them one by one: of each range of data, the blocks that it touches, up to `seen`."""
     seen = 0
     for start, stop in data_ranges(descriptor, size):
         at = max(start - start % _HOLE_BYTES, seen)
-        while at < stop:
+        seen = min(stop + -stop % _HOLE_BYTES, size)
+        while at < seen:
             check()
-            data = os.pread(descriptor, min(_CHUNK_BYTES, size - at), at)
+            data = os.pread(descriptor, min(_CHUNK_BYTES, seen - at), at)
             if not data:
                 return
             for place in range(0, len(data), _HOLE_BYTES):
                 last = min(place + _HOLE_BYTES, len(data))
-                if at + place < stop and not _ZEROS.startswith(data[place:last]):
+                if not _ZEROS.startswith(data[place:last]):
                     yield at + place, at + last
             at += len(data)
-        seen = max(seen, at)
 
 
 def read_attributes(descriptor: int, is_directory: bool) -> dict[bytes, bytes]:

@@ -30,18 +30,19 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
     With `users` more than one, `owner` is the one that stands for root, and the numbers after it for the others.
     `digest` and `archive_size` are those of its archive, once somebody asked for them; `whole` are those of the archive
-    that another node gets. `size` is there once counted.
+    that another node gets. Their names on disk have the version of the packing: those of another are not read. `size`
+    is there once counted.
     """
 
     id: str
     owner: int
     created_at: datetime
     parent: str | None = None
-    digest: str | None = None
-    archive_size: int | None = None
+    digest: str | None = msgspec.field(default=None, name="digest_2")
+    archive_size: int | None = msgspec.field(default=None, name="archive_size_2")
     size: int | None = None
     users: int = 1
-    whole: IndexedLayer | None = None
+    whole: IndexedLayer | None = msgspec.field(default=None, name="whole_2")
 
     @property
     def root(self) -> int | None:
