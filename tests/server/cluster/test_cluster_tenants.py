@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -13,7 +14,7 @@ from support.raw_http import Reply, connect
 from support.servers import Server
 from support.tenants import Tenant, check_all_hidden, things
 
-from cove import AsyncApiKey, AsyncSandbox, Quota
+from cove import AsyncApiKey, AsyncSandbox, AsyncSnapshot, Quota
 from cove.api import Process
 from cove.errors import ConnectionLost, LimitExceeded, PermissionDenied, SandboxNotFound, Unauthorized
 from cove.model import JournalKind
@@ -130,6 +131,25 @@ async def test_nobody_but_a_node_says_for_whom_a_request_is(cluster: Cluster) ->
         far = next(name for name in cluster.servers if name != node)
         for path in ("/v1/keys", "/v1/journals", "/v1/journals/abcdefghijkl"):
             assert (await ask(ours[far], path)).status == 403  # what is an admin's alone, on whichever node
+
+
+async def test_a_sandbox_that_comes_stands_on_no_layer_of_another_tenant(cluster: Cluster, tmp_path: Path) -> None:
+    async with AsyncSandbox.create(url=cluster["a"].url, api_key=API_KEY) as made:
+        await made.exec("echo of both > shared")
+        snapshot = await made.snapshot()
+        await snapshot.export(tmp_path / "whole.tar")
+        await snapshot.delete()
+    ours, theirs = await two_tenants(cluster)
+    there = await AsyncSnapshot.load(tmp_path / "whole.tar", url=theirs["b"].server.url, api_key=theirs["b"].key)
+    here = await AsyncSnapshot.load(tmp_path / "whole.tar", url=ours["a"].server.url, api_key=ours["a"].key)
+    async with AsyncSandbox.create(snapshot=here.id, url=ours["a"].server.url, api_key=ours["a"].key) as moved:
+        assert (await moved.info()).node == "a"
+        await moved.stop()
+        await moved.move("b")
+        layers = cluster.homes["b"] / "layers"
+        assert len(await asyncio.to_thread(lambda: list(layers.glob("*/data/workspace/shared")))) == 2
+    for each in (there, here):
+        await each.delete()
 
 
 async def test_a_key_revoked_on_one_node_ends_what_is_open_on_all(cluster: Cluster) -> None:

@@ -119,7 +119,7 @@ class Arrivals:
 
     def _welcome(self, question: Question) -> Welcome:
         self._check(question.record, question.system)
-        store = LayerStore(self._directory.home)
+        store = LayerStore(self._directory.home, question.record.tenant)
         with store.holding():
             return Welcome(digests=tuple(layers_by_digest(store)), wants_layers=question.system is not None)
 

@@ -188,7 +188,7 @@ def unpack(directory: Directory, place: Place, manifest: Manifest, origin: Origi
     _keep_labels(place.path, code_of(manifest.move.source))
     _note(place.path / JOURNAL, manifest)
     with store.holding():
-        ids = _load(store, manifest, origin, Transfer(0, check=check))
+        ids = _load(LayerStore(directory.home, record.tenant), manifest, origin, Transfer(0, check=check))
         has_disk = attach_disk(place.path, record.spec.limits, place.user_id)
         try:
             users = PlaceUsers(place.user_id, place.users, place.slice)
