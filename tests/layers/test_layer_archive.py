@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cove.archive import tar
 from cove.errors import CoveError, FileTooLarge, LimitExceeded, ValidationFailed
-from cove.layers import packing
+from cove.layers import packing, unpacking
 from cove.layers.digest import layer_digest
 from cove.layers.packing import pack_layer
 from cove.layers.record import Layer
@@ -284,6 +284,14 @@ def test_a_hostile_layer_is_refused(attack: str, tmp_path: Path) -> None:
         unpack(archive, tmp_path / "data")
     assert sorted(os.listdir(tmp_path)) == ["data"]
     assert not Path("escaped").exists()
+
+
+def test_directories_that_no_member_names_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "MOST_ENTRIES", 300)
+    deep = "/".join(["d"] * 150)
+    unpack(made(*(member(f"workspace/{deep}/{number}") for number in range(100))), tmp_path / "once")
+    with pytest.raises(FileTooLarge):
+        unpack(made(*(member(f"workspace/{number}/{deep}/x") for number in range(2))), tmp_path / "twice")
 
 
 def test_rights_are_not_brought(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.serving import MakeSandbox
 
 from cove import AsyncSandbox, FileTooLarge, ValidationFailed
-from cove.archive import tar
+from cove.archive import tar, unpacking
 from cove.archive.remove_tree import remove_tree
 from cove.archive.stream import Budget, Stream, pack, unpack
 from cove.local.files import write_sparse
@@ -98,6 +98,31 @@ def unpacked(
         file.seek(0)
         budget = Budget(1 << 40, 1000)
         unpack(Stream(file.fileno()), os.fsencode(target), budget, remove, replace=replace, begin_change=begin_change)
+
+
+DEEP = b"/".join([b"d"] * 150)
+
+
+@pytest.mark.parametrize(("kind", "path"), [(tar.FILE, DEEP + b"/x%d"), (tar.DIRECTORY, b"%d/" + DEEP)])
+def test_directories_that_no_member_names_count_too(tmp_path: Path, kind: bytes, path: bytes) -> None:
+    members = [tar.Member(kind, (path % number).split(b"/")) for number in range(3 if kind == tar.FILE else 7)]
+    archive = b"".join(map(tar.encode_member, members)) + bytes(2 * tar.BLOCK)
+    if kind == tar.FILE:
+        unpacked(archive, tmp_path / "out")  # those of the second are there
+        assert len(list((tmp_path / "out").rglob("x*"))) == 3
+    else:
+        with pytest.raises(OSError, match="more than may be transferred"):
+            unpacked(archive, tmp_path / "out")
+        assert os.listdir(tmp_path) == []
+
+
+def test_the_names_of_directories_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "MOST_NAME_BYTES", 1000)
+    members = [tar.Member(tar.DIRECTORY, [b"%0100d" % number]) for number in range(11)]
+    archive = [tar.encode_member(member) for member in members]
+    unpacked(b"".join([*archive[:10], *archive[:10]]) + bytes(2 * tar.BLOCK), tmp_path / "out")
+    with pytest.raises(OSError, match="more names of directories"):
+        unpacked(b"".join(archive) + bytes(2 * tar.BLOCK), tmp_path / "more")
 
 
 def test_an_unpacking_that_is_told_to_end_while_it_cleans_up_leaves_nothing(tmp_path: Path) -> None:

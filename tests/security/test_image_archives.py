@@ -5,10 +5,11 @@ import json
 import os
 import tarfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from support.image_files import ImageFiles, Item, digest, make_docker, make_layer, make_oci, symlink
+from support.image_files import ImageFiles, Item, digest, directory, make_docker, make_layer, make_oci, symlink
 
 from cove.archive.tar import Refused
 from cove.errors import ImageInvalid
@@ -218,6 +219,16 @@ def test_more_entries_than_may_be_are_refused(tmp_path: Path, monkeypatch: pytes
     layer = make_layer([Item(f"f{number}") for number in range(11)])
     with pytest.raises(OSError, match="more than may be"):
         unpack_layer(str(tmp_path), [], LayerStream(io.BytesIO(layer)), root=None)
+
+
+def test_directories_that_no_entry_names_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_unpack, "MOST_ENTRIES", 200)
+    deep = "/".join(["d"] * 150)
+    for name, most in (("once", 1), ("twice", 2)):
+        (tmp_path / name).mkdir()
+        layer = make_layer([directory(f"{number}/{deep}") for number in range(most)])
+        with pytest.raises(OSError, match="more than may be") if most > 1 else nullcontext():
+            unpack_layer(str(tmp_path / name), [], LayerStream(io.BytesIO(layer)), root=None)
 
 
 def test_a_killed_load_leaves_what_is_collected(store: ImageStore, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cove.archive.unpacking import Directories
+
 # Each level of a directory that is moved piece by piece has two descriptors open.
 MOST_DEPTH = 200
 
@@ -20,7 +22,7 @@ def replace_content(
     source: int,
     staging: bytes,
     target: bytes,
-    modes: dict[tuple[bytes, ...], int],
+    directories: Directories,
     remove_tree: Callable[[str], None],
 ) -> None:
     """Move everything from `source`, which is `staging` below target, to target; what was there is removed.
@@ -34,8 +36,8 @@ def replace_content(
         old = os.open(aside, OPEN_DIRECTORY)
         try:
             exchange(source, destination, old)
-            modes.pop((), None)
-            set_modes(destination, modes)
+            directories.facts[0] = None
+            set_modes(destination, directories)
         finally:
             os.close(old)
             remove_tree(os.fsdecode(aside))

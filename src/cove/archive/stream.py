@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
     from typing import ParamSpec, TypeVar
 
+    from cove.archive.unpacking import Directories
+
     P = ParamSpec("P")
     T = TypeVar("T")
 
@@ -234,12 +236,12 @@ def unpack(
             os.mkdir(staging, 0o700)
             top = os.open(staging, OPEN_DIRECTORY)
             try:
-                modes = Unpacking(top, stream, budget).run(lenient)
+                directories = Unpacking(top, stream, budget).run(lenient)
                 begin_change()
                 if exists and replace:
-                    replace_content(top, staging, target, modes, remove_tree)
+                    replace_content(top, staging, target, directories, remove_tree)
                 else:
-                    place(top, staging, target, modes, exists)
+                    place(top, staging, target, directories, exists)
             finally:
                 os.close(top)
         finally:
@@ -248,11 +250,11 @@ def unpack(
         discard()  # whatever interrupted the first does not come twice
 
 
-def place(top: int, staging: bytes, target: bytes, modes: dict[tuple[bytes, ...], int], exists: bool) -> None:
+def place(top: int, staging: bytes, target: bytes, directories: Directories, exists: bool) -> None:
     """Merge everything into target, or let the new directory become it."""
     if exists:
-        merge(top, target, modes)
+        merge(top, target, directories)
         return
-    modes.setdefault((), IMPLICIT_MODE)
+    directories.facts[0] = directories.facts[0] or (IMPLICIT_MODE,)
     os.rename(staging, target)
-    set_modes(top, modes)
+    set_modes(top, directories)

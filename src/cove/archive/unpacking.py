@@ -14,9 +14,13 @@ from cove.archive.tar import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from cove.archive.stream import Budget, Stream
 
 MOST_DEPTH = 200
+# Of all directories that one archive makes, while it is unpacked.
+MOST_NAME_BYTES = 64 << 20
 # As `agent.files` names its own: what shows changes leaves these out.
 TEMPORARY = b".cove-"
 IMPLICIT_MODE = 0o755
@@ -24,13 +28,61 @@ OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Descent:
-    """The way to one directory below `top`: those on it are `held` open. `made` are those that were missing."""
+class Directories:
+    """Facts of directories, such as a mode. Each is kept by its parent and one name: none costs more by its depth.
 
-    def __init__(self, top: int) -> None:
+    The top is number 0, and a parent has a lower number than what is in it. Too many names are EFBIG.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[int, bytes], int] = {}
+        self.facts: list[tuple[int, ...] | None] = [None]
+        self.left = MOST_NAME_BYTES
+
+    def number(self, parts: Sequence[bytes]) -> int:
+        """Return the number of a directory; one that is new has no facts."""
+        number = 0
+        for name in parts:
+            number = self.below(number, name)
+        return number
+
+    def below(self, parent: int, name: bytes) -> int:
+        """Return the number of a name in a directory."""
+        found = self.numbers.get((parent, name))
+        if found is None:
+            self.left -= len(name)
+            if self.left < 0:
+                raise OSError(errno.EFBIG, "more names of directories than may be unpacked at once")
+            found = self.numbers[parent, name] = len(self.facts)
+            self.facts.append(None)
+        return found
+
+    def set(self, parts: Sequence[bytes], facts: tuple[int, ...]) -> None:
+        self.facts[self.number(parts)] = facts
+
+    def deepest_first(self) -> Iterator[tuple[list[bytes], tuple[int, ...]]]:
+        """Yield what has facts: everything in a directory comes before the directory."""
+        places = [(0, b""), *self.numbers]
+        for number in range(len(places) - 1, -1, -1):
+            facts = self.facts[number]
+            if facts is not None:
+                yield self.parts(places, number), facts
+
+    def parts(self, places: list[tuple[int, bytes]], number: int) -> list[bytes]:
+        parts = []
+        while number:
+            number, name = places[number]
+            parts.append(name)
+        return parts[::-1]
+
+
+class Descent:
+    """The way to one directory below `top`: those on it are `held` open. `note` hears of those that were missing."""
+
+    def __init__(self, top: int, note: Callable[[list[bytes]], object] = lambda _: None) -> None:
         self.top = top
         self.held: list[tuple[bytes, int]] = []
-        self.made: set[tuple[bytes, ...]] = set()
+        self.note = note
 
     def enter(self, parts: list[bytes]) -> int:
         """Return the directory at parts, made if it is missing; what is a link or a file there is refused."""
@@ -43,9 +95,10 @@ class Descent:
             parent = self.held[-1][1] if self.held else self.top
             try:
                 os.mkdir(name, 0o700, dir_fd=parent)
-                self.made.add(tuple(parts[: at + 1]))
             except FileExistsError:
                 pass
+            else:
+                self.note(parts[: at + 1])
             try:
                 self.held.append((name, os.open(name, OPEN_DIRECTORY, dir_fd=parent)))
             except OSError as error:
@@ -63,27 +116,31 @@ class Unpacking:
     """Makes the members of an archive below `top`."""
 
     def __init__(self, top: int, stream: Stream, budget: Budget) -> None:
-        self.descent = Descent(top)
+        self.descent = Descent(top, self.note)
         self.stream = stream
         self.budget = budget
-        self.modes: dict[tuple[bytes, ...], int] = {}
+        self.directories = Directories()
 
-    def run(self, lenient: bool) -> dict[tuple[bytes, ...], int]:
-        """Returns the modes that the directories get at the end."""
+    def note(self, parts: list[bytes]) -> None:
+        """Note a directory that no member has named so far: it is an entry as any other."""
+        self.budget.spend(0)
+        self.directories.set(parts, (IMPLICIT_MODE,))
+
+    def run(self, lenient: bool) -> Directories:
+        """Returns the directories with the modes that they get at the end."""
         try:
             for member in tar.read_members(self.stream, lenient):
                 self.budget.spend(member.size)
                 self.make(member)
         finally:
             self.descent.leave(0)
-        return {**dict.fromkeys(self.descent.made, IMPLICIT_MODE), **self.modes}
+        return self.directories
 
     def make(self, member: tar.Member) -> None:
         if len(member.parts) > MOST_DEPTH:
             raise Refused("nested too deeply: %s" % tar.shown(b"/".join(member.parts)))
         if member.kind == tar.DIRECTORY:
-            self.descent.enter(member.parts)
-            self.modes[tuple(member.parts)] = member.mode
+            self.make_directory(member)
             return
         directory = self.descent.enter(member.parts[:-1])
         name = member.parts[-1]
@@ -94,6 +151,19 @@ class Unpacking:
             self.link(member, name)
         else:
             self.write(member, directory, name)
+
+    def make_directory(self, member: tar.Member) -> None:
+        if member.parts:
+            try:
+                os.mkdir(member.parts[-1], 0o700, dir_fd=self.descent.enter(member.parts[:-1]))
+            except FileExistsError:
+                pass
+        self.descent.enter(member.parts)
+        self.directories.set(member.parts, self.facts(member))
+
+    def facts(self, member: tar.Member) -> tuple[int, ...]:
+        """Return what a directory gets at the end: its mode, first of all."""
+        return (member.mode,)
 
     def write(self, member: tar.Member, directory: int, name: bytes) -> None:
         fd = os.open(name, CREATE_FILE, 0o600, dir_fd=directory)
@@ -140,14 +210,14 @@ class Unpacking:
             raise Refused("a file in the place of a directory: %s" % tar.shown(name)) from None
 
 
-def merge(source: int, target: bytes, modes: dict[tuple[bytes, ...], int]) -> None:
+def merge(source: int, target: bytes, directories: Directories) -> None:
     """Move everything into a directory that is there, after having seen that nothing is in the way."""
     destination = os.open(target, OPEN_DIRECTORY & ~os.O_NOFOLLOW)
     try:
         for move in (False, True):
             merge_directory(source, destination, move)
-        modes.pop((), None)
-        set_modes(destination, modes)
+        directories.facts[0] = None
+        set_modes(destination, directories)
     finally:
         os.close(destination)
 
@@ -210,11 +280,11 @@ def merge_below(source: int, destination: int, name: str, move: bool) -> None:
         os.close(into)
 
 
-def set_modes(top: int, modes: dict[tuple[bytes, ...], int]) -> None:
+def set_modes(top: int, directories: Directories) -> None:
     """Set the directories' modes last: until then all of them can be written."""
     descent = Descent(top)
     try:
-        for parts in sorted(modes, key=len, reverse=True):
-            os.fchmod(descent.enter(list(parts)), modes[parts])
+        for parts, facts in directories.deepest_first():
+            os.fchmod(descent.enter(parts), facts[0])
     finally:
         descent.leave(0)

@@ -15,11 +15,13 @@ import errno
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cove.archive import tar
 from cove.archive.stream import Budget
 from cove.archive.tar import Refused
+from cove.archive.unpacking import Directories
 from cove.images.layer_stream import LayerStream
 from cove.images.merged_view import MOST_DEPTH, OPAQUE, OPEN_DIRECTORY, MergedView, is_whiteout, look_at
 from cove.images.parts import is_apart
@@ -61,7 +63,7 @@ class LayerUnpacking:
         self._root = root
         self._resolved: dict[tuple[bytes, ...], tuple[bytes, ...]] = {(): ()}
         self._held: list[tuple[bytes, int]] = []
-        self._attributes: dict[tuple[bytes, ...], tuple[int, int, int, int]] = {}
+        self._directories = Directories()
         self.skipped = 0
 
     def run(self) -> None:
@@ -70,9 +72,9 @@ class LayerUnpacking:
             for block, kind, size, extended in tar.read_headers(self._stream):
                 self._budget.spend(0)
                 self._make(_decode(block, kind, size, extended))
-            for parts in sorted(self._attributes, key=len, reverse=True):
-                self._settle(parts)
-            if () not in self._attributes:
+            for parts, facts in self._directories.deepest_first():
+                self._settle(self._enter(tuple(parts)), *facts)
+            if self._directories.facts[0] is None:
                 os.utime(self._top, (0, 0))  # the same whenever it is unpacked
         finally:
             self._leave(0)
@@ -153,12 +155,15 @@ class LayerUnpacking:
         if parts:
             parts = (*self._resolve(parts[:-1]), parts[-1])
             directory = self._enter(parts[:-1])
-            if _is_whiteout(directory, parts[-1]):
+            hides = _is_whiteout(directory, parts[-1])
+            if hides:
                 os.unlink(parts[-1], dir_fd=directory)
+            with suppress(FileExistsError):
                 os.mkdir(parts[-1], 0o700, dir_fd=directory)
-                os.setxattr(self._enter(parts), OPAQUE, b"y")
-            self._enter(parts)
-        self._attributes[parts] = (entry.mode & 0o1777, entry.user, entry.group, entry.mtime)
+            made = self._enter(parts)
+            if hides:
+                os.setxattr(made, OPAQUE, b"y")
+        self._directories.set(parts, (entry.mode & 0o1777, entry.user, entry.group, entry.mtime))
 
     def _make_whiteout(self, parents: tuple[bytes, ...], name: bytes) -> None:
         directory = self._enter(parents)
@@ -196,9 +201,7 @@ class LayerUnpacking:
         else:
             record_owner(fd, (user, group))
 
-    def _settle(self, parts: tuple[bytes, ...]) -> None:
-        mode, user, group, mtime = self._attributes[parts]
-        fd = self._enter(parts)
+    def _settle(self, fd: int, mode: int, user: int, group: int, mtime: int) -> None:
         self._give(fd, user, group)
         if self._root is None:
             mode |= stat.S_IRWXU  # whoever owns everything must be able to enter everything
@@ -231,7 +234,8 @@ class LayerUnpacking:
             return os.open(parts[-1], OPEN_DIRECTORY, dir_fd=parent)
         except FileNotFoundError:
             os.mkdir(parts[-1], 0o700, dir_fd=parent)
-            self._attributes.setdefault(parts, self._as_below(parts))
+            self._budget.spend(0)
+            self._directories.set(parts, self._as_below(parts))
             return os.open(parts[-1], OPEN_DIRECTORY, dir_fd=parent)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):

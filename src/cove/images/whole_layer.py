@@ -153,17 +153,14 @@ class _WholeUnpacking(LayerUnpacking):
         super().__init__(top, stream, size, None)
         self._owners = owners
         self._opens_all = opens_all and owners.users == 1
-        self._directories: dict[tuple[bytes, ...], tar.Member] = {}
 
     def decode(self, block: bytes, kind: bytes, size: int, extended: dict[bytes, bytes], lenient: bool) -> tar.Member:
         member = super().decode(block, kind, size, extended, lenient)
         member.owner = min(tar.number(block[108:116]), NOBODY), min(tar.number(block[116:124]), NOBODY)
         return member
 
-    def make(self, member: tar.Member) -> None:
-        if member.kind == tar.DIRECTORY:
-            self._directories[tuple(member.parts)] = member
-        super().make(member)
+    def facts(self, member: tar.Member) -> tuple[int, ...]:
+        return member.mode, *member.owner, member.mtime
 
     def content(self, member: tar.Member, fd: int) -> None:
         super().content(member, fd)
@@ -185,10 +182,9 @@ class _WholeUnpacking(LayerUnpacking):
         directory = self.descent.enter(member.parts[:-1])
         os.chown(member.parts[-1], *self._numbers(member.owner), dir_fd=directory, follow_symlinks=False)
 
-    def set_modes(self, modes: dict[tuple[bytes, ...], int]) -> None:
-        for parts in sorted(modes, key=len, reverse=True):
-            directory, member = self.descent.enter(list(parts)), self._directories.get(parts)
-            self._own(directory, (0, 0) if member is None else member.owner)
-            os.fchmod(directory, modes[parts] | (stat.S_IRWXU if self._opens_all else 0))
-            if member is not None:
-                os.utime(directory, (member.mtime, member.mtime))
+    def settle(self, directory: int, facts: tuple[int, ...]) -> None:
+        mode, user, group, *times = facts if len(facts) > 1 else (*facts, 0, 0)
+        self._own(directory, (user, group))
+        os.fchmod(directory, mode | (stat.S_IRWXU if self._opens_all else 0))
+        for time in times:
+            os.utime(directory, (time, time))

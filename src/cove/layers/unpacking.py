@@ -14,7 +14,7 @@ from typing import Final
 from cove.archive import tar
 from cove.archive.stream import Budget, Stream
 from cove.archive.tar import Refused, Truncated
-from cove.archive.unpacking import IMPLICIT_MODE, MOST_DEPTH, OPEN_DIRECTORY, Unpacking
+from cove.archive.unpacking import MOST_DEPTH, OPEN_DIRECTORY, Unpacking
 from cove.errors import ValidationFailed, from_errno
 from cove.layers.layer_tar import FIFO, WHITEOUT, attributes_of, decode_member
 from cove.layers.packing import MOST_ENTRIES
@@ -118,21 +118,22 @@ class LayerUnpacking(Unpacking):
             for member in tar.read_members(self.stream, lenient=True, decode=self.decode):
                 self.budget.spend(0)
                 self.make(member)
-            self.set_modes({**dict.fromkeys(self.descent.made, IMPLICIT_MODE), **self.modes})
+            for parts, facts in self.directories.deepest_first():
+                self.settle(self.descent.enter(parts), facts)
         finally:
             self.descent.leave(0)
 
     def make(self, member: tar.Member) -> None:
         if not member.parts:
             return
-        if member.kind == tar.DIRECTORY and len(member.parts) <= MOST_DEPTH:
-            self._set_attributes(self.descent.enter(member.parts), member)
-        if member.kind not in (WHITEOUT, FIFO):
-            super().make(member)
-            if member.kind == tar.SYMLINK:
-                self.give(member)
+        if member.kind in (WHITEOUT, FIFO):
+            self._make_special(member)
             return
-        self._make_special(member)
+        super().make(member)
+        if member.kind == tar.DIRECTORY:
+            self._set_attributes(self.descent.enter(member.parts), member)
+        elif member.kind == tar.SYMLINK:
+            self.give(member)
 
     def _make_special(self, member: tar.Member) -> None:
         if len(member.parts) > MOST_DEPTH:
@@ -161,10 +162,8 @@ class LayerUnpacking(Unpacking):
             directory = self.descent.enter(member.parts[:-1])
             os.chown(member.parts[-1], self._owner, self._owner, dir_fd=directory, follow_symlinks=False)
 
-    def set_modes(self, modes: dict[tuple[bytes, ...], int]) -> None:
-        """Give directories to their owner, with their modes."""
-        for parts in sorted(modes, key=len, reverse=True):
-            directory = self.descent.enter(list(parts))
-            if self._owner is not None:
-                os.fchown(directory, self._owner, self._owner)
-            os.fchmod(directory, modes[parts])
+    def settle(self, directory: int, facts: tuple[int, ...]) -> None:
+        """Give a directory to its owner, with its mode."""
+        if self._owner is not None:
+            os.fchown(directory, self._owner, self._owner)
+        os.fchmod(directory, facts[0])
