@@ -7,12 +7,23 @@ import zlib
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
-from support.image_files import Compression, Item, compress, digest, directory, hard_link, make_layer, symlink
+from support.image_files import (
+    Compression,
+    Item,
+    compress,
+    digest,
+    directory,
+    hard_link,
+    make_docker,
+    make_layer,
+    symlink,
+)
 
 from cove.archive.tar import Refused
+from cove.images import sources
 from cove.images.layer_stream import CHUNK, LayerStream
 from cove.images.layer_unpack import unpack_layer
 from cove.images.merged_view import OPAQUE
@@ -242,3 +253,61 @@ def test_whoever_gives_up_in_the_middle_of_a_layer_leaves_nothing(tmp_path: Path
         store.load_archive(file, "given-up", give_up)
     assert os.listdir(tmp_path / "layers") == []
     assert store.list() == []
+
+
+def test_each_directory_is_looked_up_once_however_deep_and_on_however_many_layers(
+    unpack: Unpack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = "/".join(["d"] * 100)
+    opened = 0
+    original = os.open
+
+    def counting(*arguments: Any, **options: Any) -> int:
+        nonlocal opened
+        opened += 1
+        return original(*arguments, **options)
+
+    lowest = unpack(*([directory(deep)] for _ in range(10)))
+    lowers = [str(lowest.with_name(f"layer-{number}")) for number in range(10)]
+    (tmp_path / "top").mkdir()
+    layer = make_layer([Item(f"fresh/{deep}/{number}/x") for number in range(50)])
+    monkeypatch.setattr(os, "open", counting)
+    unpack_layer(str(tmp_path / "top"), lowers, LayerStream(BytesIO(layer)), root=None)
+    assert len(list((tmp_path / "top" / "fresh" / deep).iterdir())) == 50
+    assert opened < 20_000
+
+
+def test_a_name_that_is_replaced_leads_where_it_leads_then(unpack: Unpack) -> None:
+    made = unpack(
+        [directory("a"), directory("b"), symlink("l", "a"), Item("l/1"), symlink("l", "b"), Item("l/2")],
+    )
+    assert [sorted(os.listdir(made / name)) for name in ("a", "b")] == [["1"], ["2"]]
+
+
+def test_whoever_gives_up_is_heard_at_every_entry(tmp_path: Path) -> None:
+    """A small blob has many entries: nothing of it is read for a long time."""
+    store = open_images(tmp_path, LayerStore(tmp_path))
+    store.layers.open()
+    (tmp_path / "sandboxes").mkdir()
+    root = make_layer([Item(f"f{number}") for number in range(300)])
+    docker = make_docker([root]).write(tmp_path / "docker.tar")
+    (tmp_path / "root.tar.gz").write_bytes(compress(root, "gzip"))
+    for archive, most in ((docker, 200), (tmp_path / "root.tar.gz", 400), (tmp_path / "root.tar.gz", 1)):
+        left = most
+
+        def give_up() -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                raise Stopped
+
+        with pytest.raises(Stopped), open(archive, "rb") as file:
+            store.load_archive(file, "given-up", check=give_up)
+    assert os.listdir(tmp_path / "layers") == []
+
+
+def test_directories_of_an_archive_count_for_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MOST_MEMBERS", 20)
+    (tmp_path / "many.tar").write_bytes(make_layer([directory(f"d{number}") for number in range(21)]))
+    with open(tmp_path / "many.tar", "rb") as file, pytest.raises(Refused, match="more files than an image has"):
+        sources.ArchiveFiles(file.fileno(), lambda: None)

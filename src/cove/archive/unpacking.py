@@ -36,6 +36,7 @@ class Directories:
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[int, bytes], int] = {}
+        self.places: list[tuple[int, bytes]] = [(0, b"")]
         self.facts: list[tuple[int, ...] | None] = [None]
         self.left = MOST_NAME_BYTES
 
@@ -50,28 +51,33 @@ class Directories:
         """Return the number of a name in a directory."""
         found = self.numbers.get((parent, name))
         if found is None:
-            self.left -= len(name)
-            if self.left < 0:
-                raise OSError(errno.EFBIG, "more names of directories than may be unpacked at once")
-            found = self.numbers[parent, name] = len(self.facts)
+            self.spend(len(name))
+            place = parent, name
+            found = self.numbers[place] = len(self.places)
+            self.places.append(place)
             self.facts.append(None)
         return found
+
+    def spend(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise OSError(errno.EFBIG, "more names of directories than may be unpacked at once")
 
     def set(self, parts: Sequence[bytes], facts: tuple[int, ...]) -> None:
         self.facts[self.number(parts)] = facts
 
     def deepest_first(self) -> Iterator[tuple[list[bytes], tuple[int, ...]]]:
         """Yield what has facts: everything in a directory comes before the directory."""
-        places = [(0, b""), *self.numbers]
-        for number in range(len(places) - 1, -1, -1):
+        for number in range(len(self.facts) - 1, -1, -1):
             facts = self.facts[number]
             if facts is not None:
-                yield self.parts(places, number), facts
+                yield self.parts(number), facts
 
-    def parts(self, places: list[tuple[int, bytes]], number: int) -> list[bytes]:
+    def parts(self, number: int) -> list[bytes]:
+        """Return the path of a directory."""
         parts = []
         while number:
-            number, name = places[number]
+            number, name = self.places[number]
             parts.append(name)
         return parts[::-1]
 

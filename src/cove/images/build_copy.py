@@ -86,7 +86,7 @@ class LayerMaker:
             with open(source.open(named.real), "rb") as file:
                 told = Told(file, lambda _: self.check())
                 stream = LayerStream(told, MOST_BYTES if self.most_bytes is None else self.most_bytes)
-                unpack_layer(str(directory), (), stream, root=root)
+                unpack_layer(str(directory), (), stream, root=root, check=self.check)
                 stream.finish()
             top = os.open(directory, OPEN_DIRECTORY)
             try:

@@ -73,7 +73,7 @@ def _add_layer(store: ImageStore, id: str, below: list[str], check: Callable[[],
         diff_id = _pack(store, id, file, check)
         made = layer_id(digest_of(f"{_digest(below[-1])} {diff_id}".encode()))
         if not store.layers.has(made):
-            store.add_layer(made, below, file, LayerBlob(None, diff_id, ""))
+            store.add_layer(made, below, file, LayerBlob(None, diff_id, ""), check)
         return made
 
 

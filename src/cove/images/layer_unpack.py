@@ -14,7 +14,7 @@ builders write them, is resolved here, within the image: links are read, never f
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,7 +23,16 @@ from cove.archive.stream import Budget
 from cove.archive.tar import Refused
 from cove.archive.unpacking import Directories
 from cove.images.layer_stream import LayerStream
-from cove.images.merged_view import MOST_DEPTH, OPAQUE, OPEN_DIRECTORY, MergedView, is_whiteout, look_at
+from cove.images.merged_view import (
+    MOST_DEPTH,
+    MOST_LINKS,
+    MOST_NAMES,
+    OPAQUE,
+    OPEN_DIRECTORY,
+    MergedView,
+    is_whiteout,
+    look_at,
+)
 from cove.images.parts import is_apart
 from cove.images.recorded_owner import record_owner
 
@@ -51,17 +60,24 @@ class Entry:
 class LayerUnpacking:
     """Makes the entries of a layer below `top`; `lowers` are the layers that it stands on, the lowest first.
 
-    `root` is the host user whose number root's files get; other owners follow from it.
+    `root` is the host user whose number root's files get; other owners follow from it. `check` is called for every
+    entry, and may raise to give up. Each directory is looked up once in the layers below, by its parent and one name,
+    and what is in one that they lack is not looked up there.
     """
 
-    def __init__(self, top: int, lowers: Sequence[int], stream: LayerStream, *, root: int | None) -> None:
+    def __init__(
+        self, top: int, lowers: Sequence[int], stream: LayerStream, *, root: int | None, check: Callable[[], object]
+    ) -> None:
         self._stream = stream
+        self._check = check
         self._budget = Budget(1 << 62, MOST_ENTRIES)
         self._view = MergedView((top, *reversed(lowers)))
         self._below = MergedView(tuple(reversed(lowers)), (root,) * len(lowers))
         self._top = top
         self._root = root
-        self._resolved: dict[tuple[bytes, ...], tuple[bytes, ...]] = {(): ()}
+        self._alone = MergedView((top,))
+        self._links: dict[int, bytes | None] = {}
+        self._fresh: set[int] = set() if lowers else {0}
         self._held: list[tuple[bytes, int]] = []
         self._directories = Directories()
         self.skipped = 0
@@ -70,9 +86,11 @@ class LayerUnpacking:
         """Unpack everything; the modes of directories last, so that all of them can be written until then."""
         try:
             for block, kind, size, extended in tar.read_headers(self._stream):
+                self._check()
                 self._budget.spend(0)
                 self._make(_decode(block, kind, size, extended))
             for parts, facts in self._directories.deepest_first():
+                self._check()
                 self._settle(self._enter(tuple(parts)), *facts)
             if self._directories.facts[0] is None:
                 os.utime(self._top, (0, 0))  # the same whenever it is unpacked
@@ -94,6 +112,7 @@ class LayerUnpacking:
             self._skip(entry.member)
         else:
             self._clear(self._enter(parents), name)
+            self._forget_link(parents, name)
             self._make_leaf(entry, parents, name)
 
     def _make_leaf(self, entry: Entry, parents: tuple[bytes, ...], name: bytes) -> None:
@@ -178,7 +197,7 @@ class LayerUnpacking:
         there = look_at(directory, hidden)
         if there is not None and stat.S_ISDIR(there.st_mode):
             os.setxattr(self._enter((*parents, hidden)), OPAQUE, b"y")
-        elif there is None and (is_apart((*parents, hidden)) or self._below.look((*parents, hidden)) is not None):
+        elif there is None and (is_apart((*parents, hidden)) or self._look_below((*parents, hidden)) is not None):
             os.mknod(hidden, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory)
 
     def _clear(self, directory: int, name: bytes) -> None:
@@ -210,13 +229,51 @@ class LayerUnpacking:
 
     def _resolve(self, parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """Return where a directory really is in the image: no name on the way is a symbolic link."""
-        known = self._resolved.get(parts)
-        if known is None:
-            known = self._view.resolve(parts)
-            if len(self._resolved) > MOST_ENTRIES // 10:
-                self._resolved.clear()
-            self._resolved[parts] = known
-        return known
+        number = depth = links = 0
+        left = list(reversed(parts))
+        while left:
+            if len(left) > MOST_NAMES or depth > MOST_DEPTH:
+                raise Refused(f"a path of more than {MOST_DEPTH} directories in one another")
+            name = left.pop()
+            if name == b"..":
+                number, depth = self._directories.places[number][0], max(depth - 1, 0)
+            elif name not in (b"", b"."):
+                below = self._directories.below(number, name)
+                link = self._read_link(number, below)
+                if link is None:
+                    number, depth = below, depth + 1
+                    continue
+                links += 1
+                if links > MOST_LINKS or len(left) > MOST_DEPTH:
+                    raise Refused(f"a path through too many links: {tar.shown(name)}")
+                if link.startswith(b"/"):
+                    number = depth = 0
+                left.extend(reversed(link.split(b"/")))
+        return tuple(self._directories.parts(number))
+
+    def _read_link(self, parent: int, number: int) -> bytes | None:
+        """Return the target of a link that is at a number; it is read once."""
+        if number not in self._links:
+            parts = tuple(self._directories.parts(number))
+            if parent not in self._fresh and self._below.look(parts) is not None:
+                link = self._view.read_link(parts)
+            else:
+                self._fresh.add(number)
+                link = self._alone.read_link(parts)
+            self._directories.spend(len(link or b""))
+            self._links[number] = link
+        return self._links[number]
+
+    def _forget_link(self, parents: tuple[bytes, ...], name: bytes) -> None:
+        """Let a name that is made anew be looked up again."""
+        number = self._directories.numbers.get((self._directories.number(parents), name))
+        if number is not None:
+            self._links.pop(number, None)
+
+    def _look_below(self, parts: tuple[bytes, ...]) -> os.stat_result | None:
+        """Return the facts of what the layers below have there."""
+        is_fresh = bool(parts) and self._directories.number(parts[:-1]) in self._fresh
+        return None if is_fresh else self._below.look(parts)
 
     def _enter(self, parts: tuple[bytes, ...]) -> int:
         """Return the directory at these real parts, made if it is missing; what is a file there is refused."""
@@ -244,7 +301,7 @@ class LayerUnpacking:
 
     def _as_below(self, parts: tuple[bytes, ...]) -> tuple[int, int, int, int]:
         """Return mode, owner and time of a directory that the layer does not describe: as the image has it."""
-        below = self._below.look(parts)
+        below = self._look_below(parts)
         if below is None or not stat.S_ISDIR(below.st_mode):
             return 0o755, 0, 0, 0
         return below.st_mode & 0o1777, *self._below.owner(parts), int(below.st_mtime)
@@ -304,12 +361,19 @@ def _seconds(field: bytes) -> int:
     return 0 if field[:1] == b"\xff" else min(tar.number(field), 1 << 40)
 
 
-def unpack_layer(target: str, lowers: Sequence[str], stream: LayerStream, *, root: int | None) -> None:
-    """Unpack a layer into a directory that exists and is empty. Blocks."""
+def unpack_layer(
+    target: str,
+    lowers: Sequence[str],
+    stream: LayerStream,
+    *,
+    root: int | None,
+    check: Callable[[], object] = lambda: None,
+) -> None:
+    """Unpack a layer into a directory that exists and is empty. Blocks; `check` may raise to give up."""
     held: list[int] = []
     try:
         held += [os.open(path, OPEN_DIRECTORY) for path in (target, *lowers)]
-        LayerUnpacking(held[0], held[1:], stream, root=root).run()
+        LayerUnpacking(held[0], held[1:], stream, root=root, check=check).run()
     finally:
         for fd in held:
             os.close(fd)

@@ -17,7 +17,7 @@ from cove.images.recorded_owner import read_owner
 MOST_DEPTH = 200
 MOST_LINKS = 40
 # A path has at most PATH_MAX bytes, half of which are slashes.
-_MOST_NAMES = 2048
+MOST_NAMES = 2048
 _MOST_ID = 65535
 OPAQUE = "user.overlay.opaque"
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -44,7 +44,7 @@ class MergedView:
         links = 0
         left = list(reversed(parts))
         while left:
-            if len(left) > _MOST_NAMES or len(real) > MOST_DEPTH:
+            if len(left) > MOST_NAMES or len(real) > MOST_DEPTH:
                 raise Refused(f"a path of more than {MOST_DEPTH} directories in one another")
             name = left.pop()
             if name in (b"", b"."):

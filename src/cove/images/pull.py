@@ -1,7 +1,7 @@
 """Pull an image: its layers side by side, each verified, then unpacked on one another. Blocks."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -22,8 +22,14 @@ MOST_BLOB_BYTES = 32 << 30
 REGISTRY_VARIABLE = "COVE_REGISTRY"
 
 
-def pull(store: ImageStore, name: str, progress: Progress, connect: Connect | None = None) -> ImageRecord:
-    """Pull what a reference names. What an interrupted pull has fetched is used again."""
+def pull(
+    store: ImageStore,
+    name: str,
+    progress: Progress,
+    connect: Connect | None = None,
+    check: Callable[[], object] = lambda: None,
+) -> ImageRecord:
+    """Pull what a reference names. What an interrupted pull has fetched is used again. `check` may raise to give up."""
     wanted = parse_reference(name)
     reference = _at_registry(wanted)
     registry = Registry(reference, find_credentials(reference.host), connect=connect)
@@ -39,7 +45,7 @@ def pull(store: ImageStore, name: str, progress: Progress, connect: Connect | No
     with blobs_of(store).holding({layer.digest for layer in missing}) as blobs:
         _fetch_all(registry, missing, blobs, progress)
         source = Source(SourceImage(config_bytes, config, layers, str(wanted)), _Fetched(blobs))
-        return store.load_source(source, str(wanted), progress)
+        return store.load_source(source, str(wanted), progress, check)
 
 
 def _at_registry(wanted: Reference) -> Reference:

@@ -8,7 +8,7 @@ import os
 import stat
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase, FileIO
@@ -38,6 +38,8 @@ from cove.images.manifest import (
 MOST_MEMBERS = 10_000
 MOST_ENTRIES = 1_000_000
 MOST_INDEXES = 4
+
+Check = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +130,15 @@ class DirectoryFiles(Files):
 class ArchiveFiles(Files):
     """The members of a tar file. Symbolic and hard links, as `docker save` writes them, lead to other members."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, check: Check) -> None:
         self._descriptor = descriptor
         self._members: dict[str, tuple[int, int]] = {}
         self._links: dict[str, str] = {}
         reader = _Seeking(descriptor)
-        for member in tar.read_members(reader, lenient=True):
+        for number, member in enumerate(tar.read_members(reader, lenient=True)):
+            check()
             name = os.fsdecode(b"/".join(member.parts))
-            if len(self._members) + len(self._links) > MOST_MEMBERS:
+            if number >= MOST_MEMBERS:
                 raise Refused("more files than an image has")
             if member.stored is not None:
                 raise Refused(f"a sparse file in the archive of an image: {name}")
@@ -201,15 +204,15 @@ class Source:
 
 
 @contextmanager
-def open_source(path: Path, working: Path | None = None) -> Iterator[Source]:
-    """Recognise what is at a path. ImageInvalid says what it should have been. Blocks."""
+def open_source(path: Path, working: Path | None = None, check: Check = lambda: None) -> Iterator[Source]:
+    """Recognise what is at a path. ImageInvalid says what it should have been. Blocks; `check` may raise to give up."""
     files = DirectoryFiles(path)
     if files.has("index.json"):
         yield Source(_read_layout(files), files)
     elif files.has("manifest.json"):
         yield Source(_read_saved(files), files)
     else:
-        with open_archive(path, working) as file, open_archive_source(file, str(path), working) as source:
+        with open_archive(path, working) as file, open_archive_source(file, str(path), working, check) as source:
             yield source
 
 
@@ -235,22 +238,24 @@ def _packed(path: Path, working: Path | None) -> BinaryIO:
 
 
 @contextmanager
-def open_archive_source(file: BinaryIO, shown: str, working: Path | None = None) -> Iterator[Source]:
+def open_archive_source(
+    file: BinaryIO, shown: str, working: Path | None = None, check: Check = lambda: None
+) -> Iterator[Source]:
     """Recognise an archive that is open; it is read in place, whatever the position of the file is."""
     with ExitStack() as held:
         try:
-            yield _open_archive(file, held, working)
+            yield _open_archive(file, held, working, check)
         except Refused as error:
             raise ImageInvalid(f"{shown} is no image: {error}") from None
 
 
-def _open_archive(file: BinaryIO, held: ExitStack, working: Path | None) -> Source:
+def _open_archive(file: BinaryIO, held: ExitStack, working: Path | None, check: Check) -> Source:
     if not _is_tar(file):
-        file = held.enter_context(_decompressed(file, working))
+        file = held.enter_context(_decompressed(file, working, check))
         if not _is_tar(file):
             raise Refused("this is no image archive, which is a tar archive, plain or compressed by gzip or zstd")
     try:
-        files = ArchiveFiles(file.fileno())
+        files = ArchiveFiles(file.fileno(), check)
     except Refused as error:
         if "more files" not in str(error) and "no file, directory or link" not in str(error):
             raise
@@ -276,13 +281,14 @@ def _is_tar(file: BinaryIO) -> bool:
 
 
 @contextmanager
-def _decompressed(file: BinaryIO, working: Path | None) -> Iterator[BinaryIO]:
+def _decompressed(file: BinaryIO, working: Path | None, check: Check) -> Iterator[BinaryIO]:
     with tempfile.TemporaryFile(prefix="cove-image-", dir=working) as whole:
         with Slice(os.dup(file.fileno()), 0, os.fstat(file.fileno()).st_size) as part:
             stream = LayerStream(part)
             if not stream.is_compressed:
                 raise Refused("this is no image archive, which is a tar archive, plain or compressed by gzip or zstd")
             while piece := stream.read_some():
+                check()
                 whole.write(piece)
         whole.flush()
         yield whole

@@ -40,6 +40,11 @@ from cove.model import TransferProgress
 _LOCK = "names.lock"
 
 Progress = Callable[[TransferProgress], None]
+Check = Callable[[], object]
+
+
+def _no_check() -> None:
+    """Never give up."""
 
 
 def _no_progress(_: TransferProgress) -> None:
@@ -48,9 +53,10 @@ def _no_progress(_: TransferProgress) -> None:
 
 @dataclass(slots=True)
 class _Counted:
-    """Tells how many layers are done, and how many bytes of blobs were read."""
+    """Tells how many layers are done, and how many bytes of blobs were read. `check` is called more often."""
 
     progress: Progress
+    check: Check
     total: int
     layers: int = 0
     size: int = 0
@@ -90,31 +96,35 @@ class ImageStore:
         """Make the directory: nobody but us may enter it."""
         self.path.mkdir(mode=0o700, exist_ok=True)
 
-    def load(self, path: Path, name: str | None = None, progress: Progress = _no_progress) -> ImageRecord:
-        """Load an archive or a directory: see images/sources."""
-        with open_source(path, self.path) as source:
-            return self._load(source, name, str(path), progress)
+    def load(
+        self, path: Path, name: str | None = None, progress: Progress = _no_progress, check: Check = _no_check
+    ) -> ImageRecord:
+        """Load an archive or a directory: see images/sources. `check` may raise to give up."""
+        with open_source(path, self.path, check) as source:
+            return self._load(source, name, str(path), progress, check)
 
-    def load_archive(self, file: BinaryIO, name: str | None, progress: Progress = _no_progress) -> ImageRecord:
-        """Load an archive that is open."""
-        with open_archive_source(file, "the archive", self.path) as source:
-            return self._load(source, name, "the archive", progress)
+    def load_archive(
+        self, file: BinaryIO, name: str | None, progress: Progress = _no_progress, check: Check = _no_check
+    ) -> ImageRecord:
+        """Load an archive that is open. `check` may raise to give up."""
+        with open_archive_source(file, "the archive", self.path, check) as source:
+            return self._load(source, name, "the archive", progress, check)
 
-    def _load(self, source: Source, name: str | None, shown: str, progress: Progress) -> ImageRecord:
+    def _load(self, source: Source, name: str | None, shown: str, progress: Progress, check: Check) -> ImageRecord:
         called = name or source.image.name
         if called is None:
             raise ImageInvalid(f"{shown} says no name: give it one")
-        return self.load_source(source, str(parse_reference(called)), progress)
+        return self.load_source(source, str(parse_reference(called)), progress, check)
 
-    def load_source(self, source: Source, name: str, progress: Progress) -> ImageRecord:
+    def load_source(self, source: Source, name: str, progress: Progress, check: Check = _no_check) -> ImageRecord:
         """Unpack what a source has and is not here yet, and keep it under that name."""
         config = source.image.config
         with self.layers.holding():
             if config is None:
-                return self._keep_root(name, self._load_root(source, progress))
+                return self._keep_root(name, self._load_root(source, progress, check))
             ids = self._find_layers(source.image.config_bytes)
             if ids is None:
-                counted = _Counted(progress, len(source.image.layers))
+                counted = _Counted(progress, check, len(source.image.layers))
                 ids = self._load_chain(source, source.image.layers, config, counted)
                 ids = shorten_layers(self.layers, ids, counted.tell)
             return self._keep_config(name, ids, source.image.config_bytes, config)
@@ -149,13 +159,15 @@ class ImageStore:
             counted.tell()
             if id not in here:
                 with source.open_layer(layer) as blob:
-                    self.add_layer(id, ids, counted.told(blob), layer)
+                    self.add_layer(id, ids, counted.told(blob), layer, counted.check)
             ids.append(id)
             counted.layers += 1
         counted.tell()
         return tuple(ids)
 
-    def add_layer(self, id: str, below: Sequence[str], blob: Blob, expected: LayerBlob) -> str:
+    def add_layer(
+        self, id: str, below: Sequence[str], blob: Blob, expected: LayerBlob, check: Check = _no_check
+    ) -> str:
         """Unpack a blob on the layers below it; returns its diff_id. The caller holds them."""
         building = self.layers.building()
         try:
@@ -165,7 +177,7 @@ class ImageStore:
             stream = LayerStream(blob)
             lowers = [str(self.layers.data(lower) / ROOT) for lower in below]
             try:
-                unpack_layer(str(root), lowers, stream, root=self._root)
+                unpack_layer(str(root), lowers, stream, root=self._root, check=check)
                 digest, diff_id = stream.finish()
             except (Refused, OSError) as error:
                 raise ImageInvalid(f"a layer of the image cannot be unpacked: {error}") from error
@@ -193,11 +205,11 @@ class ImageStore:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else it is here already
                 raise
 
-    def _load_root(self, source: Source, progress: Progress) -> str:
+    def _load_root(self, source: Source, progress: Progress, check: Check) -> str:
         """Unpack the tar of a root file system, which is one layer; return its diff_id."""
-        counted = _Counted(progress, 1)
+        counted = _Counted(progress, check, 1)
         with source.open_layer(source.image.layers[0]) as blob:
-            diff_id = self.add_layer("", (), counted.told(blob), source.image.layers[0])
+            diff_id = self.add_layer("", (), counted.told(blob), source.image.layers[0], check)
         counted.layers += 1
         counted.tell()
         return diff_id

@@ -55,7 +55,7 @@ class Image(api.AsyncImage):
 async def load_image(store: ImageStore, path: str, name: str | None, progress: Progress = None) -> Image:
     """Load an image; a cancelled call ends within a layer, and leaves none that nothing needs."""
     tell = _telling(relayed(progress))
-    record = await in_transfer(lambda check: store.load(Path(path), name, tell(check)))
+    record = await in_transfer(lambda check: store.load(Path(path), name, tell(check), check))
     return Image(store, describe(record))
 
 
@@ -72,7 +72,7 @@ async def load_chunks(
             await finished(file.write, chunk)
         await finished(file.flush)
         tell = _telling(relayed(progress))
-        return describe(await in_transfer(lambda check: store.load_archive(file, name, tell(check))))
+        return describe(await in_transfer(lambda check: store.load_archive(file, name, tell(check), check)))
 
 
 async def pull_image(
@@ -80,7 +80,7 @@ async def pull_image(
 ) -> ImageInfo:
     """Pull an image; a cancelled call keeps the bytes that it has for the next."""
     tell = _telling(relayed(progress))
-    return describe(await in_transfer(lambda check: pull(store, reference, tell(check), connect)))
+    return describe(await in_transfer(lambda check: pull(store, reference, tell(check), connect, check)))
 
 
 async def read_archive(store: ImageStore, name: str) -> AsyncGenerator[bytes, None]:
