@@ -1,7 +1,9 @@
 """Pulling from a registry: verified, resumed, and nothing given away."""
 
+import asyncio
 import contextlib
 import json
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.image_files import Item, compress, describe, digest, make_layer, make_oci
 from support.registry import REGISTRY, basic, push, reply, running_fake, running_registry
+from support.upstream import running_upstream
 
 from cove.errors import ImageInvalid, ImageNotFound, PermissionDenied, Unauthorized, Unreachable
 from cove.images import registry
@@ -136,6 +139,50 @@ def test_credentials_go_to_no_token_server_without_tls() -> None:
 
     with running_fake(answer) as address, pytest.raises(PermissionDenied, match="without TLS"):
         registry_at(address, credentials=Credentials("me", "secret")).manifest()
+
+
+@pytest.mark.parametrize("scheme", ["Basic", "Bearer"])
+def test_credentials_go_to_nobody_that_a_registry_leads_to(tmp_path: Path, scheme: str) -> None:
+    seen: list[tuple[str, str | None]] = []
+    places: dict[str, str] = {}
+
+    def answer_other(request: BaseHTTPRequestHandler) -> None:
+        seen.append((request.path, request.headers["Authorization"]))
+        challenge = 'Basic realm="mine"' if scheme == "Basic" else f'Bearer realm="http://{places["other"]}/token"'
+        reply(request, 401, headers={"WWW-Authenticate": challenge})
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        reply(request, 307, headers={"Location": f"http://{places['other']}/blob"})
+
+    with running_fake(answer_other) as other, running_fake(answer) as address:
+        places["other"] = other
+        registry = registry_at(address, credentials=Credentials("me", "secret"))
+        with pytest.raises(PermissionDenied, match="which wants credentials"):
+            registry.fetch(descriptor_of(BLOB), tmp_path / "blob", ignore)
+    assert seen == [("/blob", None)]
+
+
+def test_a_registry_with_tls_names_no_token_server_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    challenge = b'WWW-Authenticate: Bearer realm="http://registry.example/token"'
+    asked: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n%b\r\n\r\n" % challenge)
+        await writer.drain()
+        writer.close()
+
+    with running_upstream(tmp_path) as world:
+        monkeypatch.setenv("SSL_CERT_FILE", str(world.ca))
+        port = world.serve(refuse, "registry.example", tls=True)
+        found = Registry(
+            parse_reference("registry.example/made:1"),
+            Credentials("me", "secret"),
+            connect=lambda *_: socket.create_connection(("127.0.0.1", port)),
+        )
+        with pytest.raises(PermissionDenied, match="without TLS"):
+            found.manifest()
+    assert len(asked) == 1
 
 
 def test_who_is_refused_is_told_what_to_do() -> None:

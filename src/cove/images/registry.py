@@ -58,8 +58,12 @@ class _Token(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The head of a response, and the connection its body is read from, which `limit` breaks off."""
+    """The head of a response, and the connection its body is read from, which `limit` breaks off.
 
+    `origin` is the scheme, the host and the port that sent it.
+    """
+
+    origin: tuple[str, str, int]
     status: int
     headers: http.client.HTTPMessage
     body: http.client.HTTPResponse
@@ -83,6 +87,7 @@ class Registry:
         self._connect = connect or _connect
         self._authorization: str | None = None
         self._base = f"{'http' if _is_local(reference.host) else 'https'}://{reference.host}/v2/{reference.name}"
+        self._origin = _origin(urllib.parse.urlsplit(self._base))
 
     def manifest(self) -> Manifest:
         """Fetch the manifest for this machine."""
@@ -170,16 +175,18 @@ class Registry:
             answer = self._follow(url, asked)
             if answer.status != http.client.UNAUTHORIZED:
                 return self._checked(answer)
-            challenge = answer.headers.get("WWW-Authenticate", "")
             answer.close()
-            self._authorization = self._authorize(challenge)
+            if answer.origin != self._origin:
+                raise PermissionDenied(f"{self._reference.host} leads to {answer.origin[1]}, which wants credentials")
+            self._authorization = self._authorize(answer.headers.get("WWW-Authenticate", ""))
         raise self._refused()
 
     def _follow(self, url: str, headers: Mapping[str, str]) -> Answer:
         first = urllib.parse.urlsplit(url).netloc
         for _ in range(MOST_REDIRECTS):
             parsed = urllib.parse.urlsplit(url)
-            mine = {"Authorization": self._authorization} if self._authorization and parsed.netloc == first else {}
+            is_own = _origin(parsed) == self._origin
+            mine = {"Authorization": self._authorization} if self._authorization and is_own else {}
             answer = self._send(parsed, {**headers, **mine})
             if answer.status not in (301, 302, 303, 307, 308):
                 return answer
@@ -190,13 +197,9 @@ class Registry:
         raise ImageInvalid(f"{first} leads from one address to the next")
 
     def _send(self, url: urllib.parse.SplitResult, headers: Mapping[str, str]) -> Answer:
-        host, is_tls = url.hostname or "", url.scheme == "https"
-        try:
-            port = url.port or (443 if is_tls else 80)
-        except ValueError:
-            raise ImageInvalid(f"{self._reference.host} leads to an impossible address") from None
+        origin = scheme, host, port = _origin(url)
         connection = _Connection(host, port, timeout=SECONDS)
-        connection.sock = opened = self._open(host, port, is_tls=is_tls)
+        connection.sock = opened = self._open(host, port, is_tls=scheme == "https")
         limit = threading.Timer(ANSWER_SECONDS, _break_off, [opened])
         limit.daemon = True
         limit.start()
@@ -211,7 +214,7 @@ class Registry:
             limit.cancel()
             connection.close()
             raise
-        return Answer(response.status, response.headers, response, connection, limit)
+        return Answer(origin, response.status, response.headers, response, connection, limit)
 
     def _open(self, host: str, port: int, *, is_tls: bool) -> socket.socket:
         opened = self._connect(host, port, SECONDS)
@@ -246,7 +249,8 @@ class Registry:
         if scheme.lower() != "bearer" or "realm" not in facts:
             raise self._refused()
         realm = urllib.parse.urlsplit(facts["realm"])
-        if realm.scheme != "https" and realm.hostname != urllib.parse.urlsplit(self._base).hostname:
+        base = urllib.parse.urlsplit(self._base)
+        if realm.scheme != "https" and (base.scheme == "https" or realm.hostname != base.hostname):
             raise PermissionDenied(f"{self._reference.host} wants a token of {realm.netloc} without TLS")
         query = urllib.parse.urlencode({key: facts[key] for key in ("service", "scope") if key in facts})
         shown = {"Authorization": self._credentials.basic} if self._credentials else {}
@@ -266,6 +270,11 @@ class Registry:
             f"{self._reference.host} does not give {self._reference} {known}: `docker login {self._reference.host}`, "
             "or put them into ~/.docker/config.json"
         )
+
+
+def _origin(url: urllib.parse.SplitResult) -> tuple[str, str, int]:
+    """Return scheme, host and port of an address; ValueError for an impossible one."""
+    return url.scheme, url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
 
 
 class _Connection(http.client.HTTPConnection):
