@@ -50,6 +50,7 @@ def test_what_is_no_index_is_refused() -> None:
         {"labels": {str(number): "" for number in range(2000)}},
         {"env": {"A=B": "c"}},
         {"workdir": "relative"},
+        {"created_at": datetime(2026, 1, 1)},  # no other time can be compared with it
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, object]) -> None:

@@ -19,6 +19,8 @@ from cove.layers.bucket import Bucket
 from cove.layers.changes import find_changes
 from cove.layers.export import Export, Transfer, export_snapshot, load_layer, read_index
 from cove.layers.places import DirectoryOrigin, DirectoryPlace, FileOrigin, FilePlace, Origin, Place
+from cove.layers.record import Snapshot
+from cove.layers.store import LayerStore
 from cove.model import ExportInfo, TransferProgress
 
 FACTS = SnapshotIndex(version=1, created_at=datetime(2026, 1, 1, tzinfo=UTC), layers=(), name="n", labels={"a": "b"})
@@ -267,3 +269,14 @@ def test_an_upload_that_is_given_up_names_nothing(layers: list[Path], tmp_path: 
         export(Bucket(f"{bucket}/given-up"), layers, tmp_path / "w", transfer=Transfer(2, check=check))
     with pytest.raises(FileNotFound):
         Bucket(f"{bucket}/given-up").index()
+
+
+def test_a_record_without_a_time_zone_spoils_no_list(tmp_path: Path) -> None:
+    store = LayerStore(tmp_path)
+    store.open()
+    for number, zone in enumerate((UTC, None, UTC)):
+        made_at = datetime(2026, 1, 3 - number, tzinfo=zone)
+        store.keep(Snapshot(id=f"s{number}", created_at=made_at, layers=()))
+    record = (tmp_path / "snapshots" / "s1.json").read_bytes()
+    (tmp_path / "snapshots" / "s1.json").write_bytes(record.replace(b"00:00:00Z", b"00:00:00"))
+    assert [each.id for each in store.list()] == ["s2", "s1", "s0"]

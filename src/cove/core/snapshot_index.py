@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -31,7 +31,7 @@ class SnapshotIndex(msgspec.Struct, frozen=True, kw_only=True):
     """An exported snapshot; its layers are bottom first."""
 
     version: int
-    created_at: datetime
+    created_at: Annotated[datetime, msgspec.Meta(tz=True)]
     layers: tuple[IndexedLayer, ...]
     name: str | None = None
     labels: dict[str, str] = {}

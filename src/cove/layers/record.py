@@ -1,6 +1,6 @@
 """Records of layers, of snapshots, and of what one sandbox stands on, as they are kept on disk."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
@@ -92,6 +92,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     holder: str | None = None
     tenant: str = ""
     origin: str = ""
+
+    def __post_init__(self) -> None:
+        """Read a time without a zone as UTC: all snapshots can be compared."""
+        if self.created_at.tzinfo is None:
+            msgspec.structs.force_setattr(self, "created_at", self.created_at.replace(tzinfo=UTC))
 
     def info(self, size: int | None) -> SnapshotInfo:
         """Describe it for a caller."""
