@@ -196,6 +196,30 @@ def test_too_much_is_refused(layer: Path, monkeypatch: pytest.MonkeyPatch) -> No
         pack(layer)
 
 
+def test_no_more_of_a_directory_or_a_map_of_holes_is_read_than_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "data" / "workspace"
+    work.mkdir(parents=True)
+    checks: list[None] = []
+    with open(work / "holes", "wb") as file:
+        for number in range(20):
+            file.seek(number << 17)
+            file.write(b"x")
+    monkeypatch.setattr(tar, "MOST_RANGES", 5)
+    pack_layer(tmp_path / "data", lambda _: None, lambda: checks.append(None))
+    assert len(checks) < 15
+    unpack(pack(tmp_path / "data"), tmp_path / "copy")
+    assert filecmp.cmp(work / "holes", tmp_path / "copy" / "workspace" / "holes", shallow=False)
+    for number in range(20):
+        (work / f"f{number}").touch()
+    checks.clear()
+    monkeypatch.setattr(packing, "MOST_ENTRIES", 10)
+    with pytest.raises(LimitExceeded):
+        pack_layer(tmp_path / "data", lambda _: None, lambda: checks.append(None))
+    assert checks == []
+
+
 def member(
     name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", **facts: object
 ) -> tuple[tarfile.TarInfo, bytes]:

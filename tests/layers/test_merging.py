@@ -182,3 +182,20 @@ def test_what_is_too_large_or_too_deep_is_refused(tmp_path: Path, monkeypatch: p
     other.mkdir()
     with pytest.raises(LimitExceeded):
         merge_layers([layer, layer], other, is_bottom=True)
+
+
+def test_a_directory_is_not_read_beyond_the_limit_of_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, checks = [tmp_path / "a", tmp_path / "b"], list[None]()
+    for layer in layers:
+        (layer / "tmp").mkdir(parents=True)
+        for number in range(15):
+            (layer / "tmp" / str(number)).touch()
+    monkeypatch.setattr(merging, "MOST_ENTRIES", 16)
+    for name in ("same", "more"):
+        (tmp_path / name).mkdir()
+    merge_layers(layers, tmp_path / "same", is_bottom=True)  # one name counts once
+    assert len(list((tmp_path / "same" / "tmp").iterdir())) == 15
+    (layers[0] / "tmp" / "one").touch()
+    with pytest.raises(LimitExceeded):
+        merge_layers(layers, tmp_path / "more", is_bottom=True, check=lambda: checks.append(None))
+    assert len(checks) == 1  # of `tmp` alone

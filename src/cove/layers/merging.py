@@ -21,6 +21,7 @@ from cove.archive.unpacking import MOST_DEPTH
 from cove.errors import LimitExceeded
 from cove.layers.directory import OPAQUE, is_whiteout, read_attribute
 from cove.layers.layer_tar import is_kept
+from cove.layers.packing import read_names
 from cove.linux.open_below import DIRECTORY, FILE, Opened, open_below
 
 MOST_ENTRIES: Final = 1_000_000
@@ -109,13 +110,14 @@ class _Merging:
             }
             made = stack.enter_context(open_below(self.target, directory.path, DIRECTORY))
             self._describe(directory, opened[directory.layers[0]], made)
-            found = {layer: _names(each) for layer, each in opened.items()}
-            names = dict.fromkeys(name for each in found.values() for name in each)
-            return [
-                below
-                for name in names
-                if (below := self._take(directory, name, [each for each in found if name in found[each]], opened, made))
-            ]
+            names: dict[bytes, list[int]] = {}
+            for layer, each in opened.items():
+                for name in read_names(each.descriptor, MOST_ENTRIES - self._entries):
+                    if name not in names:
+                        self._check_count(self._entries + len(names) + 1)
+                    names.setdefault(name, []).append(layer)
+            taken = (self._take(directory, name, layers, opened, made) for name, layers in names.items())
+            return [below for below in taken if below is not None]
 
     def _describe(self, directory: _Directory, source: Opened, made: Opened) -> None:
         """Give a directory what the highest layer says about it; modes and times come when it is filled."""
@@ -150,10 +152,13 @@ class _Merging:
     def _count(self, path: bytes) -> None:
         self.check()
         self._entries += 1
-        if self._entries > MOST_ENTRIES:
-            raise LimitExceeded(f"the layers have more than {MOST_ENTRIES} files")
+        self._check_count(self._entries)
         if path.count(b"/") >= MOST_DEPTH:
             raise LimitExceeded("directories are nested too deeply")
+
+    def _check_count(self, entries: int) -> None:
+        if entries > MOST_ENTRIES:
+            raise LimitExceeded(f"the layers have more than {MOST_ENTRIES} files")
 
     def _is_opaque(self, layer: int, path: bytes) -> bool:
         with open_below(self.tops[layer], path, DIRECTORY) as opened:
@@ -210,10 +215,6 @@ class _Merging:
             return Opened(os.open(name, _OPEN, dir_fd=source))
         except PermissionError:
             return open_below(self.tops[layer], path, FILE)
-
-
-def _names(opened: Opened) -> set[bytes]:
-    return set(map(os.fsencode, os.listdir(opened.descriptor)))
 
 
 def _copy_attributes(source: int, made: int, *, is_directory: bool) -> None:

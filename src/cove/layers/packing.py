@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -67,14 +68,14 @@ class Packing:
 
     def run(self, part: bytes) -> None:
         """Pack one part: parents first, names in order, without recursion."""
-        pending = [part]
+        pending = [(b"", part)]
         while pending:
-            path = pending.pop()
+            path = b"/".join(filter(None, pending.pop()))
             with open_below(self.top, path, DIRECTORY) as opened:
                 self.directory(path, opened)
-                names = sorted(map(os.fsencode, os.listdir(opened.descriptor)))
+                names = sorted(read_names(opened.descriptor, MOST_ENTRIES - self._entries))
                 wanted = [name for name in names if not self.is_left_out(path + b"/" + name)]
-                below = [path + b"/" + name for name in wanted if self._name(opened.descriptor, path, name)]
+                below = [(path, name) for name in wanted if self._name(opened.descriptor, path, name)]
             pending += reversed(below)
 
     def directory(self, path: bytes, opened: Opened) -> None:
@@ -136,7 +137,9 @@ class Packing:
         descriptor, size = opened.descriptor, found.st_size
         if size > MOST_APPARENT_BYTES:
             raise FileTooLarge(f"{tar.shown(path)} has more than {MOST_APPARENT_BYTES} bytes")
-        ranges = list(_ranges(descriptor, size, self.check)) if size >= 2 * _HOLE_BYTES else [(0, size)]
+        ranges = [(0, size)]
+        if size >= 2 * _HOLE_BYTES:
+            ranges = list(islice(_ranges(descriptor, size, self.check), tar.MOST_RANGES))
         is_whole = ranges == [(0, size)] or len(ranges) >= tar.MOST_RANGES
         ranges = [(0, size)] if is_whole else ranges
         stored = sum(end - start for start, end in ranges)
@@ -205,6 +208,15 @@ class Packing:
         self.write(b"".join(self._waiting))
         self._waiting.clear()
         self._size = 0
+
+
+def read_names(descriptor: int, most: int) -> Iterator[bytes]:
+    """Yield the names in a directory, at most so many: LimitExceeded for more."""
+    with os.scandir(descriptor) as entries:
+        for number, entry in enumerate(entries):
+            if number >= most:
+                raise LimitExceeded(f"the layer has more than {MOST_ENTRIES} files")
+            yield os.fsencode(entry.name)
 
 
 def _ranges(descriptor: int, size: int, check: Callable[[], object]) -> Iterator[tuple[int, int]]:
