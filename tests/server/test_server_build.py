@@ -11,10 +11,12 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from support.busybox import needs_busybox, write_busybox
+from support.image_files import Item, make_docker, make_layer
+from support.raw_http import connect
 from support.servers import Server, eventually, left_behind, serving
 from support.serving import address
 
@@ -238,3 +240,26 @@ async def test_no_more_images_are_worked_on_at_a_time_than_may_be(other_home: Pa
         await eventually(lambda: server.runtimes() == [])  # the process ends after its work
         assert set(os.listdir(other_home / "layers")) == kept
         assert left_behind(other_home) == []
+
+
+async def test_who_sends_or_reads_slowly_holds_no_place(other_home: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "cove.toml"
+    settings.write_text("max_image_jobs = 1\nworkers = 1\n")
+    large = make_docker([make_layer([Item("large", os.urandom(40 << 20))])]).write(tmp_path / "large.tar")
+    with serving(other_home, "--config", str(settings), "--on-stop", "destroy") as server:
+        port = urlsplit(server.url).port
+        assert port is not None
+        where = address(server)
+        await AsyncImage.load(large, name="large", **where)
+        async with connect(port) as load, connect(port) as build, connect(port) as save:
+            for client, path in ((load, "/v1/images?name=slow"), (build, "/v1/build_image?name=slow")):
+                head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {server.key}\r\n"
+                client.send(f"{head}Content-Length: {64 << 20}\r\n\r\n".encode())
+                for _ in range(32):  # more than lies in the buffers of sockets: it is being read
+                    client.send(bytes(1 << 20))
+                    await client.writer.drain()
+            head = f"GET /v1/images/large/archive HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {server.key}"
+            save.send(f"{head}\r\n\r\n".encode())
+            assert (await save.head()).status == 200
+            await AsyncImage.load(large, name="other", **where)
+            assert [info.name for info in await AsyncImage.list(**where)] == ["large:latest", "other:latest"]

@@ -3,14 +3,14 @@
 import builtins
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager
 from os import PathLike
 from pathlib import Path
+from typing import BinaryIO
 
 from cove import api
-from cove.errors import FileTooLarge
+from cove.errors import CoveError
 from cove.images.build_cache import BuildCache
-from cove.images.layer_stream import MOST_BYTES
 from cove.images.pull import blobs_of, pull
 from cove.images.record import ImageRecord
 from cove.images.registry import Connect
@@ -59,20 +59,25 @@ async def load_image(store: ImageStore, path: str, name: str | None, progress: P
     return Image(store, describe(record))
 
 
-async def load_chunks(
-    store: ImageStore, chunks: AsyncIterable[bytes], name: str | None, progress: Progress = None
-) -> ImageInfo:
-    """Load an archive that comes in pieces: it is read when all of it is here."""
+@asynccontextmanager
+async def received(
+    store: ImageStore, chunks: AsyncIterable[bytes], most: int, refusal: CoveError
+) -> AsyncGenerator[BinaryIO, None]:
+    """Hold all that comes in pieces in a file without a name. More than so many bytes raise the refusal."""
     with new_file(store) as file:
-        left = MOST_BYTES
         async for chunk in chunks:
-            left -= len(chunk)
-            if left < 0:
-                raise FileTooLarge(f"an archive has at most {MOST_BYTES >> 30} GiB")
+            most -= len(chunk)
+            if most < 0:
+                raise refusal
             await finished(file.write, chunk)
         await finished(file.flush)
-        tell = _telling(relayed(progress))
-        return describe(await in_transfer(lambda check: store.load_archive(file, name, tell(check), check)))
+        yield file
+
+
+async def load_file(store: ImageStore, file: BinaryIO, name: str | None, progress: Progress = None) -> ImageInfo:
+    """Load an archive that is open."""
+    tell = _telling(relayed(progress))
+    return describe(await in_transfer(lambda check: store.load_archive(file, name, tell(check), check)))
 
 
 async def pull_image(
@@ -83,9 +88,14 @@ async def pull_image(
     return describe(await in_transfer(lambda check: pull(store, reference, tell(check), connect, check)))
 
 
-async def read_archive(store: ImageStore, name: str) -> AsyncGenerator[bytes, None]:
-    """Give a saved image, in pieces; nothing of it is left when the reader leaves."""
-    descriptor = await in_transfer(lambda check: save_to_file(store, name, lambda *_: check()), discard=os.close)
+async def read_archive(
+    store: ImageStore, name: str, job: AbstractContextManager[object] | None = None
+) -> AsyncGenerator[bytes, None]:
+    """Give a saved image, in pieces; nothing of it is left when the reader leaves. It is saved within the `job`."""
+    with ExitStack() as held:
+        if job is not None:
+            await finished(held.enter_context, job)
+        descriptor = await in_transfer(lambda check: save_to_file(store, name, lambda *_: check()), discard=os.close)
     try:
         while data := await finished(os.read, descriptor, _CHUNK_BYTES):
             yield data

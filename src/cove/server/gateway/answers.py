@@ -15,8 +15,10 @@ from msgspec.structs import replace
 from cove.core.identifier import check_sandbox_id
 from cove.core.journal import Actor
 from cove.core.sandbox_token import Grant, check_expiry, check_operations, make_token
-from cove.errors import SandboxNotFound, SandboxUnavailable, ValidationFailed
+from cove.errors import FileTooLarge, SandboxNotFound, SandboxUnavailable, ValidationFailed
 from cove.images.build_order import sandbox_of
+from cove.images.context_archive import MOST_CONTEXT_ENTRIES
+from cove.images.layer_stream import MOST_BYTES
 from cove.images.registry_guard import RegistryGuard
 from cove.images.store import ImageStore
 from cove.layers.store import LayerStore
@@ -49,7 +51,7 @@ from cove.model import (
 from cove.model.mount import check_volume_name
 from cove.model.spec import check_spec
 from cove.runtime.home import Home
-from cove.runtime.image import list_images, load_chunks, prune_images, pull_image
+from cove.runtime.image import list_images, load_file, prune_images, pull_image, received
 from cove.runtime.image_events import tell_progress
 from cove.runtime.journal import ACTOR, read_kept
 from cove.runtime.kept_journals import find_kept, list_kept, note_destroyer
@@ -64,8 +66,8 @@ from cove.server.gateway.metrics import collect_metrics
 from cove.server.gateway.thing_answers import ImageAnswers, VolumeAnswers, open_images_of
 from cove.server.gateway.token_scope import KINDS
 from cove.server.sandboxes.directory import Directory, Record
-from cove.server.sandboxes.image_build import build_events
-from cove.server.sandboxes.image_jobs import image_job
+from cove.server.sandboxes.image_build import build_events, context_too_large, most_context_bytes
+from cove.server.sandboxes.image_jobs import check_image_job, image_job
 from cove.server.sandboxes.moves import check_gone
 from cove.server.sandboxes.quotas import check_spec_quota, make_within_quota, reserve_snapshot
 from cove.server.sandboxes.reservation import rewrite
@@ -190,10 +192,13 @@ class ServerAnswers:
     ) -> AsyncGenerator[TransferProgress | ImageMade, None]:
         """Load an archive of an image."""
         store = await self._images()
-        making = tell_progress(lambda tell: load_chunks(store, chunks, name, tell))
-        async with aclosing(self._as_job(store, making)) as events:
-            async for event in events:
-                yield event
+        refusal = FileTooLarge(f"an archive has at most {MOST_BYTES >> 30} GiB")
+        await in_thread(check_image_job, store, self.starter.configuration.max_image_jobs)
+        async with received(store, chunks, MOST_BYTES, refusal) as file:
+            making = tell_progress(lambda tell: load_file(store, file, name, tell))
+            async with aclosing(self._as_job(store, making)) as events:
+                async for event in events:
+                    yield event
 
     async def pull_image_events(self, reference: str) -> AsyncGenerator[TransferProgress | ImageMade, None]:
         """Pull an image from a registry that the configuration allows."""
@@ -209,14 +214,19 @@ class ServerAnswers:
     ) -> AsyncGenerator[BuildEvent | ImageMade, None]:
         """Build an image from what a client sends, with what the configuration allows a sandbox."""
         spec = await in_thread(self._admit_build, fields)
-        store = await self._images()
-        making = build_events(self.directory.zygote, store, chunks, spec, outside)
-        async with aclosing(self._as_job(store, making)) as events:
-            async for event in events:
-                yield event
+        store, most = await self._images(), most_context_bytes(spec)
+        await in_thread(check_image_job, store, self.starter.configuration.max_image_jobs)
+        async with received(store, chunks, most + MOST_CONTEXT_ENTRIES * 1024, context_too_large(most)) as file:
+            making = build_events(self.directory.zygote, store, file, spec, outside)
+            async with aclosing(self._as_job(store, making)) as events:
+                async for event in events:
+                    yield event
 
     async def _as_job(self, store: ImageStore, making: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """Work on an image in one of the places that the configuration has for it."""
+        """Work on an image in one of the places that the configuration has for it.
+
+        What a client sends is here by then: nobody holds a place by sending slowly.
+        """
         async with aclosing(making) as events:
             with ExitStack() as held:
                 await finished(held.enter_context, image_job(store, self.starter.configuration.max_image_jobs))

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from cove.images.store import ImageStore, open_images
 from cove.layers.store import LayerStore
-from cove.local.threads import finished, in_thread
+from cove.local.threads import in_thread
 from cove.model import ImageInfo, VolumeInfo
 from cove.runtime.image import describe
 from cove.runtime.image import read_archive as read_image
@@ -49,11 +49,9 @@ class ImageAnswers:
     async def read_archive(self) -> AsyncGenerator[bytes, None]:
         """Give it as one archive."""
         store = await open_images_of(self.directory)
-        with ExitStack() as held:
-            await finished(held.enter_context, image_job(store, self.most_jobs))
-            async with aclosing(read_image(store, self.name)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+        async with aclosing(read_image(store, self.name, image_job(store, self.most_jobs))) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def delete(self, *, force: bool) -> None:
         """Forget it; layers that nothing else stands on go with it, which takes its time where they are large."""

@@ -8,9 +8,10 @@ import asyncio
 import errno
 import os
 import stat
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -20,7 +21,6 @@ from cove.archive.tar import Refused
 from cove.errors import FileTooLarge, SandboxUnavailable, ValidationFailed, from_errno
 from cove.images.context_archive import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES
 from cove.images.store import ImageStore
-from cove.images.transfer import new_file
 from cove.local.threads import finished, in_transfer
 from cove.model import BuildEvent, BuildSpec, ImageMade
 from cove.server.sandboxes.start_protocol import Build, encode
@@ -33,10 +33,15 @@ _UNDO_SECONDS = 60.0
 _EOF = b""
 
 
+def most_context_bytes(spec: BuildSpec) -> int:
+    """Return how much the directory of a build may have."""
+    return min(MOST_CONTEXT_BYTES, spec.limits.disk or MOST_CONTEXT_BYTES)
+
+
 async def build_events(
-    zygote: Path, store: ImageStore, chunks: AsyncIterable[bytes], spec: BuildSpec, outside: str | None
+    zygote: Path, store: ImageStore, file: BinaryIO, spec: BuildSpec, outside: str | None
 ) -> AsyncGenerator[BuildEvent | ImageMade, None]:
-    """Build what a client sends. `outside` is where it has the Dockerfile, if that is not in its directory."""
+    """Build what a client sent. `outside` is where it has the Dockerfile, if that is not in its directory."""
     if os.path.isabs(spec.dockerfile):
         raise ValidationFailed(f"the archive has no {spec.dockerfile}: name the Dockerfile by its path in the archive")
     with ExitStack() as held:
@@ -46,8 +51,7 @@ async def build_events(
                 async for event in events:
                     yield event
             return
-        most = min(MOST_CONTEXT_BYTES, spec.limits.disk or MOST_CONTEXT_BYTES)
-        async with _received(store, chunks, most) as directory:
+        async with _unpacked(store, file, most_context_bytes(spec)) as directory:
             if outside is not None:
                 spec = await finished(_take_apart, directory, spec, outside)
             async with aclosing(
@@ -58,20 +62,12 @@ async def build_events(
 
 
 @asynccontextmanager
-async def _received(store: ImageStore, chunks: AsyncIterable[bytes], most: int) -> AsyncGenerator[Path, None]:
-    """Unpack an archive as it comes into a directory that is gone afterwards: garbage, if we are killed."""
+async def _unpacked(store: ImageStore, file: BinaryIO, most: int) -> AsyncGenerator[Path, None]:
+    """Unpack an archive into a directory that is gone afterwards: garbage, if we are killed."""
     building = await finished(store.layers.building)
     try:
-        with new_file(store) as file:
-            left = most + MOST_CONTEXT_ENTRIES * 1024
-            async for chunk in chunks:
-                left -= len(chunk)
-                if left < 0:
-                    raise _too_large(most)
-                await finished(file.write, chunk)
-            await finished(file.flush)
-            file.seek(0)
-            await in_transfer(lambda check: _unpack(file.fileno(), building / "context", most, check))
+        file.seek(0)
+        await in_transfer(lambda check: _unpack(file.fileno(), building / "context", most, check))
         yield building / "context"
     finally:
         await settled(asyncio.to_thread(remove_tree, str(building)))
@@ -86,11 +82,12 @@ def _unpack(file: int, target: Path, most: int, check: Callable[[], None]) -> No
         raise ValidationFailed(f"the archive of the directory cannot be unpacked: {error}") from None
     except OSError as error:
         if error.errno == errno.EFBIG:
-            raise _too_large(most) from None
+            raise context_too_large(most) from None
         raise from_errno(error.errno or 0, "the archive of the directory") from None
 
 
-def _too_large(most: int) -> FileTooLarge:
+def context_too_large(most: int) -> FileTooLarge:
+    """Return the error for a directory that has more than so many bytes."""
     return FileTooLarge(f"the directory of this build may have {most >> 20} MiB and {MOST_CONTEXT_ENTRIES} files")
 
 

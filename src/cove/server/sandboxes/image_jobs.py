@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from cove.errors import LimitExceeded
 from cove.images.store import ImageStore
-from cove.linux.file_lock import try_lock
+from cove.linux.file_lock import is_locked, try_lock
 
 _PLACES = "jobs"
 
@@ -26,6 +26,16 @@ def image_job(store: ImageStore, most: int) -> Iterator[None]:
             with lock:
                 yield
             return
-    raise LimitExceeded(
+    raise _too_many(most)
+
+
+def check_image_job(store: ImageStore, most: int) -> None:
+    """Raise LimitExceeded when there is no place just now, before a client has sent what it wants worked on."""
+    if all(is_locked(store.path / _PLACES / str(number)) for number in range(most)):
+        raise _too_many(most)
+
+
+def _too_many(most: int) -> LimitExceeded:
+    return LimitExceeded(
         f"this server works on {most} images at a time, which is its max_image_jobs: try again when one is done"
     )
