@@ -107,26 +107,29 @@ def packed(
 ) -> Iterator[Iterator[bytes]]:
     """Hold the archive of a stopped sandbox that nobody starts, in pieces; layers that are `there` are left out."""
     store, place = LayerStore(directory.home), directory.place(record.key)
-    working = store.building()
-    try:
-        with store.holding(), _disk(place, record) as has_disk:
-            users = Home(directory.home).users_of(record.key)
-            stack = _stack(store, place, users, has_disk=has_disk)
-            top = place / MOUNT_POINT if has_disk else place
-            data = top / "uppers" / stack.upper / "data" if stack.upper else top
-            manifest = Manifest(move=move, record=record, layers=(), base=(), files=tuple(_files(place)), actor=actor)
-            if stack.system is None:
-                sender = _Sender(frozenset(map(layer_file, there)))
-                manifest = _pack_layers(store, stack, data, manifest, Export(sender, working, transfer))
-                packs = sender.layers
-            else:
-                system = pack_system(stack, data, users, working / TOP, transfer.check)
-                manifest = msgspec.structs.replace(manifest, system=system)
-                packs = [(TOP, working / TOP)]
-        files = [(name, place / name) for name in manifest.files]
-        yield archive_of(msgspec.json.encode(manifest), [*files, *packs])
-    finally:
-        remove_tree(str(working))
+    with store.holding():  # until it is sent: a working directory is garbage to whoever collects
+        working = store.building()
+        try:
+            with _disk(place, record) as has_disk:
+                users = Home(directory.home).users_of(record.key)
+                stack = _stack(store, place, users, has_disk=has_disk)
+                top = place / MOUNT_POINT if has_disk else place
+                data = top / "uppers" / stack.upper / "data" if stack.upper else top
+                manifest = Manifest(
+                    move=move, record=record, layers=(), base=(), files=tuple(_files(place)), actor=actor
+                )
+                if stack.system is None:
+                    sender = _Sender(frozenset(map(layer_file, there)))
+                    manifest = _pack_layers(store, stack, data, manifest, Export(sender, working, transfer))
+                    packs = sender.layers
+                else:
+                    system = pack_system(stack, data, users, working / TOP, transfer.check)
+                    manifest = msgspec.structs.replace(manifest, system=system)
+                    packs = [(TOP, working / TOP)]
+            files = [(name, place / name) for name in manifest.files]
+            yield archive_of(msgspec.json.encode(manifest), [*files, *packs])
+        finally:
+            remove_tree(str(working))
 
 
 def _pack_layers(store: LayerStore, stack: Stack, data: Path, manifest: Manifest, export: Export) -> Manifest:
