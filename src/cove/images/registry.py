@@ -13,8 +13,8 @@ import ssl
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -70,10 +70,31 @@ class Answer:
     connection: http.client.HTTPConnection
     limit: threading.Timer
 
+    def read(self, size: int) -> bytes:
+        """Read the body, at most so many bytes. Raises OSError or HTTPException."""
+        with _framed():
+            return self.body.read(size)
+
+    def read1(self, size: int) -> bytes:
+        """Read what there is of the body, at most so many bytes. Raises OSError or HTTPException."""
+        with _framed():
+            return self.body.read1(size)
+
     def close(self) -> None:
         """Read no more of it."""
         self.limit.cancel()
         self.connection.close()
+
+
+@contextmanager
+def _framed() -> Iterator[None]:
+    """Raise HTTPException where http.client takes a chunk of less than nothing for one."""
+    try:
+        yield
+    except OSError:
+        raise
+    except ValueError as error:
+        raise http.client.HTTPException(f"the body is not framed: {error}") from None
 
 
 class Registry:
@@ -140,7 +161,7 @@ class Registry:
                 partial.restart()
             answer.limit.cancel()
             pace = _Pace()
-            while data := answer.body.read1(min(CHUNK, descriptor.size - partial.size)):
+            while data := answer.read1(min(CHUNK, descriptor.size - partial.size)):
                 partial.append(data)
                 pace.check(len(data))
                 progress(descriptor.digest, partial.size, descriptor.size)
@@ -153,7 +174,7 @@ class Registry:
         try:
             answer = self._get(url, media_types, {})
             try:
-                data = answer.body.read(MOST_JSON_BYTES + 1)
+                data = answer.read(MOST_JSON_BYTES + 1)
             finally:
                 answer.close()
         except (OSError, http.client.HTTPException) as error:
@@ -256,7 +277,7 @@ class Registry:
         shown = {"Authorization": self._credentials.basic} if self._credentials else {}
         answer = self._send(realm._replace(query="&".join(filter(None, (realm.query, query)))), shown)
         try:
-            data = answer.body.read(MOST_JSON_BYTES)
+            data = answer.read(MOST_JSON_BYTES)
         finally:
             answer.close()
         if answer.status != http.client.OK:
